@@ -1,0 +1,79 @@
+"""`corerl train | data | report | status | bench`."""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from pathlib import Path
+
+import corerl
+from corerl.errors import CorerlError, nearest
+
+USAGE = """usage: corerl COMMAND ...
+
+  corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
+                       train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's)
+  corerl data ...      list, describe, download and make datasets
+  corerl report RUNS   tables, figures and one HTML page
+  corerl status RUNS   which runs are done, running, failed, missing
+  corerl bench         updates per second on this machine
+
+corerl COMMAND --help says more."""
+
+COMMANDS = {
+    "data": "corerl.data.cli",
+    "report": "corerl.report.cli",
+    "status": "corerl.status",
+    "bench": "corerl.bench",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; problems that the user can mend are one sentence and exit status 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"corerl {corerl.__version__}")
+        return 0
+    command, rest = argv[0], argv[1:]
+    try:
+        if command == "train":
+            from corerl.train import main as train
+
+            return train(rest)
+        if command not in COMMANDS:
+            known = [*COMMANDS, "train"]
+            raise CorerlError(
+                f"corerl has no command {command!r}.{nearest(command, known)} See corerl --help."
+            )
+        module = importlib.import_module(COMMANDS[command])
+        parser = argparse.ArgumentParser(f"corerl {command}", description=module.__doc__)
+        module.add_arguments(parser)
+        return module.run(parser.parse_args(rest))
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `corerl status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def algorithms() -> list[str]:
+    """The names that `algo=` takes: the files of `algos/`."""
+    import corerl.algos
+
+    return sorted(module.name for module in pkgutil.iter_modules(corerl.algos.__path__))
+
+
+def run_file(path: str) -> None:
+    """What `python algos/iql.py ...` does: `corerl train algo=iql ...`."""
+    sys.exit(main(["train", f"algo={Path(path).stem}", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The settings that every algorithm shares; an algorithm's own stand in its file's `Config`."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from corerl.errors import CorerlError
+
+
+@dataclass
+class Eval:
+    every: int = 5_000  # updates between evaluations; the last update is always evaluated
+    episodes: int = 10  # per seed and evaluation
+
+    def __post_init__(self):
+        require(self.every > 0, f"eval.every={self.every} must be positive")
+        require(self.episodes > 0, f"eval.episodes={self.episodes} must be positive")
+
+
+@dataclass
+class Wandb:
+    mode: str = "disabled"  # disabled | online | offline; a mirror, never the record
+    project: str = "corerl"
+    entity: str | None = None
+
+    def __post_init__(self):
+        modes = ("disabled", "online", "offline")
+        require(self.mode in modes, f"wandb.mode={self.mode} is not one of {', '.join(modes)}")
+
+
+@dataclass
+class Config:
+    """One run: an algorithm on a task with some seeds."""
+
+    algo: Any = MISSING  # chosen by name: algo=iql
+    task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
+    table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
+    label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
+    seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
+    steps: int = 1_000_000  # gradient updates (offline) or environment steps (online)
+    eval: Eval = field(default_factory=Eval)
+    log_every: int = 1_000  # updates between lines of metrics.jsonl
+    save_every: int = 10_000  # updates between checkpoints
+    root: str = "runs"  # run directories are made below it
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    compile: str = "auto"  # auto | off | compile | graph
+    processes: int | None = None  # null: one per core on a CPU, one on a GPU
+    wandb: Wandb = field(default_factory=Wandb)
+
+    def __post_init__(self):
+        for name in ("steps", "log_every", "save_every"):
+            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be positive")
+        seed_list(self.seeds)
+
+
+def require(condition: bool, problem: str) -> None:
+    """Raises a CorerlError that states `problem` where `condition` does not hold."""
+    if not condition:
+        raise CorerlError(f"{problem}.")
+
+
+def seed_list(seeds: Any) -> list[int]:
+    """`seeds` as a list: a count n means 0 to n-1.
+
+    Raises:
+        CorerlError: neither a positive count nor a list of distinct non-negative integers.
+    """
+    problem = f"seeds={seeds} must be a count (seeds=10) or a list of distinct seeds (seeds=[3,7])"
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        require(seeds > 0, problem)
+        return list(range(seeds))
+    require(isinstance(seeds, list) and len(seeds) > 0, problem)
+    require(all(isinstance(s, int) and s >= 0 for s in seeds), problem)
+    require(len(set(seeds)) == len(seeds), problem)
+    return seeds

@@ -1,0 +1,1 @@
+"""Readers of offline datasets: every format becomes one `corerl.data.dataset.Dataset`."""

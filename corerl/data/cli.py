@@ -1,0 +1,113 @@
+"""`corerl data`: what there is, what is in a dataset, fetch one, make one of our own."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from corerl import tasks
+from corerl.data import download, embedded, minari
+from corerl.data.dataset import Dataset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommands list, info, download and make."""
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
+    listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
+    info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
+    info.add_argument("task", help="such as d4rl/hopper-medium-v2")
+    fetch = commands.add_parser("download", help="bring datasets to this machine")
+    fetch.add_argument("task", nargs="+")
+    make = commands.add_parser("make", help="make one of our own datasets")
+    make.add_argument("suite", help=", ".join(f"corerl/{name}" for name in embedded.names()))
+    make.add_argument("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the parsed subcommand and returns the exit status."""
+    console = Console()
+    if args.command == "list":
+        _list(console, args.filter)
+    elif args.command == "info":
+        _info(console, tasks.resolve(args.task))
+    elif args.command == "download":
+        for task in [tasks.resolve(id) for id in args.task]:
+            console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
+    else:
+        dataset = embedded.make(args.suite.removeprefix("corerl/"), args.seed)
+        console.print(f"{dataset}", soft_wrap=True)
+    return 0
+
+
+def _bring(task: tasks.Task):
+    if task.collection in ("corerl", "gym"):
+        return task.load()
+    reader = tasks.READERS[task.collection]
+    return reader.find(task.name) or reader.fetch(task.name)
+
+
+def _list(console: Console, wanted: str) -> None:
+    table = Table("task", "on this machine", "score 0", "score 100", box=box.SIMPLE)
+    for id in tasks.known_tasks():
+        if wanted in id:
+            task = tasks.resolve(id)
+            low, high = task.reference or ("", "")
+            here = tasks.READERS[task.collection].find(task.name)
+            table.add_row(id, "yes" if here else "", f"{low}", f"{high}")
+    console.print(table)
+    console.print(
+        f"Files are looked for in {download.data_dir()} (set CORERL_DATA to change it) and, for "
+        f"Minari, {minari.root()}.",
+        soft_wrap=True,
+    )
+
+
+def _info(console: Console, task: tasks.Task) -> None:
+    dataset = task.load()
+    table = Table(title=task.id, box=box.SIMPLE, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in facts(task, dataset).items():
+        table.add_row(name, value)
+    console.print(table)
+
+
+def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
+    """What a paper's table of datasets would say, in words; return quartiles over episodes."""
+    lengths, returns = dataset.episode_lengths(), dataset.episode_returns()
+    shape = "x".join(map(str, dataset.observations.shape[1:]))
+    if dataset.discrete:
+        actions = f"{int(dataset.actions.max()) + 1} discrete"
+    else:
+        low, high = dataset.actions.min(), dataset.actions.max()
+        actions = f"{dataset.actions.shape[1]} in [{low:.3g}, {high:.3g}]"
+    out = {
+        "steps": f"{len(dataset):,}, of which {int(dataset.has_next.sum()):,} make a transition",
+        "episodes": f"{dataset.n_episodes:,}, of which {int(dataset.terminated.sum()):,} terminate",
+        "episode length": _spread(lengths, ".0f"),
+        "return": f"mean {returns.mean():.2f}, {_spread(returns, '.2f')}",
+    }
+    if task.reference:
+        scores = task.normalize(returns)
+        out["score"] = f"mean {scores.mean():.1f}, {_spread(scores, '.1f')}"
+    out |= {
+        "reward": f"{dataset.rewards.min():.4g} to {dataset.rewards.max():.4g}",
+        "observation": f"{shape} {dataset.observations.dtype}",
+        "action": actions,
+    }
+    file = tasks.READERS[task.collection].find(task.name)
+    if file:
+        file = file.with_name("main_data.hdf5") if file.name == "metadata.json" else file
+        out["file"] = f"{file}, {file.stat().st_size / 1e6:.1f} MB"
+        out["sha256"] = download.digest(file)
+    return out
+
+
+def _spread(x: np.ndarray, form: str) -> str:
+    q = [format(value, form) for value in np.quantile(x, [0, 0.25, 0.5, 0.75, 1])]
+    return f"min {q[0]}, quartiles {q[1]} {q[2]} {q[3]}, max {q[4]}"

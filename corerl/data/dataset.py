@@ -1,0 +1,306 @@
+"""One in-memory format for every offline dataset, and what the algorithms ask of it.
+
+Rows are *raw* steps in the order they were recorded, so that sequence models see whole episodes;
+`has_next` marks the rows that make a transition (s, a, r, s'). Episode ends are stored, never
+guessed from a time limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl.errors import CorerlError
+
+
+class Transitions(NamedTuple):
+    """Rows (s, a, r, s', d) for temporal-difference learning; `terminated` is d.
+
+    `rows` are their indices in the dataset, to line up per-step extras such as returns to go.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_observations: np.ndarray
+    terminated: np.ndarray
+    rows: np.ndarray
+    next_actions: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """N recorded steps in E episodes; arrays are read, never written.
+
+    Shapes: observations and next_observations (N, *obs_shape) float32, or uint8 for images;
+    actions (N, A) float32 in [-1, 1], or (N,) int64 when discrete; rewards (N,) float32;
+    terminated, truncated, has_next (N,) bool; episode_ends (E,) int64, exclusive, the last is N.
+    Raises CorerlError, naming the field and the row, for an array that breaks this.
+    """
+
+    id: str
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_observations: np.ndarray
+    terminated: np.ndarray  # true terminal states only: no bootstrap
+    truncated: np.ndarray  # time limit, or the end of the recording: bootstrap
+    episode_ends: np.ndarray
+    has_next: np.ndarray  # next_observations[i] is the state that followed
+
+    def __post_init__(self):
+        self.validate()
+
+    @classmethod
+    def from_steps(
+        cls,
+        id: str,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        next_observations: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        has_next: np.ndarray | None = None,
+    ) -> Dataset:
+        """A Dataset from recorded steps, in whatever dtypes they come.
+
+        Episodes end where terminated or truncated is set; a recording that stops inside an episode
+        is marked truncated there. Rewards and flags may be (N,) or (N, 1). Without `has_next` every
+        next observation is taken as real.
+        """
+        observations, next_observations = _floats(observations), _floats(next_observations)
+        rewards = _column(rewards, np.float32)
+        terminated = _column(terminated, bool)
+        truncated = _column(truncated, bool)
+        if len(terminated) and len(truncated) and not (terminated[-1] or truncated[-1]):
+            truncated = truncated.copy()
+            truncated[-1] = True
+        ends = terminated | truncated if len(terminated) == len(truncated) else truncated
+        actions = np.asarray(actions)
+        actions = _column(actions, np.int64) if actions.dtype.kind in "iu" else _floats(actions)
+        if has_next is None:
+            has_next = np.ones(len(rewards), bool)
+        return cls(
+            id=id,
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            next_observations=next_observations,
+            terminated=terminated,
+            truncated=truncated,
+            episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
+            has_next=_column(has_next, bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.id!r}, {len(self):,} steps, {self.n_episodes:,} episodes, "
+            f"observations {self.observations.shape[1:]}, "
+            f"actions {'discrete' if self.discrete else self.actions.shape[1:]})"
+        )
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self.episode_ends)
+
+    @property
+    def discrete(self) -> bool:
+        """Actions are class indices, not vectors."""
+        return self.actions.dtype.kind == "i"
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        """(E,) int64: the first row of each episode."""
+        return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]])
+
+    def episode_lengths(self) -> np.ndarray:
+        """(E,) int64 steps."""
+        return self.episode_ends - self.episode_starts
+
+    def episode_returns(self) -> np.ndarray:
+        """(E,) float64: undiscounted sums of the raw rewards."""
+        return np.add.reduceat(self.rewards, self.episode_starts, dtype=np.float64)
+
+    def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
+        """(N,) float32: sum over k of gamma^k r_{i+k} to the end of the episode of row i.
+
+        A truncated episode counts nothing after its end, which is what a decision transformer
+        conditions on; it is not an estimate of the value there.
+        """
+        out = self.rewards.astype(np.float64)
+        longest_first = np.argsort(-self.episode_lengths(), kind="stable")
+        last = self.episode_ends[longest_first] - 1
+        lengths = self.episode_lengths()[longest_first]
+        still_going = np.searchsorted(-lengths, -np.arange(1, lengths[0]), side="left")
+        for back, n in enumerate(still_going, start=1):
+            row = last[:n] - back
+            out[row] += gamma * out[row + 1]
+        return out.astype(np.float32)
+
+    def transition_rows(self, next_actions: bool = False) -> np.ndarray:
+        """Indices of the rows that make a transition.
+
+        With `next_actions`, without those whose next action was never recorded: the last row of an
+        episode that does not end in a terminal state.
+        """
+        keep = self.has_next
+        if next_actions:
+            cut = np.zeros(len(self), bool)
+            cut[self.episode_ends - 1] = True
+            keep = keep & (self.terminated | ~cut)
+        return np.flatnonzero(keep)
+
+    def transitions(self, next_actions: bool = False) -> Transitions:
+        """The rows with a next observation: D4RL's `qlearning_dataset` when read from its files.
+
+        `next_actions` adds a' from the raw rows (ReBRAC's critic penalty, SARSA); at a terminal row
+        it is zero, since nothing follows. Arrays are views where no row is left out.
+        """
+        rows = self.transition_rows(next_actions)
+        whole = len(rows) == len(self)
+
+        def take(x):
+            return x if whole else x[rows]
+
+        following = None
+        if next_actions:
+            following = self.actions[np.minimum(rows + 1, len(self) - 1)]
+            following[self.terminated[rows]] = 0
+        return Transitions(
+            take(self.observations),
+            take(self.actions),
+            take(self.rewards),
+            take(self.next_observations),
+            take(self.terminated),
+            rows,
+            following,
+        )
+
+    def obs_stats(self, eps: float = 1e-3) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and (population std + eps) of the transitions' observations, each obs_shape float32.
+
+        As TD3+BC normalises states (Fujimoto and Gu 2021, section 5); summed in float64, because
+        a float32 sum over a million rows loses the third digit.
+        """
+        observations = self.observations if self.has_next.all() else self.transitions().observations
+        mean = observations.mean(0, dtype=np.float64)
+        std = observations.std(0, dtype=np.float64)
+        return mean.astype(np.float32), (std + eps).astype(np.float32)
+
+    def best_episodes(self, fraction: float) -> Dataset:
+        """The top `fraction` of the episodes by undiscounted return, at least one, in their order.
+
+        The filter of %BC (Chen et al. 2021, section 5.1), which keeps whole episodes.
+        """
+        if not 0 < fraction <= 1:
+            raise CorerlError(f"fraction of best episodes is {fraction}: it must lie in (0, 1].")
+        n = max(1, int(fraction * self.n_episodes))
+        best = np.argsort(-self.episode_returns(), kind="stable")[:n]
+        return self.select_episodes(np.sort(best))
+
+    def select_episodes(self, episodes: np.ndarray) -> Dataset:
+        """The episodes with these indices, in this order, as a Dataset of their own."""
+        lengths = self.episode_lengths()[episodes]
+        ends = np.cumsum(lengths)
+        rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
+        return Dataset(
+            id=self.id,
+            observations=self.observations[rows],
+            actions=self.actions[rows],
+            rewards=self.rewards[rows],
+            next_observations=self.next_observations[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            episode_ends=ends,
+            has_next=self.has_next[rows],
+        )
+
+    def with_rewards(self, rewards: np.ndarray) -> Dataset:
+        """The same steps under other rewards (N,): learned, shifted or rescaled."""
+        return replace(self, rewards=_column(rewards, np.float32))
+
+    def validate(self) -> None:
+        """Raise CorerlError with dataset id, field and row for the first thing that is wrong."""
+        self._check_shapes()
+        self._check_episodes()
+        for field in ("observations", "actions", "rewards"):
+            self._check_finite(field, getattr(self, field))
+        self._check_finite("next_observations", self.next_observations, self.has_next)
+
+    def _check_shapes(self) -> None:
+        n = len(self.rewards)
+        if n == 0:
+            raise self._error("rewards", "it has no rows")
+        floats, flags = (np.float32,), (np.bool_,)
+        wanted = {
+            "observations": ((np.float32, np.uint8), None),
+            "actions": ((np.float32, np.int64), None),
+            "rewards": (floats, (n,)),
+            "next_observations": ((np.float32, np.uint8), self.observations.shape),
+            "terminated": (flags, (n,)),
+            "truncated": (flags, (n,)),
+            "has_next": (flags, (n,)),
+        }
+        for field, (dtypes, shape) in wanted.items():
+            array = getattr(self, field)
+            if len(array) != n:
+                raise self._error(field, f"it has {len(array)} rows where rewards has {n}")
+            if shape is not None and array.shape != shape:
+                raise self._error(field, f"its shape is {array.shape} where {shape} is needed")
+            if array.dtype.type not in dtypes:
+                raise self._error(field, f"its dtype is {array.dtype}; Dataset.from_steps converts")
+        if self.actions.ndim != (1 if self.discrete else 2):
+            raise self._error(
+                "actions",
+                f"its shape is {self.actions.shape}; (N, A) for floats, (N,) for discrete",
+            )
+
+    def _check_episodes(self) -> None:
+        ends, n = self.episode_ends, len(self)
+        if len(ends) == 0 or ends[-1] != n:
+            raise self._error("episode_ends", f"the last end must be the number of rows, {n}")
+        if ends[0] <= 0 or (np.diff(ends) <= 0).any():
+            raise self._error("episode_ends", "ends must rise, with no empty episode")
+        is_end = np.zeros(n, bool)
+        is_end[ends - 1] = True
+        over = self.terminated | self.truncated
+        if (is_end != over).any():
+            row = int(np.argmax(is_end != over))
+            what = "ends an episode without" if is_end[row] else "is inside an episode but has"
+            raise self._error("episode_ends", f"row {row} {what} terminated or truncated set")
+
+    def _check_finite(self, field: str, array: np.ndarray, where: np.ndarray | None = None) -> None:
+        if array.dtype.kind != "f":
+            return
+        finite = np.isfinite(array)
+        if finite.all():
+            return
+        bad = ~finite.reshape(len(array), -1).all(axis=1)
+        if where is not None:
+            bad &= where
+        if bad.any():
+            row = int(np.argmax(bad))
+            value = array[row][~finite[row]].flat[0]
+            raise self._error(
+                field, f"row {row} holds {value} ({int(bad.sum())} such rows); repair or drop them"
+            )
+
+    def _error(self, field: str, problem: str) -> CorerlError:
+        return CorerlError(f"Dataset {self.id}, field {field}: {problem}.")
+
+
+def _floats(x: np.ndarray) -> np.ndarray:
+    x = np.asarray(x)
+    return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+
+
+def _column(x: np.ndarray, dtype: type) -> np.ndarray:
+    x = np.asarray(x)
+    x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
+    return x.astype(dtype, copy=False)

@@ -1,0 +1,148 @@
+"""Files from the net into one folder: progress, resume, checksum, and clear words when it fails.
+
+Environment: `CORERL_DATA` names the folder (default `~/.cache/corerl`), one subfolder per
+collection; `CORERL_OFFLINE=1` forbids the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from corerl.errors import CorerlError
+
+CHUNK = 1 << 20
+TIMEOUT = 30  # seconds without a byte before a transfer counts as broken
+
+
+def data_dir(collection: str = "") -> Path:
+    """The folder that downloads and made datasets of a collection go to; it may not exist yet."""
+    root = os.environ.get("CORERL_DATA")
+    return (Path(root).expanduser() if root else _cache()) / collection
+
+
+def find(collection: str, names: Iterable[str]) -> Path | None:
+    """The first file of these names in `$CORERL_DATA/<collection>`, then in `~/.cache/corerl`."""
+    for folder in (data_dir(collection), _cache() / collection):
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    return None
+
+
+def offline() -> bool:
+    return os.environ.get("CORERL_OFFLINE", "") not in ("", "0")
+
+
+def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
+    """Download `url` to `path`, which appears only when complete and, if known, verified.
+
+    A broken transfer leaves `<path>.part` and is continued by the next call (HTTP Range).
+    `checksum` is "md5:<hex>" or "sha256:<hex>". Raises CorerlError for no network, a refused
+    request, a full disk, or a wrong checksum (the file is then deleted).
+    """
+    if offline():
+        raise CorerlError(
+            f"{path.name} is not on this machine and CORERL_OFFLINE is set: download {url} "
+            f"elsewhere and put it in {path.parent}."
+        )
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _transfer(url, part)
+    except urllib.error.HTTPError as e:
+        raise CorerlError(
+            f"{url} answers {e.code} {e.reason}: get {path.name} elsewhere and put it in "
+            f"{path.parent}."
+        ) from e
+    except (urllib.error.URLError, TimeoutError, ConnectionError, EOFError) as e:
+        raise CorerlError(
+            f"Download of {url} broke ({getattr(e, 'reason', e)}): run the command again to go on "
+            f"from where it stopped, or put {path.name} in {path.parent} by hand."
+        ) from e
+    except OSError as e:
+        raise CorerlError(
+            f"Cannot write {part} ({e.strerror}): free some space, or set CORERL_DATA to a folder "
+            "that has it."
+        ) from e
+    if checksum and not matches(part, checksum):
+        part.unlink()
+        raise CorerlError(
+            f"{url} does not have the expected checksum {checksum}, so it was deleted: try again, "
+            f"or put a {path.name} that you trust in {path.parent}."
+        )
+    os.replace(part, path)
+    return path
+
+
+def matches(path: Path, checksum: str) -> bool:
+    """Whether the file's digest is `checksum`, "md5:<hex>" or "sha256:<hex>"."""
+    algorithm, _, wanted = checksum.partition(":")
+    return digest(path, algorithm) == wanted
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, algorithm).hexdigest()
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "corerl"
+
+
+def _transfer(url: str, part: Path) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "corerl"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as e:
+        if have and e.code == 416 and e.headers.get("Content-Range") == f"bytes */{have}":
+            return
+        raise
+    with answer:
+        resumed = answer.status == 206
+        have = have if resumed else 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        _check_space(part, total, have)
+        with open(part, "ab" if resumed else "wb") as f:
+            _copy(answer, f, part.name.removesuffix(".part"), have, total)
+
+
+def _check_space(part: Path, total: int | None, have: int) -> None:
+    if total and total - have > shutil.disk_usage(part.parent).free:
+        raise OSError(28, f"it needs {(total - have) / 1e6:.0f} MB and the disk has less")
+
+
+def _copy(source, sink, name: str, have: int, total: int | None) -> None:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as progress:
+        bar = progress.add_task(name, total=total, completed=have)
+        while chunk := source.read(CHUNK):
+            sink.write(chunk)
+            have += len(chunk)
+            progress.update(bar, completed=have)
+    if total is not None and have < total:
+        raise EOFError(f"{have} of {total} bytes arrived")

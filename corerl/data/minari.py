@@ -1,0 +1,190 @@
+"""`minari/...`: datasets of the Farama Foundation's Minari, local or downloaded by minari itself.
+
+Episodes hold T + 1 observations for T steps, so every row is a transition. Dictionary observations
+of goal environments are flattened in gymnasium's order (achieved_goal, desired_goal, observation),
+which loses nothing: AntMaze's position is only in achieved_goal. Actions are scaled from the
+dataset's action space to [-1, 1]. `mujoco/*` and `D4RL/*` here are not D4RL's data.
+
+Reference returns stand in the metadata of a dataset (`ref_min_score`, `ref_max_score`), so they are
+known once it is on this machine. Minari's own score is between 0 and 1; ours is times 100.
+
+Reading needs no jax and no network. Files are in `$MINARI_DATASETS_PATH` or `~/.minari/datasets`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+from gymnasium import spaces
+
+from corerl.data import download, tables
+from corerl.data.dataset import Dataset
+from corerl.data.reading import one_line, reading, unit_actions
+from corerl.errors import CorerlError, nearest
+
+FIELDS = ("rewards", "terminations", "truncations")
+
+
+def names() -> list[str]:
+    """The known remote datasets and those on this machine."""
+    return sorted({*tables.minari_ids(), *local()})
+
+
+def is_id(name: str) -> bool:
+    """Whether this is a Minari id, `namespace/name-v0`; only a download tells whether it exists."""
+    return re.fullmatch(r"[\w-]+(/[\w-]+)*-v\d+", name) is not None
+
+
+def local() -> list[str]:
+    """Ids of the datasets on this machine."""
+    found = root().glob("**/data/metadata.json")
+    return [path.parents[1].relative_to(root()).as_posix() for path in found]
+
+
+def load(id: str) -> Dataset:
+    """The dataset of this Minari id, downloaded if it is not on this machine."""
+    import minari
+
+    if find(id) is None:
+        fetch(id)
+    folder = _folder(id)
+    with reading(folder, "a Minari dataset"):
+        return _read(minari.MinariDataset(folder), f"minari/{id}")
+
+
+def reference(id: str) -> tuple[float, float] | None:
+    """Returns that score 0 and 100, from the metadata of a dataset on this machine."""
+    path = find(id)
+    if path is None:
+        return None
+    with reading(path, "Minari metadata"):
+        metadata = dict(json.loads(path.read_text()))
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    return None if low is None or high is None else (float(low), float(high))
+
+
+def find(id: str) -> Path | None:
+    """Its metadata file on this machine."""
+    path = _folder(id) / "metadata.json"
+    return path if path.is_file() else None
+
+
+def fetch(id: str) -> Path:
+    """Download by minari to its own folder; CorerlError says what stands in the way."""
+    where = f"put its folder at {_folder(id).parent}"
+    if download.offline():
+        raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
+    import minari
+
+    try:
+        minari.download_dataset(id)
+    except ImportError as e:
+        raise CorerlError(
+            f'minari cannot download {id} ({e}): pip install "minari[hf]", or {where}.'
+        ) from e
+    except Exception as e:  # the remotes raise errors of their own, one kind per storage service
+        raise CorerlError(
+            f"minari cannot download {id} ({one_line(e)}): check the network and the id, "
+            f"or {where}.{nearest(id, tables.minari_ids())}"
+        ) from e
+    return _folder(id) / "metadata.json"
+
+
+def environment(id: str) -> gymnasium.Env:
+    """The environment that the dataset names for evaluation, else the one it was recorded in."""
+    import minari
+
+    if find(id) is None:
+        fetch(id)
+    try:
+        return minari.MinariDataset(_folder(id)).recover_environment(eval_env=True)
+    except ValueError as e:
+        raise CorerlError(f"minari/{id} names no environment to evaluate in ({e}).") from e
+
+
+def root() -> Path:
+    """The folder of minari's datasets."""
+    own = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(own) if own else Path.home() / ".minari" / "datasets"
+
+
+def _folder(id: str) -> Path:
+    return root() / id / "data"
+
+
+def _read(source, id: str) -> Dataset:
+    """A minari.MinariDataset as a Dataset."""
+    n, space = source.total_steps, source.observation_space
+    image = isinstance(space, spaces.Box) and space.dtype == np.uint8
+    shape = space.shape if image else (spaces.flatdim(space),)
+    observations = np.empty((n, *shape), np.uint8 if image else np.float32)
+    following = np.empty_like(observations)
+    columns = {key: np.empty(n, np.float32 if key == "rewards" else bool) for key in FIELDS}
+    discrete = isinstance(source.action_space, spaces.Discrete)
+    actions = np.empty((n, *source.action_space.shape), np.int64 if discrete else np.float32)
+    row = 0
+    for number, episode in enumerate(_episodes(source)):
+        steps = len(episode["rewards"])
+        here = slice(row, row + steps)
+        states = _numbers(space, episode["observations"], image)
+        if len(states) != steps + 1:
+            raise CorerlError(
+                f"episode {number} has {len(states)} observations for {steps} steps, not one more."
+            )
+        observations[here], following[here] = states[:-1], states[1:]
+        actions[here] = episode["actions"][()]
+        for key in FIELDS:
+            columns[key][here] = episode[key][()]
+        columns["truncations"][row + steps - 1] |= not columns["terminations"][row + steps - 1]
+        row += steps
+    if not discrete:
+        box = source.action_space
+        actions = unit_actions(actions.reshape(n, -1), box.low.ravel(), box.high.ravel())
+    return Dataset.from_steps(
+        id,
+        observations,
+        actions,
+        columns["rewards"],
+        following,
+        columns["terminations"],
+        columns["truncations"],
+    )
+
+
+def _episodes(source) -> Iterator[dict | h5py.Group]:
+    """Each episode as a mapping of arrays.
+
+    minari's own iterator also decodes the infos, which takes twice as long as all the rest.
+    """
+    path = Path(source.spec.data_path) / "main_data.hdf5"
+    encoded = isinstance(source.observation_space, spaces.Box) and (
+        source.observation_space.dtype == np.uint8
+    )
+    if encoded or not path.is_file():
+        yield from source.storage.get_episodes(source.episode_indices)
+        return
+    with h5py.File(path, "r") as file:
+        for i in source.episode_indices:
+            if f"episode_{i}" not in file:
+                raise CorerlError(f"main_data.hdf5 has no episode_{i}, which the metadata counts.")
+            yield file[f"episode_{i}"]
+
+
+def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
+    """(T + 1, D) of a box, or of a dictionary of boxes side by side, in the space's order."""
+    if isinstance(space, spaces.Dict):
+        parts = [_numbers(part, value[key], image) for key, part in space.spaces.items()]
+        return np.concatenate(parts, axis=1)
+    if not isinstance(space, spaces.Box):
+        raise CorerlError(
+            f"its observations hold a {type(space).__name__}: only boxes can be read."
+        )
+    array = np.asarray(value[()])
+    return array if image else array.reshape(len(array), -1)

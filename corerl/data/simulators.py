@@ -1,0 +1,205 @@
+"""The evaluation environment of each task, with actions in [-1, 1] wherever they are continuous.
+
+D4RL was recorded with gym's v2 MuJoCo environments on mujoco-py, which no longer installs. Nearest:
+
+- hopper, halfcheetah, walker2d: gymnasium's v4, the v2 code on the maintained bindings. v5 is
+  another task: Hopper and Walker2d pay no alive bonus on the step that falls, Walker2d's feet have
+  other friction.
+- ant: Ant-v4 plus the 84 contact forces of v2, which mujoco-py 2 always left at zero.
+- pen, door, hammer, relocate: gymnasium-robotics' AdroitHand v1 with D4RL's time limits, with its
+  reach term subtracted, not added, and pen ending when it is dropped, as in D4RL.
+- antmaze, maze2d, kitchen and the rest are refused: the simulators that exist differ in dynamics or
+  observations, so their scores would not be D4RL's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+import warnings
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from corerl.data import d4rl, minari
+from corerl.errors import CorerlError, nearest
+
+LOCOMOTION = {
+    "hopper": "Hopper-v4",
+    "halfcheetah": "HalfCheetah-v4",
+    "walker2d": "Walker2d-v4",
+    "ant": "Ant-v4",
+}
+ADROIT = {
+    "pen": "AdroitHandPen-v1",
+    "door": "AdroitHandDoor-v1",
+    "hammer": "AdroitHandHammer-v1",
+    "relocate": "AdroitHandRelocate-v1",
+}
+REFUSED = {
+    "antmaze": "gymnasium-robotics' ant has five times the torque, half the time step, other mazes "
+    "(train on the minari/D4RL/antmaze tasks, which were recorded in it)",
+    "maze2d": "gymnasium-robotics' PointMaze has other coordinates, goals and reward radius "
+    "(train on the minari/D4RL/pointmaze tasks, which were recorded in it)",
+    "kitchen": "gymnasium-robotics' FrankaKitchen has other observations and control "
+    "(train on the minari/D4RL/kitchen tasks, which were recorded in it)",
+    "bullet": "pybullet's environments were never ported to gymnasium",
+    "carla": "CARLA 0.9.8's environment was never ported to gymnasium",
+    "flow": "Flow's environments were never ported to gymnasium",
+    "minigrid": "D4RL's own fourrooms was never ported to gymnasium",
+}
+ANT_CONTACT_FORCES = 84
+ROBOTICS = 'pip install "corerl[robotics]"'
+NEORL2 = (
+    "git clone https://github.com/polixir/NeoRL2 && pip install --no-deps -e NeoRL2 "
+    "(the release on PyPI is broken, and its pinned gymnasium and numpy are too old)"
+)
+
+
+def make_d4rl(name: str) -> gymnasium.Env:
+    """The nearest maintained environment of a D4RL dataset; CorerlError where none is faithful."""
+    family = name.partition("-")[0]
+    if family in LOCOMOTION:
+        env = _make(LOCOMOTION[family])
+        return _pad_observations(env, ANT_CONTACT_FORCES) if family == "ant" else env
+    if family in ADROIT:
+        _import("gymnasium_robotics", ROBOTICS)
+        return D4RLAdroit(_make(ADROIT[family], max_episode_steps=d4rl.time_limit(name)), family)
+    raise CorerlError(
+        f"d4rl/{name} can be trained but not evaluated: {REFUSED.get(family, 'no simulator fits')}."
+    )
+
+
+class D4RLAdroit(gymnasium.Wrapper):
+    """AdroitHand v1 with D4RL's rewards and ends.
+
+    Since its release 1.2.1, gymnasium-robotics' v1 adds 0.1 |palm - object| where D4RL subtracts it
+    (its pull request 220), and it lets pen go on after the drop (its height under 0.075 m), where
+    D4RL ends. Both follow from the observation. Replaying the DAPG door demonstrations gives their
+    recorded returns: 230.16 for 230.13, 745.65 for 745.61 (uncorrected: 234.87, 753.60).
+    """
+
+    def __init__(self, env: gymnasium.Env, family: str):
+        super().__init__(env)
+        self.reach: Callable[[np.ndarray], np.ndarray] | None = {
+            "door": lambda obs: obs[35:38],  # palm - handle
+            "hammer": lambda obs: obs[33:36] - obs[36:39],  # palm, hammer
+            "relocate": lambda obs: obs[30:33],  # palm - ball
+        }.get(family)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward = float(np.squeeze(reward))
+        if self.reach:
+            reward -= 0.2 * float(np.linalg.norm(self.reach(obs)))
+        else:
+            terminated = bool(obs[26] < 0.075)
+        return obs, reward, terminated, truncated, info
+
+
+def make_neorl2(name: str) -> gymnasium.Env:
+    """The environment of the neorl2 package, by gymnasium.make (its own make fails under gymnasium 1).
+
+    RandomFrictionHopper draws its friction from Python's global `random`, so that its episodes do
+    not repeat for a seed.
+    """
+    # Simglucose imports setuptools' pkg_resources, which is gone since setuptools 82, and never uses it.
+    sys.modules.setdefault("pkg_resources", types.ModuleType("pkg_resources"))
+    _import("neorl2", NEORL2)
+    env = _make(name)
+    return Simglucose(env) if name == "Simglucose" else env
+
+
+class Simglucose(gymnasium.Wrapper):
+    """NeoRL-2's glucose simulator, repeatable and eight times as fast, with the same numbers.
+
+    It draws patient and hour from numpy's global generator and ignores `reset(seed=)`; its equations
+    read their parameters from a pandas Series, one slow look-up each; and it fails on the action of
+    shape (1,) that its own action space gives.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        warnings.filterwarnings("ignore", category=FutureWarning, module="neorl2")
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        if seed is not None:
+            np.random.seed(seed)  # noqa: NPY002
+        result = self.env.reset(seed=seed, options=options)
+        patient = self.env.unwrapped.env.env.patient
+        names = [name for name in patient._params.index if name.isidentifier()]
+        patient._params = types.SimpleNamespace(**{n: patient._params[n] for n in names})
+        return result
+
+    def step(self, action):
+        return self.env.step(float(action[0]))
+
+
+def make_minari(id: str) -> gymnasium.Env:
+    """The environment that the dataset names for evaluation, else the one it was recorded in."""
+    try:
+        env = minari.environment(id)
+    except (ImportError, gymnasium.error.Error) as e:
+        raise CorerlError(f"minari/{id} cannot run here: {e} ({ROBOTICS} has most of them).") from e
+    return unit_box(_flat(env))
+
+
+def make_gym(id: str) -> gymnasium.Env:
+    """A registered gymnasium environment, or `module:id` of another package."""
+    if not is_gym(id):
+        raise CorerlError(
+            f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Those of other "
+            f"packages are written module:id; gymnasium-robotics needs {ROBOTICS}."
+        )
+    return _flat(_make(id))
+
+
+def is_gym(id: str) -> bool:
+    """Whether `make_gym` knows this id; gymnasium-robotics' count where it is installed."""
+    if ":" not in id and id not in gymnasium.registry:
+        with contextlib.suppress(ImportError):
+            gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
+    return ":" in id or id in gymnasium.registry
+
+
+def unit_box(env: gymnasium.Env) -> gymnasium.Env:
+    """`env` with continuous actions in [-1, 1]; discrete ones are left."""
+    space = env.action_space
+    if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
+        return env
+    if not space.is_bounded():
+        raise CorerlError(f"{env} has unbounded actions, so they have no place in [-1, 1].")
+    return wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+
+
+def _make(id, **kwargs) -> gymnasium.Env:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*out of date.*")
+            # The checker warns of observations a hair outside their space, and costs time at each step.
+            return unit_box(gymnasium.make(id, disable_env_checker=True, **kwargs))
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as e:
+        raise CorerlError(f"{id} cannot run here: {e}. Install what it names.") from e
+
+
+def _import(module: str, install: str) -> None:
+    try:
+        package = importlib.import_module(module)
+    except ImportError as e:
+        raise CorerlError(f"This task needs {module} ({e}): {install}") from e
+    gymnasium.register_envs(package)
+
+
+def _flat(env: gymnasium.Env) -> gymnasium.Env:
+    dictionary = isinstance(env.observation_space, spaces.Dict)
+    return wrappers.FlattenObservation(env) if dictionary else env
+
+
+def _pad_observations(env: gymnasium.Env, n: int) -> gymnasium.Env:
+    size = env.observation_space.shape[0] + n
+    space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
+    return wrappers.TransformObservation(env, lambda obs: np.pad(obs, (0, n)), space)

@@ -1,0 +1,196 @@
+"""From one configuration to its runs: which seeds are missing, and in which processes they run.
+
+On a GPU all seeds are one program. On a CPU stacking gains nothing, so each seed is a process of its
+own with one thread, one per core at a time; a seed is an identity, so the numbers are the same.
+"""
+
+import fcntl
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from corerl import runs
+from corerl.config import Config, require, seed_list
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted, Run, pick_device
+from corerl.machine import set_up
+from corerl.progress import Display
+from corerl.tasks import resolve
+
+
+def launch(cfg: Config) -> None:
+    """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
+
+    Raises:
+        CorerlError: a setting, the data or the machine does not allow it, or some seeds failed.
+        Interrupted: stopped by a signal, after saving.
+    """
+    on_gpu = pick_device(cfg.device).type == "cuda"
+    resolve(cfg.task)
+    processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
+    require(processes > 0, f"processes={processes} must be positive")
+    cell = runs.cell_directory(cfg)
+    settings = yaml.safe_dump(runs.settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
+    runs.write_atomically(cell / "config.yaml", settings.encode())
+    groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
+    if not groups:
+        print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
+        return
+    with Display() as display:
+        if min(processes, len(groups)) == 1:
+            set_up()
+            failed = [group for group in groups if not _train(cfg, group, display.show)]
+        else:
+            failed = _train_in_processes(cfg, groups, processes, display)
+    if failed:
+        seeds = ", ".join(str(seed) for group in failed for seed in group)
+        raise CorerlError(
+            f"Seeds {seeds} failed; each run's error.txt below {cell} says why. The same command runs "
+            "only what is missing."
+        )
+
+
+def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
+    """The groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
+    covered: set[int] = set()
+    groups = []
+    for directory in sorted(cell.glob("seeds-*")):
+        group = runs.seeds_of_group(directory.name)
+        if not set(group) & set(seeds):
+            continue
+        done = (runs.read_json(directory / "status.json") or {}).get("state") == "done"
+        if done:
+            covered |= set(group)
+        elif (directory / "checkpoint.safetensors").exists():
+            covered |= set(group)
+            groups.append(group)
+    fresh = [seed for seed in seeds if seed not in covered]
+    if together and fresh:
+        chunks = [fresh[i::processes] for i in range(min(processes, len(fresh)))]
+        return groups + [sorted(chunk) for chunk in chunks]
+    return groups + [[seed] for seed in fresh]
+
+
+def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> bool:
+    """Trains one group here. A failure is written to its directory and told by returning False."""
+    directory = runs.cell_directory(cfg) / runs.group_name(seeds)
+    with _locked(directory):
+        run = Run(cfg, seeds, show)
+        try:
+            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+        except (Interrupted, KeyboardInterrupt):
+            run.fail("interrupted", "stopped by a signal")
+            raise Interrupted from None
+        except Exception as error:
+            _report_failure(run, error)
+            return False
+    return True
+
+
+def _report_failure(run: Run, error: Exception) -> None:
+    message = traceback.format_exception_only(error)[-1].strip()
+    if isinstance(error, CorerlError):
+        message = str(error)
+    try:
+        run.fail("failed", message)
+        (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
+    except (CorerlError, OSError):
+        pass  # the disk may be what failed; the message below still reaches the user
+    print(f"corerl: {run.name} failed: {message}", file=sys.stderr)
+
+
+@contextmanager
+def _locked(directory: Path):
+    """Holds the directory against a second process that would train the same seeds."""
+    runs.write_atomically(directory / ".keep", b"")
+    with open(directory / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CorerlError(
+                f"Another process is training in {directory}; wait for it or stop it."
+            ) from error
+        yield
+
+
+def _train_in_processes(
+    cfg: Config, groups: list[list[int]], processes: int, display: Display
+) -> list[list[int]]:
+    """One process per group, `processes` at a time, each with its share of the cores."""
+    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    context = multiprocessing.get_context("spawn")
+    waiting, running, ended = list(groups), [], []
+    stopping = False
+    cell = runs.cell_directory(cfg)
+    with _forwarded_signals(running) as stopped:
+        while waiting or running:
+            stopping = stopping or bool(stopped)
+            while waiting and len(running) < processes and not stopping:
+                group = waiting.pop(0)
+                worker = context.Process(target=_worker, args=(cfg, group, threads))
+                worker.start()
+                running.append((worker, group))
+            if stopping:
+                waiting.clear()
+            time.sleep(0.2)
+            for worker, group in list(running):
+                _show_status(display, cfg, cell / runs.group_name(group))
+                if worker.exitcode is not None:
+                    running.remove((worker, group))
+                    ended.append((worker.exitcode, group))
+    if stopping:
+        raise Interrupted
+    return [group for code, group in ended if code != 0]
+
+
+def _show_status(display: Display, cfg: Config, directory: Path) -> None:
+    status = runs.read_json(directory / "status.json")
+    if status is not None:
+        label = cfg.label or cfg.algo.label
+        display.show(f"{label} {cfg.task} {directory.name}", status)
+
+
+def _worker(cfg: Config, seeds: list[int], threads: int) -> None:
+    """A child process: trains one group, quietly; the parent reads `status.json`."""
+    set_up(threads)
+    parent = os.getppid()
+
+    def show(name: str, status: dict) -> None:
+        if os.getppid() != parent:  # the parent was killed: save and stop rather than run on unseen
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        sys.exit(0 if _train(cfg, seeds, show) else 1)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit(130)
+
+
+@contextmanager
+def _forwarded_signals(running: list):
+    """While the children run, a stop signal to this process reaches them too; they save and end."""
+    stopped: list[int] = []
+
+    def forward(number, frame) -> None:
+        stopped.append(number)
+        for worker, _ in running:
+            if worker.is_alive():
+                os.kill(worker.pid, signal.SIGTERM)
+
+    old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,216 @@
+"""From paths to a folder of tables, figures and one page."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+
+from corerl import stats
+from corerl.errors import CorerlError
+from corerl.report import figures
+from corerl.report.files import write
+from corerl.report.load import FINISHED, load
+from corerl.report.page import Picture, page, reached
+from corerl.report.published import COLUMNS, read_published
+from corerl.report.sections import Options, Section, sections
+from corerl.report.tables import FORMATS, to_text
+
+CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
+
+
+def build(args: argparse.Namespace) -> int:
+    """Write everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
+    if args.replicates < 1:
+        raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
+    options = Options(args.metric, args.baseline, args.replicates, args.best)
+    results = load(args.paths, args.unfinished)
+    tables = [read_published(name) for name in args.published]
+    published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    parts = sections(results, published, options)
+    look = figures.looks(results.scores["algorithm"])
+    pictures, failures = {}, []
+    for section in parts:
+        folder = args.out / _folder(section)
+        _write_tables(section, folder)
+        pictures[_folder(section)] = _draw(section, folder, look, options, failures)
+    left_out = results.runs[~results.runs["counted"].astype(bool)]
+    notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
+    text = page(
+        args.title,
+        datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z"),
+        parts,
+        pictures,
+        left_out,
+        results.environments,
+        notes,
+        _command(args),
+        options,
+    )
+    write(args.out / "scores.csv", _used(parts).to_csv(index=False))
+    index = write(args.out / "index.html", text)
+    _print(parts, notes, index)
+    return 1 if failures else 0
+
+
+def _folder(section: Section) -> str:
+    return section.name if section.normalised else f"{section.name}-raw"
+
+
+def _write_tables(section: Section, folder: Path) -> None:
+    for table in [*section.tables, *section.others]:
+        for suffix, show in FORMATS.items():
+            write(folder / f"{table.name}.{suffix}", show(table))
+
+
+def _used(parts: list[Section]) -> pd.DataFrame:
+    """The tidy table of all counted scores: raw returns in `return`, the rest in `score`."""
+    rows = [
+        s.runs.assign(**{"score" if s.normalised else "return": s.runs["score"]})[
+            ["algorithm", "task", "seed", "step", "config", "score" if s.normalised else "return"]
+        ]
+        for s in parts
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+# ---------------------------------------------------------------------------------------- figures
+
+
+def _draw(
+    section: Section, folder: Path, look: dict, options: Options, failures: list[str]
+) -> list[Picture]:
+    """Draw and write what the section has data for; a figure that fails is noted, not fatal."""
+    pictures = []
+    for name, (caption, wide, draw) in _plan(section, look, options).items():
+        try:
+            png, svg = draw(name)
+        except Exception as error:
+            failures.append(
+                f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
+                "everything else is there."
+            )
+            continue
+        write(folder / f"{name}.png", png)
+        write(folder / f"{name}.svg", svg)
+        anchor = f"{_folder(section)}-{name}".replace("/", "-")
+        pictures.append(
+            Picture(caption, figures.inline(svg, anchor, caption), wide, name == "aggregates")
+        )
+    return pictures
+
+
+def _plan(
+    section: Section, look: dict, options: Options
+) -> dict[str, tuple[str, bool, Callable[[str], tuple[bytes, bytes]]]]:
+    """{file stem: (caption, wide, draw)} of the figures that make sense for the section."""
+
+    def drawing(function: Callable, *arguments: Callable) -> Callable[[str], tuple[bytes, bytes]]:
+        return lambda name: figures.render(function, *(a() for a in arguments), name=name)
+
+    plan = {}
+    looking, metric = (lambda: look), (lambda: options.metric)
+    replicates = min(options.replicates, CURVE_REPLICATES)
+    pooled = section.pooled
+    curved = section.history["step"].nunique() > 1
+    if section.aggregates is not None:
+        order = sorted(stats.METRICS, key=lambda m: m != options.metric)
+        ranked = section.aggregates.set_index("algorithm").loc[section.algorithms].reset_index()
+        plan["aggregates"] = (
+            "Aggregates with 95% intervals",
+            True,
+            drawing(figures.aggregates, lambda: ranked, looking, lambda: order),
+        )
+        taus = figures.profile_taus(pooled["score"])
+        plan["profiles"] = (
+            "Performance profiles with 95% bands",
+            False,
+            drawing(
+                figures.profile,
+                lambda: stats.profiles(pooled, taus, replicates=replicates),
+                looking,
+            ),
+        )
+    if section.improvement is not None:
+        plan["improvement"] = (
+            "Probability of improvement with 95% intervals",
+            False,
+            drawing(figures.improvement, lambda: section.improvement, looking),
+        )
+    if section.aggregates is not None and curved:
+        history = section.history[section.history["task"].isin(section.shared)]
+        plan["efficiency"] = (
+            "Sample efficiency with 95% bands",
+            False,
+            drawing(
+                figures.efficiency,
+                lambda: stats.curves(history, options.metric, replicates=replicates),
+                looking,
+                metric,
+            ),
+        )
+    if curved:
+        unit = "normalised score" if section.normalised else "return"
+        plan["tasks"] = (
+            "Learning curves: mean over seeds with 95% t intervals",
+            True,
+            drawing(figures.tasks, lambda: section.history, looking, lambda: unit),
+        )
+    return plan
+
+
+# ------------------------------------------------------------------------------------------ words
+
+
+def _unfinished_notes(runs: pd.DataFrame) -> list[str]:
+    counted = runs["counted"].astype(bool)
+    lines = []
+    early = runs[counted & (runs["state"] != FINISHED)]
+    if len(early):
+        lines.append(f"Counted although unfinished: {_list(early)}.")
+    diverged = runs[runs["state"] == "diverged"]
+    if len(diverged):
+        lines.append(
+            f"Diverged, and in no number below: {_list(diverged)}. Means over the other seeds "
+            "flatter an algorithm whose seeds diverge."
+        )
+    rest = runs[~counted & (runs["state"] != "diverged")]
+    if len(rest):
+        lines.append(f"Not counted: {_list(rest)}.")
+    return lines
+
+
+def _list(runs: pd.DataFrame, most: int = 4) -> str:
+    shown = [
+        f"{r.algorithm} on {r.task}, seeds {r.seeds} ({r.state}, step {reached(r)})"
+        for r in runs.head(most).itertuples()
+    ]
+    more = [f"and {len(runs) - most} more groups of seeds"] if len(runs) > most else []
+    return "; ".join([*shown, *more])
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that writes this report again."""
+    words = ["corerl", "report", *map(str, args.paths), "--out", str(args.out)]
+    if args.published:
+        words += ["--published", *args.published]
+    if args.baseline:
+        words += ["--baseline", args.baseline]
+    words += ["--metric", args.metric, "--replicates", str(args.replicates), "--title", args.title]
+    words += ["--best"] * args.best + ["--unfinished"] * args.unfinished
+    return shlex.join(words)
+
+
+def _print(parts: list[Section], notes: list[str], index: Path) -> None:
+    for section in parts:
+        for table in section.tables:
+            print(to_text(table))
+        for note in section.notes:
+            print(note)
+        print()
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(f"Wrote {index}")

@@ -1,0 +1,209 @@
+"""Figures: aggregates with intervals, profiles, probability of improvement, learning curves."""
+
+import io
+import math
+import re
+from collections.abc import Iterable
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from corerl import stats
+from corerl.report.sections import NAMES
+
+# Okabe and Ito's colours without black (invisible on dark) and yellow (on white), and two of Tol's
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+DASHES = ("-", "--", ":", "-.")
+INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
+HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#8c8f94",
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    **{
+        key: INK
+        for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    },
+}
+
+
+def looks(algorithms: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Line colour and dash of every algorithm, the same in every figure of a report."""
+    return {
+        name: {
+            "color": PALETTE[i % len(PALETTE)],
+            "linestyle": DASHES[i // len(PALETTE) % len(DASHES)],
+        }
+        for i, name in enumerate(sorted(set(algorithms)))
+    }
+
+
+def aggregates(table: pd.DataFrame, look: dict, metrics: list[str]) -> Figure:
+    """One panel per metric, one row per algorithm: estimate and interval."""
+    names = list(dict.fromkeys(table["algorithm"]))[::-1]
+    figure, axes = _grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
+    for axis, metric in zip(axes, metrics, strict=True):
+        rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
+        colors = [look[n]["color"] for n in names]
+        _intervals(axis, rows, colors)
+        axis.set_title(NAMES[metric] + (" (lower is better)" if metric == "optimality_gap" else ""))
+        axis.set_yticks(range(len(names)), names if axis is axes[0] else [""] * len(names))
+        axis.tick_params(axis="y", length=0)
+    return figure
+
+
+def _intervals(axis, rows: pd.DataFrame, colors: list[str]) -> None:
+    y = np.arange(len(rows))
+    known = rows["low"].notna().to_numpy()
+    left, width = rows["low"].to_numpy(), (rows["high"] - rows["low"]).to_numpy()
+    fill = [c for c, k in zip(colors, known, strict=True) if k]
+    axis.barh(y[known], width[known], left=left[known], height=0.55, color=fill, alpha=0.4)
+    for i, value in enumerate(rows["value"]):
+        axis.plot([value, value], [i - 0.275, i + 0.275], color=colors[i], linewidth=2.4)
+    axis.set_ylim(-0.6, len(rows) - 0.4)
+    axis.grid(axis="y", visible=False)
+    axis.margins(x=0.06)
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+
+
+def profile(table: pd.DataFrame, look: dict) -> Figure:
+    """Fraction of runs above a score, with pointwise 95% bands."""
+    figure, (axis,) = _grid(1, 1, *HALF)
+    for name, rows in table.groupby("algorithm", sort=False):
+        _band(axis, rows["tau"], rows, name, look)
+    axis.set(
+        xlabel="normalised score τ", ylabel="fraction of runs with score > τ", ylim=(-0.02, 1.02)
+    )
+    axis.margins(x=0)
+    axis.legend()
+    return figure
+
+
+def profile_taus(scores: pd.Series, count: int = 201) -> np.ndarray:
+    """Where a profile is drawn: from the smallest to the largest score, within [-20, 200]."""
+    low, high = max(scores.min(), -20.0), min(scores.max(), 200.0)
+    return np.linspace(min(low, 0.0), max(high, low + 1.0), count)
+
+
+def improvement(table: pd.DataFrame, look: dict) -> Figure:
+    """P(x > y) with intervals; one half is no improvement."""
+    rows = table.iloc[::-1].reset_index(drop=True)
+    figure, (axis,) = _grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
+    varying = "x" if rows["x"].nunique() > 1 else "y"
+    _intervals(axis, rows, [look[n]["color"] for n in rows[varying]])
+    axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
+    axis.set_yticks(range(len(rows)), [f"{r.x} > {r.y}" for r in rows.itertuples()])
+    axis.tick_params(axis="y", length=0)
+    axis.set(xlim=(-0.01, 1.01), xlabel="probability of improvement")
+    return figure
+
+
+def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
+    """The aggregate over tasks against steps, with 95% bands."""
+    figure, (axis,) = _grid(1, 1, *HALF)
+    for name, rows in table.groupby("algorithm", sort=False):
+        _band(axis, rows["step"], rows, name, look)
+    axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
+    _count_steps(axis)
+    axis.legend()
+    return figure
+
+
+def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
+    """One panel per task: mean over seeds against steps, with 95% t intervals of the mean."""
+    names = sorted(set(history["task"]))
+    across = min(3, len(names))
+    down = math.ceil(len(names) / across)
+    figure, axes = _grid(down, across, 3.1 * across, 2.1 * down + 0.5)
+    for axis, task in zip(axes, names, strict=False):
+        for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
+            _band(axis, *_mean_curve(rows), algorithm, look)
+        axis.set_title(task.partition("/")[2] or task)
+        _count_steps(axis)
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for axis in axes[::across]:
+        axis.set_ylabel(unit)
+    handles, labels = _legend(axes)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+    return figure
+
+
+def _mean_curve(rows: pd.DataFrame) -> tuple[pd.Index, pd.DataFrame]:
+    """Mean and interval at the steps that every seed of the cell evaluated."""
+    seeds = rows["seed"].nunique()
+    steps = {s: g["score"] for s, g in rows.groupby("step") if len(g) == seeds}
+    curve = [(g.mean(), *stats.mean_interval(g)) for g in steps.values()]
+    table = pd.DataFrame(curve, columns=["value", "low", "high"], index=list(steps))
+    return table.index, table
+
+
+def _legend(axes: list) -> tuple[list, list[str]]:
+    known = {}
+    for axis in axes:
+        known |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    return list(known.values()), list(known)
+
+
+def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
+    axis.plot(x, rows["value"], label=name, **look[name])
+    if rows["low"].notna().any():
+        color = look[name]["color"]
+        axis.fill_between(x, rows["low"], rows["high"], color=color, alpha=0.18, linewidth=0)
+
+
+def _count_steps(axis) -> None:
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.xaxis.set_major_formatter(lambda x, _: _short(x))
+
+
+def _short(x: float) -> str:
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(x) >= size:
+            return f"{x / size:g}{letter}"
+    return f"{x:g}"
+
+
+def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
+
+
+def render(draw, *arguments, name: str) -> tuple[bytes, bytes]:
+    """(PNG, SVG) of a figure function and its arguments; `name` keeps the SVG's ids apart."""
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = draw(*arguments)
+        png, svg = io.BytesIO(), io.BytesIO()
+        figure.savefig(png, format="png", dpi=200, facecolor="white")
+        figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
+    return png.getvalue(), svg.getvalue()
+
+
+def inline(svg: bytes, name: str, label: str) -> str:
+    """The SVG for a page: no prologue, no background, text in the page's colour, ids of its own."""
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = text.replace(f"fill: {INK}", "fill: currentColor")
+    text = text.replace(f"stroke: {INK}", "stroke: currentColor").replace(
+        "fill: #ffffff", "fill: none"
+    )
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

@@ -1,0 +1,159 @@
+"""Published numbers: reading them, and recomputing NeoRL-2's from its per-run scores.
+
+    python -m corerl.report.published FINAL_SCORES_CSV [OUT_CSV]
+
+A row is one cell of somebody's table: algorithm, task, mean, std, seeds, protocol, source, notes.
+`protocol` starts with "last" (final evaluation) or "best" (maximum over training), or is empty
+where the source does not say. `source` is a short name and, in parentheses, where to find it.
+`ddof` is 0 or 1 where the source says which standard deviation it prints.
+"""
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from corerl.errors import CorerlError, nearest
+from corerl.report.files import write
+from corerl.report.load import read_neorl2
+
+COLUMNS = ["algorithm", "task", "mean", "std", "seeds", "ddof", "protocol", "source", "notes"]
+
+
+def shipped() -> list[str]:
+    """Names of the tables that come with the package."""
+    folder = resources.files("corerl.published")
+    return sorted(f.name[:-4] for f in folder.iterdir() if f.name.endswith(".csv"))
+
+
+def read_published(name: str) -> pd.DataFrame:
+    """A shipped table by name, or a CSV of the same columns by path (std, seeds, ... may be empty).
+
+    Raises CorerlError for an unknown name, a missing column, or a field that is not a number.
+    """
+    if name in shipped():
+        source = resources.files("corerl.published") / f"{name}.csv"
+    elif Path(name).is_file():
+        source = Path(name)
+    else:
+        known = shipped()
+        raise CorerlError(
+            f"There are no published numbers {name!r}; shipped are {', '.join(known)}, and a path "
+            f"to a CSV works too.{nearest(name, known)}"
+        )
+    with source.open("r") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return _typed(rows, name)
+
+
+def _typed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    for column in ("algorithm", "task", "mean", "source"):
+        if column not in rows.columns:
+            raise CorerlError(
+                f"The published numbers {name} have no column {column!r}; "
+                f"the columns are {', '.join(COLUMNS)}."
+            )
+    rows = rows.reindex(columns=COLUMNS, fill_value="")
+    for column in ("mean", "std", "seeds", "ddof"):
+        values = pd.to_numeric(rows[column], errors="coerce")
+        bad = (values.isna() & (rows[column] != "")).to_numpy()
+        if bad.any():
+            row = int(bad.argmax())
+            raise CorerlError(
+                f"{name}, row {row + 2}: {column} is {rows[column].iloc[row]!r}, not a number."
+            )
+        rows[column] = values.astype(np.float64)
+    return rows
+
+
+def short_source(source: str) -> str:
+    """`"CORL"` of `"CORL (corl-team/CORL@eeeeef2:docs/benchmarks/offline.md)"`."""
+    return source.split(" (", 1)[0]
+
+
+def sample_std(std: float, seeds: float, ddof: float) -> float:
+    """The standard deviation with n - 1 in the denominator from one printed with n (ddof 0)."""
+    return std * np.sqrt(seeds / (seeds - 1)) if ddof == 0 and seeds > 1 else std
+
+
+# ---------------------------------------------------------------------------------------- NeoRL-2
+
+_NAMES = {
+    "td3bc": "TD3+BC",
+    **{
+        name: name.upper()
+        for name in ("bc", "cql", "edac", "mcq", "mopo", "combo", "rambo", "mobile")
+    },
+}
+_REPOSITORY = "polixir/NeoRL2@b50d91d"
+
+
+def neorl2(final_scores: Path) -> pd.DataFrame:
+    """NeoRL-2's benchmark (arXiv 2503.19267) from its 2,135 runs, by two groupings of them.
+
+    For each algorithm and task the configuration with the best mean over its seeds counts; std has
+    ddof 1. "NeoRL-2" groups as the repository's report_result.py: by the configuration's text up to
+    ",seed=", which pools configurations that differ only in a parameter after it (MOPO's
+    uncertainty_mode, RAMBO's). "NeoRL-2 regrouped" keeps every configuration apart. Runs without
+    a reward are left out. Besides COLUMNS: raw_mean and raw_std (not normalised).
+    """
+    runs = read_neorl2(final_scores)
+    runs = runs[runs["algorithm"].isin(_NAMES)]
+    bounds = _bounds()
+    low, high = (runs["task"].map(lambda t, i=i: bounds[t][i]) for i in (0, 1))
+    runs = runs.assign(normalised=100 * (runs["score"] - low) / (high - low))
+    as_printed = _best_config(
+        runs.assign(config=runs["printed_config"]),
+        f"NeoRL-2 ({_REPOSITORY}:benchmark/task_score.csv)",
+        "hyperparameters chosen per task by the evaluation itself",
+    )
+    regrouped = _best_config(
+        runs,
+        f"NeoRL-2 regrouped ({_REPOSITORY}:benchmark/results)",
+        "recomputed from the per-run logs with every configuration kept apart; "
+        "hyperparameters chosen per task by the evaluation itself",
+    )
+    return pd.concat([as_printed, regrouped], ignore_index=True)
+
+
+def _bounds() -> dict[str, tuple[float, float]]:
+    source = resources.files("corerl.data.tables") / "neorl2.csv"
+    with source.open("r") as file:
+        table = pd.read_csv(file, comment="#")
+    return {
+        f"neorl2/{t}": (low, high)
+        for t, low, high in zip(table["task"], table["min"], table["max"], strict=True)
+    }
+
+
+def _best_config(runs: pd.DataFrame, source: str, notes: str) -> pd.DataFrame:
+    cells = runs.dropna(subset=["score"]).groupby(["algorithm", "task", "config"])
+    means = cells.agg(
+        mean=("normalised", "mean"),
+        std=("normalised", "std"),
+        raw_mean=("score", "mean"),
+        raw_std=("score", "std"),
+        seeds=("seed", "size"),
+    )
+    cell = means.groupby(level=["algorithm", "task"])["mean"]
+    best = means.loc[cell.idxmax()].assign(tried=cell.size().to_numpy()).reset_index()
+    best["protocol"] = [f"last, best of {k} configurations" for k in best["tried"]]
+    best["notes"] = [f"{notes}; chosen: {c}" for c in best["config"]]
+    best = best.assign(source=source, ddof=1, algorithm=best["algorithm"].map(_NAMES))
+    return best[[*COLUMNS, "raw_mean", "raw_std"]].round(4)
+
+
+def main() -> None:
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    text = neorl2(Path(sys.argv[1])).to_csv(index=False)
+    if len(sys.argv) == 3:
+        write(Path(sys.argv[2]), text)
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A task is an id that names a dataset, the environment to evaluate in, and the score's scale.
+
+d4rl/hopper-medium-v2        D4RL's files
+minari/D4RL/door/human-v2    Minari datasets; ids of different collections are different data
+neorl2/DMSD                  NeoRL-2
+corerl/pendulum              made by this package from a seed
+gym/Hopper-v5                online: an environment without data
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gymnasium
+
+from corerl.data import d4rl, embedded, minari, neorl2, simulators
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError, nearest
+
+COLLECTIONS = ("d4rl", "minari", "neorl2", "corerl", "gym")
+READERS = {"d4rl": d4rl, "minari": minari, "neorl2": neorl2, "corerl": embedded}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `resolve` finds for an id; loads nothing by itself."""
+
+    id: str
+    collection: str
+    name: str
+
+    def load(self) -> Dataset:
+        """The dataset, downloaded or made where it is not on this machine yet.
+
+        Raises CorerlError for a gym task, and for a file that is missing or broken.
+        """
+        if self.collection == "gym":
+            raise CorerlError(f"{self.id} is an online task: it has no dataset.")
+        return READERS[self.collection].load(self.name)
+
+    def make_env(self) -> gymnasium.Env:
+        """A new evaluation environment that takes the dataset's actions, in [-1, 1].
+
+        Raises CorerlError with the command to install a simulator that is missing, or the reason
+        why there is none.
+        """
+        if self.collection == "corerl":
+            return simulators.make_gym(embedded.ENVIRONMENTS[self.name])
+        make = {
+            "d4rl": simulators.make_d4rl,
+            "minari": simulators.make_minari,
+            "neorl2": simulators.make_neorl2,
+            "gym": simulators.make_gym,
+        }[self.collection]
+        return make(self.name)
+
+    @property
+    def reference(self) -> tuple[float, float] | None:
+        """Returns that score 0 and 100; None where nobody has published them."""
+        if self.collection == "gym":
+            return None
+        return READERS[self.collection].reference(self.name)
+
+    def normalize(self, returns):
+        """100 (R - min) / (max - min) for a return or an array of them, or None."""
+        if self.reference is None:
+            return None
+        low, high = self.reference
+        return 100 * (returns - low) / (high - low)
+
+
+def resolve(task_id: str) -> Task:
+    """The task of an id such as `d4rl/hopper-medium-v2`.
+
+    Raises CorerlError with the nearest names for one that does not exist. A Minari id that is not
+    in our list is taken on trust, since new datasets appear there; so is a `gym/module:id`.
+    """
+    collection, _, name = task_id.partition("/")
+    if collection not in COLLECTIONS or not name:
+        raise CorerlError(
+            f"Unknown task {task_id}: a task is <collection>/<name>, with a collection of "
+            f"{', '.join(COLLECTIONS)}.{_suggest(task_id)}"
+        )
+    if not _exists(collection, name):
+        raise CorerlError(f"Unknown task {task_id}.{_suggest(task_id)}")
+    return Task(task_id, collection, name)
+
+
+def known_tasks() -> list[str]:
+    """Every task with a dataset that this version knows by name."""
+    return [
+        *(f"corerl/{name}" for name in embedded.names()),
+        *(f"d4rl/{name}" for name in d4rl.names()),
+        *(f"minari/{name}" for name in minari.names()),
+        *(f"neorl2/{name}" for name in neorl2.names()),
+    ]
+
+
+def _exists(collection: str, name: str) -> bool:
+    if collection == "gym":
+        return simulators.is_gym(name)
+    if collection == "minari":
+        return minari.is_id(name)
+    return name in READERS[collection].names()
+
+
+def _suggest(task_id: str) -> str:
+    return nearest(task_id, [*known_tasks(), *(f"gym/{id}" for id in gymnasium.registry)])

@@ -1,0 +1,157 @@
+"""The Dataset: bookkeeping against hand-worked numbers, and refusals that say where."""
+
+import numpy as np
+import pytest
+
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+
+
+def two_episodes(**changed) -> Dataset:
+    """Three steps to a terminal state, then two to a time limit whose next state is unknown."""
+    obs = np.arange(5, dtype=np.float32)[:, None]
+    arrays = {
+        "observations": obs,
+        "actions": obs / 10,
+        "rewards": np.array([1, 2, 4, 8, 16], np.float32),
+        "next_observations": obs + 1,
+        "terminated": [0, 0, 1, 0, 0],
+        "truncated": [0, 0, 0, 0, 1],
+        "has_next": [1, 1, 1, 1, 0],
+    }
+    return Dataset.from_steps("test/two", **{**arrays, **changed})
+
+
+def test_episodes_are_where_the_flags_are():
+    d = two_episodes()
+    assert d.episode_ends.tolist() == [3, 5]
+    assert d.episode_starts.tolist() == [0, 3]
+    assert d.episode_lengths().tolist() == [3, 2]
+    assert d.episode_returns().tolist() == [7, 24]
+
+
+def test_a_recording_that_stops_inside_an_episode_is_truncated_there():
+    d = two_episodes(truncated=np.zeros(5))
+    assert d.truncated.tolist() == [False] * 4 + [True]
+    assert d.episode_ends.tolist() == [3, 5]
+
+
+def test_returns_to_go_by_hand():
+    d = two_episodes()
+    assert d.returns_to_go().tolist() == [7, 6, 4, 24, 16]
+    assert d.returns_to_go(0.5).tolist() == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
+
+
+def test_returns_to_go_equal_a_plain_loop_on_ragged_episodes():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, 30)
+    n = lengths.sum()
+    truncated = np.zeros(n, bool)
+    truncated[np.cumsum(lengths) - 1] = True
+    obs = np.zeros((n, 1))
+    d = Dataset.from_steps("t", obs, obs, rng.normal(size=n), obs, np.zeros(n), truncated)
+    expected, acc = np.zeros(n), 0.0
+    for i in reversed(range(n)):
+        acc = float(d.rewards[i]) + (0.0 if truncated[i] else 0.97 * acc)
+        expected[i] = acc
+    np.testing.assert_allclose(d.returns_to_go(0.97), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_transitions_leave_out_rows_without_a_next_state():
+    t = two_episodes().transitions()
+    assert t.rows.tolist() == [0, 1, 2, 3]
+    assert t.terminated.tolist() == [False, False, True, False]
+    assert t.next_actions is None
+
+
+def test_next_actions_stay_within_the_episode():
+    t = two_episodes().transitions(next_actions=True)
+    assert t.rows.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(t.next_actions[:, 0], [0.1, 0.2, 0.0, 0.4], rtol=1e-6)
+
+
+def test_next_actions_drop_a_time_limit_even_where_the_next_state_is_known():
+    d = two_episodes(has_next=np.ones(5))
+    assert d.transitions().rows.tolist() == [0, 1, 2, 3, 4]
+    assert d.transitions(next_actions=True).rows.tolist() == [0, 1, 2, 3]
+
+
+def test_whole_datasets_are_not_copied():
+    d = two_episodes(has_next=None)
+    assert np.shares_memory(d.transitions().observations, d.observations)
+
+
+def test_obs_stats_are_over_transitions_with_population_std():
+    mean, std = two_episodes().obs_stats(eps=0.5)
+    assert mean == pytest.approx([1.5])  # rows 0 to 3, not 4
+    assert std == pytest.approx([np.sqrt(1.25) + 0.5])
+
+
+def test_best_episodes_keeps_whole_episodes_and_their_order():
+    obs = np.arange(8.0)[:, None]
+    rewards = [1, 5, 0, 0, 9, 3, 1, 1]  # returns 6, 0, 12, 2
+    ends = [0, 1, 0, 1, 0, 1, 0, 1]
+    d = Dataset.from_steps("t", obs, obs, rewards, obs + 1, np.zeros(8), ends)
+    best = d.best_episodes(0.5)
+    assert best.observations[:, 0].tolist() == [0, 1, 4, 5]
+    assert best.episode_ends.tolist() == [2, 4]
+    assert d.best_episodes(0.01).observations[:, 0].tolist() == [4, 5]  # at least one
+
+
+@pytest.mark.parametrize("fraction", [0, 1.5, -1])
+def test_best_episodes_refuses_a_wrong_fraction(fraction):
+    with pytest.raises(CorerlError, match="fraction"):
+        two_episodes().best_episodes(fraction)
+
+
+def test_with_rewards():
+    d = two_episodes().with_rewards(np.ones(5))
+    assert d.episode_returns().tolist() == [3, 2]
+    with pytest.raises(CorerlError, match="test/two, field"):
+        two_episodes().with_rewards(np.ones(4))
+
+
+def test_discrete_actions_are_indices():
+    d = two_episodes(actions=np.array([0, 1, 2, 1, 0], np.uint8))
+    assert d.discrete
+    assert d.actions.dtype == np.int64
+    assert d.transitions(next_actions=True).next_actions.tolist() == [1, 2, 0, 0]
+
+
+@pytest.mark.parametrize("field", ["observations", "actions", "rewards", "next_observations"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_named_by_field_and_row(field, value):
+    array = np.zeros(5, np.float32) if field == "rewards" else np.zeros((5, 1), np.float32)
+    array[2:] = value
+    rows = 2 if field == "next_observations" else 3  # row 4 has no next observation to check
+    with pytest.raises(CorerlError, match=rf"test/two, field {field}: row 2 .*\({rows} such rows"):
+        two_episodes(**{field: array})
+
+
+def test_a_missing_next_observation_may_be_anything():
+    following = np.zeros((5, 1), np.float32)
+    following[4] = np.nan
+    assert len(two_episodes(next_observations=following)) == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"actions": np.zeros((4, 1))}, "field actions: it has 4 rows where rewards has 5"),
+        ({"next_observations": np.zeros((5, 2))}, "field next_observations: its shape is"),
+        ({"actions": np.zeros(5)}, "field actions: its shape is"),
+        ({"terminated": np.zeros(4)}, "field terminated: it has 4 rows"),
+        ({"rewards": np.zeros((5, 2))}, "field rewards: its shape"),
+    ],
+)
+def test_shapes_that_do_not_agree_are_refused(changed, message):
+    with pytest.raises(CorerlError, match=message):
+        two_episodes(**changed)
+
+
+@pytest.mark.parametrize("ends", [[3, 4], [3, 3, 5], [5], [0, 3, 5], [2, 3, 5]])
+def test_episode_ends_must_agree_with_the_flags(ends):
+    d = two_episodes()
+    arrays = {name: getattr(d, name) for name in Dataset.__dataclass_fields__}
+    with pytest.raises(CorerlError, match="field episode_ends"):
+        Dataset(**{**arrays, "episode_ends": np.array(ends)})

@@ -1,0 +1,166 @@
+"""The Minari reader on datasets written by minari itself (from buffers, which needs no jax)."""
+
+import json
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+
+from corerl import tasks
+from corerl.data import minari as reader
+from corerl.errors import CorerlError
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
+WHO = {"algorithm_name": "test", "author": "t", "author_email": "t@t", "code_permalink": "t"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return tmp_path
+
+
+def episode(rng, steps, terminates, obs=None):
+    flag = np.arange(steps) == steps - 1
+    return EpisodeBuffer(
+        observations=rng.normal(size=(steps + 1, 3)).astype(np.float32) if obs is None else obs,
+        actions=rng.uniform(-2, 2, (steps, 1)).astype(np.float32),
+        rewards=rng.normal(size=steps),
+        terminations=flag & terminates,
+        truncations=flag & (not terminates),
+        infos={"extra": np.zeros((steps + 1, 4))},
+    )
+
+
+@pytest.fixture
+def buffers():
+    rng = np.random.default_rng(0)
+    return [episode(rng, 7, True), episode(rng, 4, False), episode(rng, 1, True)]
+
+
+@pytest.fixture
+def pendulum(buffers):
+    return minari.create_dataset_from_buffers(
+        "corerl/pendulum/test-v0",
+        buffers,
+        env=gymnasium.make("Pendulum-v1"),
+        ref_min_score=-1200.0,
+        ref_max_score=-200.0,
+        **WHO,
+    )
+
+
+def test_rows_are_minari_s_own(pendulum):
+    d = tasks.resolve("minari/corerl/pendulum/test-v0").load()
+    assert d.episode_lengths().tolist() == [7, 4, 1]
+    for start, end, theirs in zip(
+        d.episode_starts, d.episode_ends, pendulum.iterate_episodes(), strict=True
+    ):
+        assert (d.observations[start:end] == theirs.observations[:-1]).all()
+        assert (d.next_observations[start:end] == theirs.observations[1:]).all()
+        np.testing.assert_allclose(d.actions[start:end], theirs.actions / 2, rtol=1e-6)
+        np.testing.assert_allclose(d.rewards[start:end], theirs.rewards, rtol=1e-6)
+        assert (d.terminated[start:end] == theirs.terminations).all()
+        assert (d.truncated[start:end] == theirs.truncations).all()
+    assert d.has_next.all()
+
+
+def test_the_environment_takes_the_scaled_actions(pendulum):
+    env = tasks.resolve("minari/corerl/pendulum/test-v0").make_env()
+    assert (env.action_space.low, env.action_space.high) == (-1, 1)
+    env.reset(seed=0)
+    env.step(np.array([0.5], np.float32))
+    assert env.unwrapped.last_u == 1.0
+
+
+def test_scores_come_from_the_metadata_times_100(pendulum):
+    task = tasks.resolve("minari/corerl/pendulum/test-v0")
+    assert task.reference == (-1200, -200)
+    assert task.normalize(-700) == pytest.approx(50)
+    assert minari.get_normalized_score(pendulum, -700) == pytest.approx(0.5)
+
+
+def test_without_references_there_is_no_score(folder, pendulum):
+    path = folder / "corerl/pendulum/test-v0/data/metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["ref_min_score"]
+    path.write_text(json.dumps(metadata))
+    task = tasks.resolve("minari/corerl/pendulum/test-v0")
+    assert task.reference is None
+    assert task.normalize(1.0) is None
+
+
+def test_goal_observations_are_flattened_as_the_environment_s_are(folder):
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    space = spaces.Dict(
+        {
+            "observation": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            "achieved_goal": box,
+            "desired_goal": box,
+        }
+    )
+    rng = np.random.default_rng(0)
+    obs = {key: rng.normal(size=(6, *part.shape)) for key, part in space.spaces.items()}
+    minari.create_dataset_from_buffers(
+        "corerl/goal-v0",
+        [episode(rng, 5, False, obs)],
+        observation_space=space,
+        action_space=spaces.Box(-2, 2, (1,), np.float32),
+        **WHO,
+    )
+    d = reader.load("corerl/goal-v0")
+    for i in range(5):
+        flat = spaces.flatten(space, {key: value[i] for key, value in obs.items()})
+        np.testing.assert_allclose(d.observations[i], flat, rtol=1e-6)
+    with pytest.raises(CorerlError, match="no environment to evaluate in"):
+        tasks.resolve("minari/corerl/goal-v0").make_env()
+
+
+def test_discrete_actions_and_images(folder):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (4, 32, 32, 3), dtype=np.uint8)
+    steps = episode(rng, 3, True, images)
+    steps = EpisodeBuffer(**{**vars(steps), "actions": np.array([2, 0, 1])})
+    minari.create_dataset_from_buffers(
+        "corerl/image-v0",
+        [steps],
+        observation_space=spaces.Box(0, 255, (32, 32, 3), np.uint8),
+        action_space=spaces.Discrete(3),
+        jpeg_encoding=False,
+        **WHO,
+    )
+    d = reader.load("corerl/image-v0")
+    assert d.actions.tolist() == [2, 0, 1]
+    assert d.observations.dtype == np.uint8
+    assert (d.next_observations == images[1:]).all()
+
+
+def test_a_file_that_is_cut_off(folder, pendulum):
+    path = folder / "corerl/pendulum/test-v0/data/main_data.hdf5"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(CorerlError, match=r"test-v0/data is cut off"):
+        reader.load("corerl/pendulum/test-v0")
+
+
+def test_known_and_local_ids(pendulum):
+    assert reader.local() == ["corerl/pendulum/test-v0"]
+    assert "corerl/pendulum/test-v0" in reader.names()
+    assert "D4RL/door/human-v2" in reader.names()
+
+
+def test_offline_it_says_where_to_put_the_folder(folder, monkeypatch):
+    monkeypatch.setenv("CORERL_OFFLINE", "1")
+    with pytest.raises(CorerlError, match=f"OFFLINE is set: put its folder at {folder}/D4RL/door"):
+        reader.load("D4RL/door/human-v2")
+
+
+def test_a_failed_download_says_what_stands_in_the_way(folder, monkeypatch):
+    def refuse(id):
+        raise RuntimeError("no route to host")
+
+    monkeypatch.setattr(minari, "download_dataset", refuse)
+    with pytest.raises(CorerlError, match=r"RuntimeError: no route .* D4RL/door/human-v2"):
+        reader.load("D4RL/door/humn-v2")

@@ -1,0 +1,23 @@
+"""`report(...)`: run `corerl report` as the command line does."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from corerl import report as corerl_report
+
+
+@pytest.fixture
+def report(tmp_path, capsys):
+    """Call with command-line words; gives (exit status, output folder, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, Path, str, str]:
+        parser = argparse.ArgumentParser()
+        corerl_report.add_arguments(parser)
+        out = tmp_path / "out"
+        options = ["--replicates", "200", "--out", str(out)]
+        status = corerl_report.run(parser.parse_args([*map(str, words), *options]))
+        return status, out, *capsys.readouterr()
+
+    return run

@@ -1,0 +1,150 @@
+import re
+from html.parser import HTMLParser
+
+import matplotlib.image
+import pytest
+from trees import write_run
+
+from corerl.errors import CorerlError
+from corerl.report import figures
+from corerl.report.load import load
+
+TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    root = tmp_path / "runs"
+    for task in TASKS:
+        write_run(root, task, "IQL", 60.0)
+        write_run(root, task, "TD3+BC", 50.0)
+    write_run(root, TASKS[0], "CQL", state="failed", reached=1000, message="killed & <lost>")
+    write_run(root, "gym/Hopper-v5", "SAC", 300.0, normalised=False)
+    return root
+
+
+def test_everything_is_written(report, tree):
+    status, out, text, errors = report(tree, "--published", "d4rl_offline", "--title", "My runs")
+    assert status == 0
+    assert {p.name for p in (out / "d4rl").glob("*.svg")} == {
+        "aggregates.svg",
+        "profiles.svg",
+        "improvement.svg",
+        "efficiency.svg",
+        "tasks.svg",
+    }
+    assert {p.name for p in (out / "gym-raw").glob("*.png")} == {"tasks.png"}
+    for suffix in ("txt", "md", "tex", "csv"):
+        assert (out / "d4rl" / f"scores.{suffix}").read_text()
+        assert (out / "d4rl" / f"published-td3-bc.{suffix}").read_text()
+    assert "IQM [95% CI]" in text and "61.0 ± 1.0" in text
+    assert "Not counted: CQL on d4rl/hopper-medium-v2, seeds 0-2 (failed" in errors
+    assert not [p for p in out.rglob("*") if p.name.startswith(".")]
+
+
+def test_the_scores_it_writes_make_the_same_report(report, tree, tmp_path):
+    _, out, first, _ = report(tree)
+    (out / "scores.csv").rename(tmp_path / "scores.csv")
+    _, _, second, _ = report(tmp_path / "scores.csv")
+    assert first.split("Wrote")[0] == second.split("Wrote")[0]
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.open = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.links += [v for k, v in attrs.items() if k in ("src", "href", "xlink:href")]
+        if tag not in ("meta", "br", "path", "use", "rect", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in ("path", "use", "rect"):
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(report, tree):
+    _, out, _, _ = report(tree, "--published", "d4rl_offline")
+    text = (out / "index.html").read_text()
+    page = _Page()
+    page.feed(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert all(link.startswith("#") for link in page.links)
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    urls = set(re.findall(r"https?://[^\s\"'<)]+", text))
+    assert urls <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # XML names
+    assert "@import" not in text and "url(http" not in text
+    assert figures.INK not in text.split("</style>")[1]  # figures follow the page's colour
+
+
+def test_the_page_holds_what_a_reader_needs(report, tree):
+    _, out, _, _ = report(tree, "--baseline", "IQL")
+    text = (out / "index.html").read_text()
+    assert "killed &amp; &lt;lost&gt;" in text
+    assert "<td>torch</td><td>2.13.0</td>" in text
+    assert "--baseline IQL" in text and f"corerl report {tree}" in text
+    assert "n = 3" in text and "P(TD3+BC &gt; IQL)" in text
+
+
+def test_a_figure_that_fails_loses_nothing_else(report, tree, monkeypatch):
+    def fail(*_):
+        raise ValueError("no ink")
+
+    monkeypatch.setattr(figures, "profile", fail)
+    status, out, _, errors = report(tree)
+    assert status == 1
+    assert "profiles could not be drawn (ValueError: no ink)" in errors
+    assert (out / "index.html").exists() and (out / "d4rl" / "aggregates.png").exists()
+
+
+def test_figures_are_pictures_of_some_size(report, tree):
+    _, out, _, _ = report(tree)
+    for file in out.rglob("*.png"):
+        picture = matplotlib.image.imread(file)
+        assert min(picture.shape[:2]) > 200 and picture[..., :3].std() > 0.02
+
+
+def test_one_algorithm_one_task_one_seed_one_step(report, tmp_path):
+    file = tmp_path / "one.csv"
+    file.write_text("algorithm,task,seed,score\nA,d4rl/x,0,12.5\n")
+    status, out, text, _ = report(file)
+    assert status == 0
+    assert "12.5 [n/a]" in text and "single seed" in text
+    assert (out / "index.html").exists()
+
+
+def test_many_algorithms_stay_apart():
+    look = figures.looks([f"algorithm {i:02}" for i in range(20)])
+    assert len({tuple(v.items()) for v in look.values()}) == 20
+    assert figures.looks(["B", "A"]) == figures.looks(["A", "B"])
+
+
+def test_best_is_named_wherever_it_is_used(report, tree):
+    _, out, text, _ = report(tree, "--best", "--published", "d4rl_offline")
+    assert "last evaluation" not in text
+    assert "best evaluation of every run" in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--baseline", "IQLL"), "Did you mean IQL"),
+        (("--published", "d4rl"), "Did you mean d4rl_offline"),
+    ],
+)
+def test_wrong_names_get_a_sentence(report, tree, words, message):
+    with pytest.raises(CorerlError, match=message):
+        report(tree, *words)
+
+
+def test_the_tree_of_the_tests_is_the_one_training_writes(tree):
+    assert set(load([tree]).scores["unit"]) == {"normalised", "raw"}

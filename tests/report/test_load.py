@@ -1,0 +1,183 @@
+import json
+
+import pytest
+from trees import write_run
+
+from corerl.errors import CorerlError
+from corerl.report.load import load, read_file, read_scores
+
+TASK = "d4rl/hopper-medium-v2"
+
+
+def test_a_run_tree_is_read_in_full(tmp_path):
+    write_run(tmp_path, TASK, "IQL", 60.0, seeds=(0, 1))
+    write_run(tmp_path, TASK, "IQL", 60.0, seeds=(2, 3))
+    write_run(tmp_path, "gym/Hopper-v5", "SAC", 30.0, normalised=False)
+    results = load([tmp_path])
+    iql = results.scores[results.scores["algorithm"] == "IQL"]
+    assert len(iql) == 4 * 3
+    last = iql[iql["step"] == 3000].set_index("seed")["score"]
+    assert last.to_dict() == {0: 60.0, 1: 61.0, 2: 62.0, 3: 63.0}
+    sac = results.scores[results.scores["algorithm"] == "SAC"]
+    assert set(sac["unit"]) == {"raw"}
+    assert sac["score"].max() == 320.0  # the column return
+    assert len(results.environments) == 3
+    assert results.runs["counted"].all()
+
+
+def test_only_finished_seeds_count_and_the_rest_is_listed(tmp_path):
+    write_run(tmp_path, TASK, "A", seeds=(0, 1, 2), diverged={1: 2000})
+    write_run(tmp_path, TASK, "B", state="running", reached=2000)
+    write_run(tmp_path, TASK, "C", state="failed", reached=1000, message="out of memory")
+    write_run(tmp_path, TASK, "D", diverged={0: 500, 1: 500, 2: 500})
+    results = load([tmp_path])
+    assert set(zip(results.scores["algorithm"], results.scores["seed"], strict=True)) == {
+        ("A", 0),
+        ("A", 2),
+    }
+    out = results.runs[~results.runs["counted"]].set_index("algorithm")
+    assert out["state"].to_dict() == {
+        "A": "diverged",
+        "B": "running",
+        "C": "failed",
+        "D": "diverged",
+    }
+    assert out["seeds"].to_dict() == {"A": "1", "B": "0-2", "C": "0-2", "D": "0-2"}
+    assert out["step"].to_dict() == {"A": 2000, "B": 2000, "C": 1000, "D": 500}
+    assert out.loc["C", "message"] == "out of memory"
+
+
+def test_unfinished_counts_runs_but_never_diverged_seeds(tmp_path):
+    write_run(tmp_path, TASK, "B", state="running", reached=2000, diverged={0: 2000})
+    scores = load([tmp_path], unfinished=True).scores
+    assert sorted(set(scores["seed"])) == [1, 2]
+
+
+def test_a_nan_return_is_a_diverged_seed(tmp_path):
+    file = write_run(tmp_path, TASK, "A") / "scores.csv"
+    text = file.read_text()
+    row = next(line for line in text.splitlines() if ",1,3000," in line)
+    file.write_text(text.replace(row, f"{TASK},A,0a1b2c3d,1,3000,nan,nan,10,100,0"))
+    results = load([tmp_path])
+    assert sorted(set(results.scores["seed"])) == [0, 2]
+    assert results.runs.set_index("state").loc["diverged", "step"] == 3000
+
+
+def test_a_seed_that_stops_early_does_not_count(tmp_path):
+    file = write_run(tmp_path, TASK, "A") / "scores.csv"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(line for line in lines if ",2,3000," not in line) + "\n")
+    results = load([tmp_path])
+    assert sorted(set(results.scores["seed"])) == [0, 1]
+    assert "stopped early" in set(results.runs["state"])
+
+
+def test_the_line_a_kill_cut_is_ignored_in_a_running_run_only(tmp_path):
+    folder = write_run(tmp_path, TASK, "A", state="running", reached=2000)
+    with (folder / "scores.csv").open("a") as file:
+        file.write(f"{TASK},A,0a1b")
+    assert load([tmp_path], unfinished=True).scores["step"].max() == 2000
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"state": "done"}))
+    with pytest.raises(CorerlError, match=r"scores\.csv, row 8: 3 fields under a header of 10"):
+        load([tmp_path])
+
+
+def test_without_a_status_a_run_is_finished_if_it_reached_its_steps(tmp_path):
+    for name, reached in (("A", 3000), ("B", 2000)):
+        (write_run(tmp_path, TASK, name, reached=reached) / "status.json").unlink()
+    results = load([tmp_path])
+    assert set(results.scores["algorithm"]) == {"A"}
+    assert results.runs.set_index("algorithm").loc["B", "state"] == "unknown"
+
+
+def test_configurations_of_one_label_are_split_by_what_differs(tmp_path):
+    for config, expectile in (("aaaaaaaa", 0.7), ("bbbbbbbb", 0.9)):
+        for task in (TASK, "d4rl/walker2d-medium-v2"):
+            write_run(tmp_path, task, "IQL", config=config, algo={"expectile": expectile})
+    write_run(tmp_path, TASK, "BC")
+    results = load([tmp_path])
+    names = {"IQL expectile=0.7", "IQL expectile=0.9", "BC"}
+    assert set(results.scores["algorithm"]) == names
+    assert "split by expectile" in results.notes[0]
+
+
+def test_configurations_without_a_readable_difference_are_split_by_hash(tmp_path):
+    for config in ("aaaaaaaa", "bbbbbbbb"):
+        write_run(tmp_path, TASK, "IQL", config=config)
+    assert set(load([tmp_path]).scores["algorithm"]) == {"IQL [aaaaaaaa]", "IQL [bbbbbbbb]"}
+
+
+def test_the_same_seed_twice_is_refused(tmp_path):
+    for tree in ("one", "two"):
+        write_run(tmp_path / tree, TASK, "IQL")
+    with pytest.raises(CorerlError, match=r"IQL on d4rl/hopper-medium-v2 with seed 0.*one.*two"):
+        load([tmp_path])
+
+
+def test_nothing_to_report_is_one_sentence(tmp_path):
+    with pytest.raises(CorerlError, match="There are no runs under"):
+        load([tmp_path])
+    with pytest.raises(CorerlError, match=r"There is no .*absent"):
+        load([tmp_path / "absent"])
+    write_run(tmp_path, TASK, "IQL", state="running", reached=1000)
+    with pytest.raises(CorerlError, match=r"No run .* has finished \(1 running\).*--unfinished"):
+        load([tmp_path])
+
+
+def test_a_run_that_failed_before_its_first_score_is_listed(tmp_path):
+    write_run(tmp_path, TASK, "IQL")
+    failed = write_run(tmp_path, TASK, "CQL", state="failed", message="no data")
+    (failed / "scores.csv").unlink()
+    runs = load([tmp_path]).runs.set_index("algorithm")
+    assert runs.loc["CQL", ["state", "task", "message"]].tolist() == ["failed", TASK, "no data"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("algorithm,task,seed\nA,t,0\n", "neither a column 'score' nor 'return'"),
+        ("algorithm,task,score\nA,t,0\n", "no column 'seed'"),
+        ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,x1\n", r"row 3: score is 'x1', not a number"),
+        ("algorithm,task,seed,score\nA,t,0.5,1\n", r"row 2: seed is '0.5', not a whole number"),
+        ("algorithm,task,seed,score\nA,t,0,1\nA,t,1\n", "row 3: 3 fields under a header of 4"),
+        ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,2,3\n", "row 3: 5 fields under a header of 4"),
+        ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,nan\n", "row 3: there is no finite score"),
+        ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,inf\n", "row 3: there is no finite score"),
+        ("algorithm,task,seed,score\n,t,0,1\n", "row 2: the algorithm or the task is empty"),
+        (
+            "algorithm,task,seed,score,return\nA,t,0,1,2\nA,t,1,,2\n",
+            "row 3: the score is missing but other rows of the task have one",
+        ),
+    ],
+)
+def test_a_corrupt_file_is_named_with_its_row(tmp_path, text, message):
+    file = tmp_path / "mine.csv"
+    file.write_text(text)
+    with pytest.raises(CorerlError, match=message) as error:
+        read_scores(file)
+    assert str(file) in str(error.value)
+
+
+def test_binary_rubbish_is_refused(tmp_path):
+    for name in ("a.csv", "a.npz", "a.json.gz", "a.txt"):
+        (tmp_path / name).write_bytes(b"\x80\x02\xff\x00rubbish")
+        with pytest.raises(CorerlError, match=name):
+            read_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["status.json", "env.json", "../config.yaml"])
+def test_corrupt_neighbours_are_named(tmp_path, name):
+    folder = write_run(tmp_path, TASK, "IQL")
+    (folder / name).write_text("{ half a")
+    with pytest.raises(CorerlError, match=name.removeprefix("../")):
+        load([tmp_path])
+
+
+def test_a_tidy_file_may_leave_out_steps(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("task, algorithm, seed, score\nd4rl/x, A, 0, 1.5\nd4rl/x, A, 1, -2\n")
+    table = load([file]).scores
+    assert table["score"].tolist() == [1.5, -2.0]
+    assert set(table["unit"]) == {"normalised"}

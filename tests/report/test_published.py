@@ -1,0 +1,104 @@
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from corerl.errors import CorerlError
+from corerl.report.published import COLUMNS, neorl2, read_published, sample_std, shipped
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_tables_are_sound(name):
+    table = read_published(name)
+    assert list(table.columns) == COLUMNS
+    assert table["mean"].notna().all()
+    assert (table["std"].dropna() >= 0).all()
+    assert (table["seeds"].dropna() >= 1).all()
+    assert set(table["ddof"].dropna()) <= {0.0, 1.0}
+    assert table["task"].str.match(r"[a-z0-9]+/\S+$").all()
+    assert not table["source"].str.contains("memory|unverified", case=False).any()
+    source = table["source"].str.split(" (", regex=False).str[0]
+    keys = pd.concat([table[["algorithm", "task", "protocol"]], source], axis=1)
+    assert not keys.duplicated().any()
+
+
+def test_d4rl_offline_holds_known_cells():
+    table = read_published("d4rl_offline").set_index(["algorithm", "task"]).sort_index()
+    corl = table[table["source"].str.startswith("CORL ")]
+    row = corl.loc[("IQL", "d4rl/halfcheetah-medium-v2")].set_index("protocol")["mean"]
+    assert row.to_dict() == {"last": 48.31, "best": 48.84}
+    rebrac = table[table["source"].str.startswith("ReBRAC paper")]
+    assert rebrac.loc[[("ReBRAC", "d4rl/antmaze-umaze-v2")], "mean"].tolist() == [97.8]
+
+
+def test_a_table_of_ones_own(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("algorithm,task,mean,source\nA,d4rl/x,1.5,me\n")
+    row = read_published(str(file)).iloc[0]
+    assert row["mean"] == 1.5 and row["protocol"] == "" and pd.isna(row["std"])
+    file.write_text("algorithm,task,mean,source\nA,d4rl/x,1.5 ± 2,me\n")
+    with pytest.raises(CorerlError, match=r"mine.csv, row 2: mean is '1.5 ± 2', not a number"):
+        read_published(str(file))
+    file.write_text("algorithm,task,mean\nA,d4rl/x,1.5\n")
+    with pytest.raises(CorerlError, match="no column 'source'"):
+        read_published(str(file))
+
+
+def test_population_std_is_widened():
+    assert sample_std(1.0, 4, 0) == pytest.approx((4 / 3) ** 0.5)
+    assert sample_std(1.0, 4, 1) == 1.0
+
+
+# benchmark/task_score.csv of polixir/NeoRL2@b50d91d, as printed
+NEORL2 = """
+,bc,cql,edac,mcq,td3bc,mopo,combo,rambo,mobile
+Pipeline,68.61±13.42,81.08±8.25,72.88±4.64,49.7±7.39,81.95±7.46,-26.33±92.65,55.5±4.28,24.06±74.39,65.51±4.05
+Simglucose,75.07±0.71,10.99±3.35,8.11±0.31,29.57±5.65,74.21±0.38,34.64±28.13,23.18±2.47,10.8±0.86,9.29±0.17
+RocketRecovery,72.75±2.53,74.32±1.44,65.65±9.81,76.46±0.81,79.74±0.91,-27.66±105.61,74.66±0.7,-44.21±263.0,43.71±17.53
+RandomFrictionHopper,28.03±0.35,32.96±1.23,34.69±1.29,31.74±1.25,29.51±0.66,32.48±5.79,34.08±4.74,29.62±7.15,35.12±0.47
+DMSD,65.09±1.64,70.24±1.12,78.65±2.3,77.75±1.16,60.01±0.79,68.23±0.65,68.33±0.41,76.22±1.92,64.36±0.78
+Fusion,55.24±0.3,55.86±1.89,58.0±0.72,49.7±1.05,54.64±0.82,-11.6±22.2,55.48±0.28,59.63±4.99,5.02±7.05
+SafetyHalfCheetah,70.16±0.38,71.18±0.61,53.11±11.14,54.65±4.32,68.58±0.39,23.71±24.28,57.79±13.27,-422.43±307.49,8.68±3.93
+"""
+
+
+def _printed() -> dict[tuple[str, str], str]:
+    head, *lines = (line.split(",") for line in NEORL2.strip().splitlines())
+    names = ["TD3+BC" if a == "td3bc" else a.upper() for a in head[1:]]
+    return {(a, f"neorl2/{t}"): x for t, *xs in lines for a, x in zip(names, xs, strict=True)}
+
+
+def test_neorl2_as_printed_is_reproduced_cell_for_cell():
+    table = read_published("neorl2")
+    ours = table[table["source"].str.startswith("NeoRL-2 (")]
+    shown = {
+        (r.algorithm, r.task): f"{round(r.mean, 2)}±{round(r.std, 2)}"
+        for r in ours.set_index(ours["algorithm"]).itertuples(index=False)
+    }
+    assert len(shown) == 63
+    assert shown == _printed()
+
+
+def test_keeping_configurations_apart_changes_what_neorl2_pooled():
+    """Their grouping drops parameters that sort after `seed`: it pools MOPO's and RAMBO's runs."""
+    table = read_published("neorl2")
+    pooled = table[table["source"].str.startswith("NeoRL-2 (")].set_index(["algorithm", "task"])
+    apart = table[table["source"].str.startswith("NeoRL-2 regr")].set_index(["algorithm", "task"])
+    changed = pooled.index[(pooled["mean"] - apart["mean"].loc[pooled.index]).abs() > 1e-3]
+    assert {a for a, _ in changed} == {"MOPO", "RAMBO"}
+    assert len(changed) == 13
+    assert (apart["mean"].loc[changed] > pooled["mean"].loc[changed]).all()
+
+
+def test_the_shipped_table_is_what_the_command_writes(shared):
+    source = shared / "data/scores/neorl2/final_scores.csv"
+    made = neorl2(source)
+    shipped_table = read_published("neorl2")
+    pd.testing.assert_frame_equal(
+        made[COLUMNS].astype({"seeds": float, "ddof": float}), shipped_table, check_exact=False
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "corerl.report.published"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "FINAL_SCORES_CSV" in done.stderr

@@ -1,0 +1,79 @@
+import csv
+import io
+import math
+
+from corerl.report.tables import (
+    DOWN,
+    UP,
+    Cell,
+    Column,
+    Row,
+    Table,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_text,
+)
+
+TABLE = Table(
+    "scores",
+    "A & B",
+    "task",
+    (Column("IQL", n="10"), Column("TD3+BC_x")),
+    (
+        Row(
+            "hopper",
+            (Cell(66.25, 5.7, n="10", top=True), Cell(59.04, 3.2, n="5")),
+            key="d4rl/hopper",
+        ),
+        Row("pen", (None, Cell(-0.04, math.nan, n="1", mark=DOWN))),
+        Row("IQM", (Cell(1.0, low=0.5, high=1.5, interval=True), Cell(2.0, interval=True)), True),
+    ),
+    notes=("a note",),
+)
+
+
+def test_text_lines_up_and_says_n():
+    title, _, head, rule, *lines = to_text(TABLE).splitlines()
+    assert title == "A & B" and set(rule) == {"-"}
+    assert head.split() == ["task", "IQL", "(n=10)", "TD3+BC_x"]
+    hopper, pen, second, iqm, _, note = lines
+    assert second == rule and note == "a note"
+    assert hopper.split("  ")[-1].strip() == "59.0 ± 3.2 (n=5)"
+    assert "66.2 ± 5.7*" in hopper and "– " in pen and pen.endswith("0.0 (n=1)▼")
+    assert iqm.startswith("IQM") and "1.0 [0.5, 1.5]" in iqm and iqm.endswith("2.0 [n/a]")
+    ends = [hopper.index("(n=5)") + 5, pen.index("(n=1)") + 5, iqm.index("[n/a]") + 5]
+    assert len(set(ends)) == 1
+
+
+def test_markdown():
+    text = to_markdown(TABLE)
+    assert "| task | IQL (n=10) | TD3+BC_x |" in text
+    assert "| hopper | **66.2 ± 5.7** | 59.0 ± 3.2 (n=5) |" in text
+    assert "| pen | – | 0.0 (n=1) ▼ |" in text
+
+
+def test_latex_escapes_and_has_booktabs_rules():
+    text = to_latex(TABLE)
+    assert r"TD3+BC\_x" in text
+    assert r"hopper & \textbf{66.2 $\pm$ 5.7} & 59.0 $\pm$ 3.2 (n=5) \\" in text
+    assert r"pen & -- & 0.0 (n=1)$\downarrow$ \\" in text
+    assert text.count(r"\midrule") == 2
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert all(line.count(" & ") == 2 for line in body)
+
+
+def test_csv_keeps_full_names_and_precision():
+    rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
+    assert rows[0]["row"] == "d4rl/hopper"
+    assert (rows[0]["value"], rows[0]["std"], rows[0]["n"]) == ("66.25", "5.7", "10")
+    assert rows[2]["std"] == ""
+    assert (rows[3]["low"], rows[3]["high"]) == ("0.5", "1.5")
+
+
+def test_html_escapes():
+    html = to_html(TABLE)
+    assert "A &amp; B" in html
+    assert "<td class='top'>66.2 ± 5.7</td>" in html
+    assert DOWN in html and UP not in html
