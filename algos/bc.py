@@ -61,7 +61,7 @@ class BC(Stateful):
         self.policy = networks.MLP(sizes, (len(rngs),), rngs).to(device)
         self.normalizer = normalizer or nn.Identity()
         self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
-        self._gradients = compile.gradients(self.loss, list(self.policy.parameters()), mode)
+        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared error, mean over batch and action dimensions."""

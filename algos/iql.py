@@ -118,16 +118,18 @@ class IQL(Stateful):
         self.target = optim.target_of(self.critic)
         self.normalizer = normalizer or nn.Identity()
 
-        q, v, pi = (list(net.parameters()) for net in (self.critic, self.value, self.policy))
-        self.critic_optimizer = optim.Adam(q, cfg.lr)
-        self.value_optimizer = optim.Adam(v, cfg.lr)
-        self.policy_optimizer = optim.Adam(pi, cfg.lr)
+        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
+        self.value_optimizer = optim.Adam(self.value.parameters(), cfg.lr)
+        self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
         if cfg.cosine:
             self.schedule = optim.Schedule(self.policy_optimizer, optim.cosine(steps))
-        self._n_value, self._n_policy = len(v), len(pi)
+        v, pi, q = (o.parameters for o in self._optimizers())
         self._value_gradients = compile.gradients(self.value_loss, v, mode)
         self._later_gradients = compile.gradients(self._policy_and_critic_loss, pi + q, mode)
         self._joint_gradients = compile.gradients(self._joint_loss, v + pi + q, mode)
+
+    def _optimizers(self) -> tuple[optim.Adam, optim.Adam, optim.Adam]:
+        return self.value_optimizer, self.policy_optimizer, self.critic_optimizer
 
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
@@ -186,15 +188,13 @@ class IQL(Stateful):
         """One step of everything. `uniforms` (S, layers, B, width) are for dropout."""
         if self.cfg.order == "joint":
             grads, metrics = self._joint_gradients(batch, uniforms)
-            value_grads, grads = grads[: self._n_value], grads[self._n_value :]
-            self.value_optimizer.step(value_grads)
+            optim.step(self._optimizers(), grads)
         else:
-            value_grads, metrics = self._value_gradients(batch)
-            self.value_optimizer.step(value_grads)
+            grads, metrics = self._value_gradients(batch)
+            self.value_optimizer.step(grads)
             grads, more = self._later_gradients(batch, metrics["target_q"], uniforms)
+            optim.step(self._optimizers()[1:], grads)
             metrics |= more
-        self.policy_optimizer.step(grads[: self._n_policy])
-        self.critic_optimizer.step(grads[self._n_policy :])
         if self.cfg.cosine:
             self.schedule.step()
         optim.polyak(self.target, self.critic, self.cfg.polyak)

@@ -99,10 +99,12 @@ class ReBRAC(Stateful):
         self.target_critic = optim.target_of(self.critic)
         self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
-        actor_parameters = list(self.actor.parameters())
-        critic_parameters = list(self.critic.parameters())
-        self._actor_gradients = compile.gradients(self.actor_loss, actor_parameters, mode)
-        self._critic_gradients = compile.gradients(self.critic_loss, critic_parameters, mode)
+        self._actor_gradients = compile.gradients(
+            self.actor_loss, self.actor_optimizer.parameters, mode
+        )
+        self._critic_gradients = compile.gradients(
+            self.critic_loss, self.critic_optimizer.parameters, mode
+        )
 
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 

@@ -76,10 +76,12 @@ class TD3BC(Stateful):
         self.normalizer = normalizer or nn.Identity()
         self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
-        actor_parameters = list(self.actor.parameters())
-        critic_parameters = list(self.critic.parameters())
-        self._actor_gradients = compile.gradients(self.actor_loss, actor_parameters, mode)
-        self._critic_gradients = compile.gradients(self.critic_loss, critic_parameters, mode)
+        self._actor_gradients = compile.gradients(
+            self.actor_loss, self.actor_optimizer.parameters, mode
+        )
+        self._critic_gradients = compile.gradients(
+            self.critic_loss, self.critic_optimizer.parameters, mode
+        )
 
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 

@@ -82,3 +82,98 @@ class OfflineBuffer:
 
     def load_state_dict(self, state: dict) -> None:
         self._indices.load_state_dict(state)
+
+
+class ReplayBuffer:
+    """The latest `capacity` transitions of each of S seeds, `(S, capacity, ...)`, on the device.
+
+    A transition is one packed row, so that a batch is one gather; the oldest row is overwritten first.
+    `truncated` is kept for those who make datasets, and is no part of a batch: a time limit must not
+    cut the bootstrap. Every batch has the fields of `Batch`, so that an offline buffer's can be
+    concatenated to it along the batch axis.
+
+    Args:
+        observation_dim, action_dim: features.
+        capacity: transitions per seed. 1M of HalfCheetah take 172 MB per seed.
+        seeds: the S seeds; each has its own stream of row numbers.
+        batch_size: B.
+        device: where the rows live.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        capacity: int,
+        seeds: Sequence[int],
+        batch_size: int,
+        device: torch.device | str = "cpu",
+    ):
+        self._sizes = [observation_dim, action_dim, 1, observation_dim, 1, 1]
+        self._rows = torch.empty(len(seeds), capacity, sum(self._sizes), device=device)
+        self._incoming = np.empty((len(seeds), sum(self._sizes)), np.float32)
+        self._columns = np.split(self._incoming, np.cumsum(self._sizes)[:-1], axis=1)
+        self._added = 0
+        self._lead = (len(seeds), batch_size)
+        self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
+
+        def draw(rng: torch.Generator, block: int) -> Tensor:
+            # Far wider than any size, so that the remainder is uniform on rows not yet counted.
+            return torch.randint(2**62, (block, batch_size), generator=rng, device=device)
+
+        self._numbers = streams.Stream(seeds, "batch", draw, device)
+
+    def __len__(self) -> int:
+        """Transitions per seed."""
+        return min(self._added, self._rows.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self._rows.nbytes
+
+    def add(self, step: Sequence[np.ndarray]) -> None:
+        """Stores one transition per seed: observations `(S, O)`, actions `(S, A)`, rewards `(S,)`,
+        next observations, terminated and truncated, in this order."""
+        for column, value in zip(self._columns, step, strict=True):
+            column[:] = value.reshape(column.shape)
+        position = self._added % self._rows.shape[1]
+        self._rows[:, position].copy_(torch.from_numpy(self._incoming))
+        self._added += 1
+
+    def sample(self) -> Batch:
+        """The next batch of every seed, drawn uniformly with replacement."""
+        chosen = self._numbers.next() % len(self) + self._starts
+        rows = self._rows.view(-1, self._rows.shape[2]).index_select(0, chosen.flatten())
+        fields = rows.view(*self._lead, -1).split(self._sizes, dim=-1)
+        observations, actions, rewards, next_observations, terminated, _ = fields
+        return Batch(
+            observations,
+            actions,
+            rewards.squeeze(-1),
+            next_observations,
+            terminated.squeeze(-1),
+            actions[..., :0],
+        )
+
+    def recorded(self, seed_index: int = 0) -> list[np.ndarray]:
+        """One seed's transitions in the order of arrival, as the arrays that `add` took, `(n, ...)`."""
+        rows = self._rows[seed_index, : len(self)]
+        if self._added > len(self):
+            rows = rows.roll(-(self._added % len(self)), 0)
+        parts = [part.cpu().numpy() for part in rows.split(self._sizes, dim=-1)]
+        flat = [part[:, 0] if i in (2, 4, 5) else part for i, part in enumerate(parts)]
+        return [*flat[:4], flat[4].astype(bool), flat[5].astype(bool)]
+
+    def state_dict(self) -> dict:
+        """The rows themselves, and the position in the stream of row numbers."""
+        return {
+            "rows": self._rows[:, : len(self)],
+            "added": self._added,
+            "numbers": self._numbers.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        self._added = state["added"]
+        self._rows[:, : len(self)].copy_(state["rows"])
+        self._numbers.load_state_dict(state["numbers"])

@@ -54,7 +54,7 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
 
     def compute(*inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         per_seed, metrics = loss(*inputs)
-        grads = torch.autograd.grad(per_seed.sum(), parameters)
+        grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
         return grads, {name: value.detach() for name, value in metrics.items()}
 
     if mode == "off":

@@ -11,11 +11,11 @@ from corerl.errors import CorerlError
 @dataclass
 class Eval:
     every: int = 5_000  # updates between evaluations; the last update is always evaluated
-    episodes: int = 10  # per seed and evaluation
+    episodes: int = 10  # per seed and evaluation; 0 trains without evaluating
 
     def __post_init__(self):
         require(self.every > 0, f"eval.every={self.every} must be positive")
-        require(self.episodes > 0, f"eval.episodes={self.episodes} must be positive")
+        require(self.episodes >= 0, f"eval.episodes={self.episodes} must not be negative")
 
 
 @dataclass

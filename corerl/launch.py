@@ -24,7 +24,7 @@ from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run, pick_device
 from corerl.machine import set_up
 from corerl.progress import Display
-from corerl.tasks import resolve
+from corerl.tasks import Task, resolve
 
 
 def launch(cfg: Config) -> None:
@@ -35,7 +35,8 @@ def launch(cfg: Config) -> None:
         Interrupted: stopped by a signal, after saving.
     """
     on_gpu = pick_device(cfg.device).type == "cuda"
-    resolve(cfg.task)
+    if cfg.eval.episodes:
+        _check_simulator(resolve(cfg.task))
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     require(processes > 0, f"processes={processes} must be positive")
     cell = runs.cell_directory(cfg)
@@ -57,6 +58,14 @@ def launch(cfg: Config) -> None:
             f"Seeds {seeds} failed; each run's error.txt below {cell} says why. The same command runs "
             "only what is missing."
         )
+
+
+def _check_simulator(task: Task) -> None:
+    """A simulator that is missing is noticed before training, not at the first evaluation."""
+    try:
+        task.make_env().close()
+    except CorerlError as error:
+        raise CorerlError(f"{error} To train without evaluating: eval.episodes=0") from error
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
@@ -87,7 +96,7 @@ def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> 
         run = Run(cfg, seeds, show)
         try:
             importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
-        except (Interrupted, KeyboardInterrupt):
+        except KeyboardInterrupt:
             run.fail("interrupted", "stopped by a signal")
             raise Interrupted from None
         except Exception as error:
@@ -136,7 +145,7 @@ def _train_in_processes(
             stopping = stopping or bool(stopped)
             while waiting and len(running) < processes and not stopping:
                 group = waiting.pop(0)
-                worker = context.Process(target=_worker, args=(cfg, group, threads))
+                worker = context.Process(target=_worker, args=(cfg, group, threads, os.getpid()))
                 worker.start()
                 running.append((worker, group))
             if stopping:
@@ -159,10 +168,9 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
         display.show(f"{label} {cfg.task} {directory.name}", status)
 
 
-def _worker(cfg: Config, seeds: list[int], threads: int) -> None:
+def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
     """A child process: trains one group, quietly; the parent reads `status.json`."""
     set_up(threads)
-    parent = os.getppid()
 
     def show(name: str, status: dict) -> None:
         if os.getppid() != parent:  # the parent was killed: save and stop rather than run on unseen
@@ -173,7 +181,7 @@ def _worker(cfg: Config, seeds: list[int], threads: int) -> None:
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         sys.exit(1)
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         sys.exit(130)
 
 

@@ -37,7 +37,7 @@ SCORE_COLUMNS = (
 )
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM: the run was saved and can be resumed."""
 
 
@@ -115,17 +115,13 @@ class Run:
 
     def evaluate(self, step: int, act: Callable[[Tensor], Tensor]) -> None:
         """Plays the task's environment every `eval.every` updates and at the end."""
-        if not self._crosses(step, self.cfg.eval.every):
+        if self._evaluator is None or not self._crosses(step, self.cfg.eval.every):
             return
         self._find_divergence(step)
-        if self._evaluator is None:
-            self._evaluator = Evaluator(
-                self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
-            )
         started = time.monotonic()
         returns, lengths = self._evaluator(lambda obs: act(obs).nan_to_num())
-        self._write_scores(step, returns, lengths)
         self._pause_clock(time.monotonic() - started)
+        self._write_scores(step, returns, lengths)
 
     def save(self, step: int) -> None:
         """Writes a checkpoint every `save_every` updates and at the end."""
@@ -136,6 +132,10 @@ class Run:
 
     def _begin(self) -> int:
         """Restores a checkpoint where there is one; returns the updates already made."""
+        if self.cfg.eval.episodes:
+            self._evaluator = Evaluator(
+                self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
+            )
         done = 0
         checkpoint = self.directory / "checkpoint.safetensors"
         if checkpoint.exists():

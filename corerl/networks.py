@@ -49,6 +49,16 @@ def uniform(bound: float | None = None, bias: float | None = None) -> Init:
     return init
 
 
+def xavier(gain: float = 1.0) -> Init:
+    """Glorot's uniform weights times `gain`, zero bias."""
+
+    def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+        nn.init.xavier_uniform_(weight, gain, generator=rng)
+        bias.zero_()
+
+    return init
+
+
 class Linear(nn.Module):
     """`x @ weight + bias` for every copy at once: weight `(*lead, in, out)`, bias `(*lead, 1, out)`."""
 
@@ -169,3 +179,72 @@ class Normalizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
+
+
+class TanhGaussian(nn.Module):
+    """A squashed Gaussian policy, a = tanh(u): u is normal with mean and log-std from the state.
+
+    Haarnoja et al. 2018 (arXiv:1801.01290), appendix C. The last layer yields mean and log-std.
+
+    Args:
+        sizes: features of the observation, of each hidden layer, and of the action.
+        lead, rngs, init, output_init: as for `MLP`.
+        log_std_min, log_std_max: the log-std is clamped to this range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        lead: tuple[int, ...],
+        rngs: Sequence[torch.Generator],
+        *,
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+        init: Init = torch_init,
+        output_init: Init | None = None,
+    ):
+        super().__init__()
+        sizes = [*sizes[:-1], 2 * sizes[-1]]
+        self.body = MLP(sizes, lead, rngs, init=init, output_init=output_init)
+        self.limits = (log_std_min, log_std_max)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-std of u, each `(*lead, B, A)`."""
+        mean, log_std = self.body(observations).chunk(2, dim=-1)
+        return mean, log_std.clamp(*self.limits)
+
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `(*lead, B, A)` and their log-densities `(*lead, B)`; `noise` is standard normal."""
+        return squash(*self(observations), noise)
+
+    def mode(self, observations: Tensor) -> Tensor:
+        """tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
+        return torch.tanh(self(observations)[0])
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
+        u = torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
+        return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
+
+
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh(mean + std * noise) `(..., A)` and its log-density `(...)`, for any broadcast of shapes."""
+    u = mean + torch.exp(log_std) * noise
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return torch.tanh(u), (gaussian - log_tanh_slope(u)).sum(-1)
+
+
+def log_tanh_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
+    return 2 * (math.log(2) - u - F.softplus(-2 * u))
+
+
+class Scalar(nn.Module):
+    """One learned number per seed, `(S,)`, such as a log-temperature or a Lagrange multiplier."""
+
+    def __init__(self, value: float, seeds: int):
+        super().__init__()
+        self.value = nn.Parameter(torch.full((seeds,), value))
+
+    def forward(self) -> Tensor:
+        return self.value

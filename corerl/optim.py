@@ -85,6 +85,15 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
 
 
+def step(optimizers: Sequence[Adam], grads: Sequence[Tensor]) -> None:
+    """Steps several optimisers with the gradients of all their parameters, concatenated in order."""
+    start = 0
+    for optimizer in optimizers:
+        end = start + len(optimizer.parameters)
+        optimizer.step(grads[start:end])
+        start = end
+
+
 class Schedule:
     """A learning rate that depends on the number of steps taken; call `step` after the optimiser's.
 

@@ -53,6 +53,8 @@ class Display:
         if self._printed.get(name) == status["state"]:
             return
         running = status["state"] == "running"
+        if running and status["step"] == status["steps"]:
+            return
         self._printed[name] = status.get("evaluated") if running else status["state"]
         state = f"ETA {_eta(status)}" if running else status["state"]
         print(

@@ -453,16 +453,18 @@ def _cvar(runs: _Runs, weights: np.ndarray, tau: float) -> np.ndarray:
 # ------------------------------------------------------------------------------ means of few seeds
 
 
-def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean of a task's seeds (n,); NaN for one seed.
+def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t interval of the mean over seeds (n, ...): low and high (...); NaN for one seed.
 
     Ten seeds and fewer are too few for a percentile bootstrap of one task, which is too narrow.
     """
     n = len(scores)
+    mean = np.mean(scores, axis=0)
     if n < 2:
-        return np.nan, np.nan
-    half = scipy_stats.t.ppf(0.5 + level / 2, n - 1) * np.std(scores, ddof=1) / np.sqrt(n)
-    return float(np.mean(scores) - half), float(np.mean(scores) + half)
+        return mean * np.nan, mean * np.nan
+    t = scipy_stats.t.ppf(0.5 + level / 2, n - 1)
+    half = t * np.std(scores, axis=0, ddof=1) / np.sqrt(n)
+    return mean - half, mean + half
 
 
 def welch_interval(

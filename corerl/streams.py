@@ -40,6 +40,7 @@ class Stream:
         purpose: names the stream; equal names give equal numbers.
         draw: `draw(generator, block) -> Tensor (block, *shape)` on the generator's device.
         device: where the numbers are drawn and stay.
+        block: steps drawn in one call; fewer where one step's draw is large.
     """
 
     def __init__(
@@ -48,16 +49,18 @@ class Stream:
         purpose: str,
         draw: Callable[[torch.Generator, int], Tensor],
         device: torch.device | str = "cpu",
+        block: int = BLOCK,
     ):
         self._generators = generators(seeds, purpose, device)
         self._draw = draw
-        self._position = BLOCK
+        self._size = block
+        self._position = block
         self._block_start: list[Tensor] = []
         self._block: Tensor | None = None
 
     def next(self) -> Tensor:
         """The draw of the next step, `(S, *shape)`."""
-        if self._position == BLOCK:
+        if self._position == self._size:
             self._fill()
         assert self._block is not None
         self._position += 1
@@ -65,42 +68,51 @@ class Stream:
 
     def _fill(self) -> None:
         self._block_start = [g.get_state() for g in self._generators]
-        self._block = torch.stack([self._draw(g, BLOCK) for g in self._generators], dim=1)
+        self._block = torch.stack([self._draw(g, self._size) for g in self._generators], dim=1)
         self._position = 0
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on with the very next draw."""
-        starts = self._block_start or [g.get_state() for g in self._generators]
+        inside = self._position < self._size
+        starts = self._block_start if inside else [g.get_state() for g in self._generators]
         return {"generators": torch.stack(starts), "position": self._position}
 
     def load_state_dict(self, state: dict) -> None:
         for g, start in zip(self._generators, state["generators"], strict=True):
-            g.set_state(start.cpu())
-        if state["position"] < BLOCK or self._block_start:
+            g.set_state(start.cpu().clone())  # torch crashes on a view into a larger tensor
+        if state["position"] < self._size:
             self._fill()
         self._position = state["position"]
 
 
 def normal(
-    seeds: Sequence[int], purpose: str, shape: tuple[int, ...], device: torch.device | str = "cpu"
+    seeds: Sequence[int],
+    purpose: str,
+    shape: tuple[int, ...],
+    device: torch.device | str = "cpu",
+    block: int = BLOCK,
 ) -> Stream:
     """A stream of standard normal draws `(S, *shape)`."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randn((block, *shape), generator=g, device=device)
 
-    return Stream(seeds, purpose, draw, device)
+    return Stream(seeds, purpose, draw, device, block)
 
 
 def uniform(
-    seeds: Sequence[int], purpose: str, shape: tuple[int, ...], device: torch.device | str = "cpu"
+    seeds: Sequence[int],
+    purpose: str,
+    shape: tuple[int, ...],
+    device: torch.device | str = "cpu",
+    block: int = BLOCK,
 ) -> Stream:
     """A stream of draws `(S, *shape)` uniform on [0, 1)."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.rand((block, *shape), generator=g, device=device)
 
-    return Stream(seeds, purpose, draw, device)
+    return Stream(seeds, purpose, draw, device, block)
 
 
 def indices(

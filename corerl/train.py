@@ -18,6 +18,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -88,20 +89,27 @@ def _job(cfg: DictConfig, problems: list[str]) -> None:
         launch(typed(cfg, HydraConfig.get().overrides.task))
     except CorerlError as error:
         problems.append(str(error))
-        print(f"corerl: {error}", file=sys.stderr)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            print(f"corerl: {error}", file=sys.stderr)
 
 
 def typed(cfg: DictConfig, overrides: list[str]) -> Config:
-    """The composed config as dataclasses, with the table applied under the command line's overrides.
+    """The composed config as dataclasses, with the table's values where nobody chose one.
+
+    Chosen is what the command line (or a sweep's grid) names, and what a sweep's file changes.
 
     Raises:
         CorerlError: a value of the wrong type or out of range, or a row of the table that names an
             unknown setting.
     """
-    given = {override.lstrip("+~").split("=")[0] for override in overrides}
+    chosen = {override.lstrip("+~").split("=")[0] for override in overrides}
+    defaults = OmegaConf.structured(Config)
     try:
         for key, value in table(cfg.table or cfg.algo.name, cfg.task).items():
-            if key not in given:
+            in_file = not key.startswith("algo.") and (
+                OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
+            )
+            if key not in chosen and not in_file:
                 OmegaConf.update(cfg, key, value, merge=True)
         return OmegaConf.to_object(cfg)
     except OmegaConfBaseException as error:

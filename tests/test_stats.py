@@ -155,7 +155,7 @@ def test_ragged_interval_covers_what_it_should():
     rng = np.random.default_rng(10)
     hits = 0
     for i in range(300):
-        table = tidy({"A": {"t0": rng.normal(0, 1, 25), "t1": rng.normal(1, 1, 40)}})
+        table = tidy({"A": {"t0": rng.normal(2, 1, 25), "t1": rng.normal(-1, 1, 40)}})
         e = stats.estimate(table, "mean", replicates=400, seed=i)
         hits += e.low <= 0.5 <= e.high
     assert 0.90 < hits / 300 < 0.985

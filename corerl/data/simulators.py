@@ -180,6 +180,7 @@ def _make(id, **kwargs) -> gymnasium.Env:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*out of date.*")
+            warnings.filterwarnings("ignore", ".*precision lowered.*")
             # The checker warns of observations a hair outside their space, and costs time at each step.
             return unit_box(gymnasium.make(id, disable_env_checker=True, **kwargs))
     except (ImportError, gymnasium.error.DependencyNotInstalled) as e:

@@ -1,46 +1,5 @@
-"""`corerl report`: from run directories or score files to tables, figures and one HTML page."""
+"""From run directories or score files to tables, figures and one HTML page."""
 
-import argparse
-from pathlib import Path
+from corerl.report.cli import add_arguments, run
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `corerl report`."""
-    add = parser.add_argument
-    add("paths", nargs="+", type=Path, metavar="PATH", help="run folders or score files")
-    add("--out", type=Path, default=Path("report"), help="folder to write (default: report)")
-    add(
-        "--published",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="published numbers to set beside ours: a shipped table (d4rl_offline, neorl2, ...) "
-        "or a CSV of your own",
-    )
-    add(
-        "--metric",
-        choices=("iqm", "median", "mean"),
-        default="iqm",
-        help="the aggregate that orders algorithms and curves (default: iqm)",
-    )
-    add("--baseline", metavar="ALGO", help="compare every algorithm with this one")
-    add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")
-    add("--title", default="Results", help="the page's title")
-    add(
-        "--best",
-        action="store_true",
-        help="the best evaluation of every run instead of the last (labelled so everywhere)",
-    )
-    add(
-        "--unfinished",
-        action="store_true",
-        help="also count the latest evaluation of runs that have not finished",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the report and print its table; 0, or 1 if a figure could not be drawn."""
-    from corerl.report.build import build  # pandas and matplotlib only when asked for
-
-    return build(args)
+__all__ = ["add_arguments", "run"]

@@ -4,10 +4,12 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from corerl import stats
 from corerl.errors import CorerlError
@@ -85,9 +87,9 @@ def _draw(
 ) -> list[Picture]:
     """Draw and write what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
-    for name, (caption, wide, draw) in _plan(section, look, options).items():
+    for name, plot in _plan(section, look, options).items():
         try:
-            png, svg = draw(name)
+            png, svg = figures.render(plot.draw, name)
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
@@ -96,68 +98,61 @@ def _draw(
             continue
         write(folder / f"{name}.png", png)
         write(folder / f"{name}.svg", svg)
-        anchor = f"{_folder(section)}-{name}".replace("/", "-")
-        pictures.append(
-            Picture(caption, figures.inline(svg, anchor, caption), wide, name == "aggregates")
-        )
+        inline = figures.inline(svg, f"{_folder(section)}-{name}", plot.caption)
+        pictures.append(Picture(plot.caption, inline, plot.wide, name == "aggregates"))
     return pictures
 
 
-def _plan(
-    section: Section, look: dict, options: Options
-) -> dict[str, tuple[str, bool, Callable[[str], tuple[bytes, bytes]]]]:
-    """{file stem: (caption, wide, draw)} of the figures that make sense for the section."""
+@dataclass(frozen=True)
+class _Plot:
+    caption: str
+    draw: Callable[[], Figure]
+    wide: bool = False
 
-    def drawing(function: Callable, *arguments: Callable) -> Callable[[str], tuple[bytes, bytes]]:
-        return lambda name: figures.render(function, *(a() for a in arguments), name=name)
 
-    plan = {}
-    looking, metric = (lambda: look), (lambda: options.metric)
-    replicates = min(options.replicates, CURVE_REPLICATES)
-    pooled = section.pooled
+def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
+    """{file stem: plot} of the figures that the section has data for."""
     curved = section.history["step"].nunique() > 1
-    if section.aggregates is not None:
-        order = sorted(stats.METRICS, key=lambda m: m != options.metric)
-        ranked = section.aggregates.set_index("algorithm").loc[section.algorithms].reset_index()
-        plan["aggregates"] = (
-            "Aggregates with 95% intervals",
-            True,
-            drawing(figures.aggregates, lambda: ranked, looking, lambda: order),
-        )
-        taus = figures.profile_taus(pooled["score"])
-        plan["profiles"] = (
-            "Performance profiles with 95% bands",
-            False,
-            drawing(
-                figures.profile,
-                lambda: stats.profiles(pooled, taus, replicates=replicates),
-                looking,
-            ),
-        )
-    if section.improvement is not None:
-        plan["improvement"] = (
-            "Probability of improvement with 95% intervals",
-            False,
-            drawing(figures.improvement, lambda: section.improvement, looking),
-        )
-    if section.aggregates is not None and curved:
-        history = section.history[section.history["task"].isin(section.shared)]
-        plan["efficiency"] = (
-            "Sample efficiency with 95% bands",
-            False,
-            drawing(
-                figures.efficiency,
-                lambda: stats.curves(history, options.metric, replicates=replicates),
-                looking,
-                metric,
-            ),
-        )
+    plan = {} if section.aggregates is None else _aggregate_plots(section, look, options, curved)
     if curved:
         unit = "normalised score" if section.normalised else "return"
-        plan["tasks"] = (
+        plan["tasks"] = _Plot(
             "Learning curves: mean over seeds with 95% t intervals",
-            True,
-            drawing(figures.tasks, lambda: section.history, looking, lambda: unit),
+            lambda: figures.tasks(section.history, look, unit),
+            wide=True,
+        )
+    return plan
+
+
+def _aggregate_plots(
+    section: Section, look: dict, options: Options, curved: bool
+) -> dict[str, _Plot]:
+    replicates = min(options.replicates, CURVE_REPLICATES)
+    pooled, order = section.pooled, section.algorithms
+
+    def profiles() -> Figure:
+        taus = figures.profile_taus(pooled["score"])
+        return figures.profile(stats.profiles(pooled, taus, replicates=replicates), look)
+
+    def efficiency() -> Figure:
+        history = section.history[section.history["task"].isin(section.shared)]
+        curves = stats.curves(history, options.metric, replicates=replicates)
+        return figures.efficiency(curves, look, options.metric)
+
+    plan = {
+        "aggregates": _Plot(
+            "Aggregates with 95% intervals",
+            lambda: figures.aggregates(section.aggregates, look, order, options.metrics),
+            wide=True,
+        ),
+        "profiles": _Plot("Performance profiles with 95% bands", profiles),
+    }
+    if curved:
+        plan["efficiency"] = _Plot("Sample efficiency with 95% bands", efficiency)
+    if section.improvement is not None:
+        plan["improvement"] = _Plot(
+            "Probability of improvement with 95% intervals",
+            lambda: figures.improvement(section.improvement, look),
         )
     return plan
 

@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import matplotlib
 import numpy as np
@@ -20,6 +20,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES = ("-", "--", ":", "-.")
 INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
 HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
+MOST_POINTS = 200  # of a task's curve: more only make the file large
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -53,9 +54,11 @@ def looks(algorithms: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def aggregates(table: pd.DataFrame, look: dict, metrics: list[str]) -> Figure:
+def aggregates(
+    table: pd.DataFrame, look: dict, algorithms: list[str], metrics: list[str]
+) -> Figure:
     """One panel per metric, one row per algorithm: estimate and interval."""
-    names = list(dict.fromkeys(table["algorithm"]))[::-1]
+    names = algorithms[::-1]
     figure, axes = _grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
     for axis, metric in zip(axes, metrics, strict=True):
         rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
@@ -94,7 +97,7 @@ def profile(table: pd.DataFrame, look: dict) -> Figure:
     return figure
 
 
-def profile_taus(scores: pd.Series, count: int = 201) -> np.ndarray:
+def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
     """Where a profile is drawn: from the smallest to the largest score, within [-20, 200]."""
     low, high = max(scores.min(), -20.0), min(scores.max(), 200.0)
     return np.linspace(min(low, 0.0), max(high, low + 1.0), count)
@@ -109,6 +112,7 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axis.set_yticks(range(len(rows)), [f"{r.x} > {r.y}" for r in rows.itertuples()])
     axis.tick_params(axis="y", length=0)
+    axis.set_xticks(np.linspace(0, 1, 5))
     axis.set(xlim=(-0.01, 1.01), xlabel="probability of improvement")
     return figure
 
@@ -144,13 +148,14 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     return figure
 
 
-def _mean_curve(rows: pd.DataFrame) -> tuple[pd.Index, pd.DataFrame]:
-    """Mean and interval at the steps that every seed of the cell evaluated."""
-    seeds = rows["seed"].nunique()
-    steps = {s: g["score"] for s, g in rows.groupby("step") if len(g) == seeds}
-    curve = [(g.mean(), *stats.mean_interval(g)) for g in steps.values()]
-    table = pd.DataFrame(curve, columns=["value", "low", "high"], index=list(steps))
-    return table.index, table
+def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
+    """Mean and interval at the steps that every seed of the cell evaluated, thinned for drawing."""
+    scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
+    stride = max(1, scores.shape[1] // MOST_POINTS)
+    scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
+    low, high = stats.mean_interval(scores.to_numpy())
+    curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
+    return scores.columns.to_numpy(), curve
 
 
 def _legend(axes: list) -> tuple[list, list[str]]:
@@ -185,10 +190,10 @@ def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure,
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
-def render(draw, *arguments, name: str) -> tuple[bytes, bytes]:
-    """(PNG, SVG) of a figure function and its arguments; `name` keeps the SVG's ids apart."""
+def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes]:
+    """(PNG, SVG) of what `draw` gives; `name` makes the SVG's ids the same every time."""
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure = draw(*arguments)
+        figure = draw()
         png, svg = io.BytesIO(), io.BytesIO()
         figure.savefig(png, format="png", dpi=200, facecolor="white")
         figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})

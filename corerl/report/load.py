@@ -80,8 +80,8 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
         return f"There are no runs under {where}: no scores.csv and no status.json."
     states = ", ".join(f"{n} {s}" for s, n in runs["state"].value_counts().items())
     return (
-        f"No run under {where} has finished ({states}); wait for them, or add --unfinished to "
-        "report the latest evaluation of those that have one."
+        f"No run under {where} has finished with a score ({states}); see corerl status, or add "
+        "--unfinished to report the latest evaluation of runs that have one."
     )
 
 

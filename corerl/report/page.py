@@ -29,8 +29,9 @@ p, li { max-width: 46rem; } .lead { color: var(--soft); margin: 0 0 1.2rem; }
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; font-size: .9rem; } a { color:
   var(--top); }
 figure { margin: 1.4rem 0; } figcaption { font-weight: 600; margin-bottom: .5rem; }
+figure.plot { overflow-x: auto; } figure.plot.wide svg { min-width: 40rem; }
 figure.plot svg { display: block; width: 100%; height: auto; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(25rem, 1fr)); gap: 0
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(25rem, 100%), 1fr)); gap: 0
   2rem; }
 .plots .wide { grid-column: 1 / -1; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }

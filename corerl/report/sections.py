@@ -34,6 +34,11 @@ class Options:
     def protocol(self) -> str:
         return "best evaluation of every run" if self.best else "last evaluation of every run"
 
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics, the chosen one first."""
+        return sorted(stats.METRICS, key=lambda m: m != self.metric)
+
 
 @dataclass
 class Section:
@@ -93,6 +98,7 @@ def _section(
         common = {"gamma": GAMMA, "replicates": options.replicates}
         section.aggregates = stats.aggregate(pooled, **common)
         section.runs = _ordered(runs, section.aggregates, options.metric)
+        section.history = _ordered(scores, section.aggregates, options.metric)
         section.improvement = _improvement(section, options)
     section.tables.append(_headline(section, options))
     if section.improvement is not None:
@@ -147,7 +153,7 @@ def _headline(section: Section, options: Options) -> Table:
         Column(a, shared_n([row.cells[i] for row in rows])) for i, a in enumerate(names)
     )
     if section.aggregates is not None:
-        rows += [_aggregate_row(section, metric, names, options) for metric in _metrics(options)]
+        rows += [_aggregate_row(section, metric, names, options) for metric in options.metrics]
     unit = "normalised score ×100" if section.normalised else "raw return"
     notes = [f"Per task: mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
     if section.aggregates is not None:
@@ -163,10 +169,6 @@ def _headline(section: Section, options: Options) -> Table:
         tuple(rows),
         notes=tuple(notes),
     )
-
-
-def _metrics(options: Options) -> list[str]:
-    return sorted(stats.METRICS, key=lambda m: m != options.metric)
 
 
 def _cells(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:

@@ -7,7 +7,6 @@ from trees import write_run
 
 from corerl.errors import CorerlError
 from corerl.report import figures
-from corerl.report.load import load
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -122,12 +121,6 @@ def test_one_algorithm_one_task_one_seed_one_step(report, tmp_path):
     assert (out / "index.html").exists()
 
 
-def test_many_algorithms_stay_apart():
-    look = figures.looks([f"algorithm {i:02}" for i in range(20)])
-    assert len({tuple(v.items()) for v in look.values()}) == 20
-    assert figures.looks(["B", "A"]) == figures.looks(["A", "B"])
-
-
 def test_best_is_named_wherever_it_is_used(report, tree):
     _, out, text, _ = report(tree, "--best", "--published", "d4rl_offline")
     assert "last evaluation" not in text
@@ -144,7 +137,3 @@ def test_best_is_named_wherever_it_is_used(report, tree):
 def test_wrong_names_get_a_sentence(report, tree, words, message):
     with pytest.raises(CorerlError, match=message):
         report(tree, *words)
-
-
-def test_the_tree_of_the_tests_is_the_one_training_writes(tree):
-    assert set(load([tree]).scores["unit"]) == {"normalised", "raw"}

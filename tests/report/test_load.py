@@ -121,7 +121,9 @@ def test_nothing_to_report_is_one_sentence(tmp_path):
     with pytest.raises(CorerlError, match=r"There is no .*absent"):
         load([tmp_path / "absent"])
     write_run(tmp_path, TASK, "IQL", state="running", reached=1000)
-    with pytest.raises(CorerlError, match=r"No run .* has finished \(1 running\).*--unfinished"):
+    with pytest.raises(
+        CorerlError, match=r"No run .* has finished with a score \(1 running\).*--unf"
+    ):
         load([tmp_path])
 
 

@@ -1,0 +1,47 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from corerl import stats
+from corerl.report import figures
+
+
+def test_many_algorithms_stay_apart():
+    look = figures.looks([f"algorithm {i:02}" for i in range(20)])
+    assert len({tuple(v.items()) for v in look.values()}) == 20
+    assert figures.looks(["B", "A"]) == figures.looks(["A", "B"])
+
+
+@pytest.mark.parametrize("steps", [3, 200, 999])
+def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
+    rows = [("A", "d4rl/x", s, k, s + k / 10) for s in (0, 1, 2) for k in range(1, steps + 1)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    figure = figures.tasks(history, figures.looks(["A"]), "score")
+    (line,) = figure.axes[0].lines
+    x, y = line.get_data()
+    assert x[-1] == steps
+    assert min(steps, 100) <= len(x) < 2 * figures.MOST_POINTS
+    np.testing.assert_allclose(y, 1 + np.asarray(x) / 10)
+    low, high = stats.mean_interval(np.array([0.0, 1.0, 2.0]) + steps / 10)
+    (band,) = figure.axes[0].collections
+    edge = band.get_paths()[0].vertices
+    ends = edge[edge[:, 0] == steps, 1]
+    assert (ends.min(), ends.max()) == pytest.approx((low, high))
+
+
+def test_improvement_shows_one_bar_per_pair():
+    table = pd.DataFrame(
+        [("A", "C", 0.75, 0.6, 0.9), ("B", "C", 0.4, np.nan, np.nan)],
+        columns=["x", "y", "value", "low", "high"],
+    )
+    axis = figures.improvement(table, figures.looks("ABC")).axes[0]
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["B > C", "A > C"]
+    (bar,) = axis.patches  # no interval, no bar
+    assert (bar.get_x(), bar.get_width()) == pytest.approx((0.6, 0.3))
+
+
+def test_ids_of_inlined_figures_are_their_own():
+    svg = b'<?xml?><svg id="a"><metadata>x</metadata><use href="#a"/><g clip-path="url(#a)"/></svg>'
+    text = figures.inline(svg, "d4rl-one", "A figure")
+    assert 'id="d4rl-one-a"' in text and 'href="#d4rl-one-a"' in text
+    assert "url(#d4rl-one-a)" in text and "metadata" not in text and text.startswith("<svg ")
