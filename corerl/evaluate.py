@@ -39,7 +39,7 @@ class Evaluator:
         seeds: Sequence[int],
         episodes: int,
         device: torch.device | str = "cpu",
-        at_once: int = 100,
+        at_once: int = 10,
     ):
         self._make_env = make_env
         self._device = device

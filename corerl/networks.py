@@ -223,7 +223,8 @@ class TanhGaussian(nn.Module):
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
-        u = torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
+        limit = 1 - 2**-20  # a power of two, which float32 holds exactly
+        u = torch.atanh(actions.clamp(-limit, limit))
         return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
 
 

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     """Prints one row per group of seeds, and a count of each state."""
     table = Table()
     for column in ("task", "algorithm", "seeds", "state", "step", "score", "message"):
-        table.add_column(column, justify="right" if column in ("step", "score") else "left")
+        numeric = column in ("step", "score")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
     counts: dict[str, int] = {}
     for group in groups(args.root):
         counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
