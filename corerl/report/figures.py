@@ -80,6 +80,7 @@ def _intervals(axis, rows: pd.DataFrame, colors: list[str]) -> None:
         axis.plot([value, value], [i - 0.275, i + 0.275], color=colors[i], linewidth=2.4)
     axis.set_ylim(-0.6, len(rows) - 0.4)
     axis.grid(axis="y", visible=False)
+    axis.use_sticky_edges = False  # bars would otherwise cling to the frame
     axis.margins(x=0.06)
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
