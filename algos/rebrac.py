@@ -72,6 +72,7 @@ class ReBRAC(Stateful):
         action_dim: int,
         rngs: list[torch.Generator],
         *,
+        normalizer: networks.Normalizer | None = None,
         device: torch.device | str = "cpu",
         mode: str = "off",
     ):
@@ -97,6 +98,7 @@ class ReBRAC(Stateful):
         self.actor, self.critic = actor.to(device), critic.to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
+        self.normalizer = normalizer or nn.Identity()
         self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
         self._actor_gradients = compile.gradients(
@@ -163,16 +165,17 @@ class ReBRAC(Stateful):
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
         """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return torch.tanh(self.actor(observations))
+        return torch.tanh(self.actor(self.normalizer(observations)))
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, _ = offline.load(run, cfg.data, cfg.batch_size, next_actions=True)
+    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size, next_actions=True)
     agent = ReBRAC(
         cfg,
         buffer.observation_dim,
         buffer.action_dim,
         run.rngs(),
+        normalizer=normalizer,
         device=run.device,
         mode=run.mode,
     )

@@ -9,9 +9,11 @@ scaled by the size of Q so that one alpha serves every task (eq. 5).
 Differences, each with its reason:
  1. The authors' code counts before it tests, so that the first actor update comes at step 2; one call
     here is `policy_delay` critic updates and then one of the actor and the targets, which is the same.
- 2. The paper leaves states as they are on AntMaze (configs/td3_bc.yaml follows it, with r - 1); CORL
-    normalises everywhere.
- 3. The paper's scores are on D4RL's v0 data; compare v2 runs with reruns only.
+ 2. Eq. 5 averages |Q| over the data's actions. The authors' code, which made the numbers, averages
+    |Q1| over the policy's; so here.
+ 3. The paper leaves states as they are on AntMaze (configs/td3_bc.yaml follows it, with CORL's r - 1);
+    CORL normalises everywhere: algo.data.normalize_states=true.
+ 4. The paper's scores are on D4RL's v0 data; compare v2 runs with reruns only.
 """
 
 from dataclasses import dataclass, field

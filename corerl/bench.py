@@ -2,16 +2,20 @@
 
 One update is one critic (or policy, where there is no critic) update of one seed; `total` counts all
 seeds. Data: Gaussian transitions of HalfCheetah's size (17 observations, 6 actions). Every row is the
-median of windows of about a second, after warming up; no window evaluates or saves.
+median of windows of about a second, after warming up; no window evaluates or saves. An online algorithm
+acts in HalfCheetah-v4, and its update is an environment step with all that belongs to it.
 """
 
 import argparse
 import importlib
+import itertools
 import multiprocessing
+import queue
 import statistics
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -25,6 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, nearest
 from corerl.loop import Run, pick_device
 from corerl.machine import set_up
+from corerl.tasks import resolve
 
 OBSERVATIONS, ACTIONS = 17, 6
 
@@ -36,6 +41,7 @@ class Stopwatch(Run):
         self.cfg, self.seeds = cfg, seeds
         self.device = pick_device(cfg.device)
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
+        self.task = resolve("gym/HalfCheetah-v4")
         self._size, self._windows, self._report = size, windows, report
         self._sums, self._count, self._previous = {}, 0, 0
 
@@ -43,13 +49,15 @@ class Stopwatch(Run):
         return synthetic(self._size)
 
     def steps(self, *, stride: int = 1, seconds: float = 1.0, **state) -> Iterator[int]:
-        for _ in range(8):  # compiles, and captures the graph
-            yield stride
+        numbers = itertools.count(stride, stride)
+        # The first updates compile and capture the graph; online, random steps come before them.
+        for _ in range(8 + getattr(self.cfg.algo, "random_steps", 0)):
+            yield next(numbers)
         for _ in self._windows:
             self._wait()
             updates, start = 0, time.perf_counter()
             while time.perf_counter() - start < seconds:
-                yield stride
+                yield next(numbers)
                 updates += stride
             self._wait()
             self._report(updates * len(self.seeds) / (time.perf_counter() - start))
@@ -58,7 +66,7 @@ class Stopwatch(Run):
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def evaluate(self, step, act) -> None:
+    def evaluate(self, step, act, also=None) -> None:
         """Nothing: only updates are timed."""
 
     def save(self, step) -> None:
@@ -98,30 +106,44 @@ def measure(
     return rates
 
 
-def _child(barrier, queue, arguments: tuple, windows: int) -> None:
+def _child(barrier, results, arguments: tuple, windows: int) -> None:
     def together() -> Iterator[None]:
         for _ in range(windows):
             barrier.wait()
             yield
 
     name, overrides, device, mode, seeds, threads, size = arguments
-    queue.put(measure(name, overrides, device, mode, seeds, threads, together(), size))
+    results.put(measure(name, overrides, device, mode, seeds, threads, together(), size))
 
 
 def measure_processes(processes: int, arguments: tuple, windows: int) -> list[float]:
     """As `measure`, summed over processes that run their windows at the same time."""
     context = multiprocessing.get_context("spawn")
-    barrier, queue = context.Barrier(processes), context.Queue()
+    barrier, results = context.Barrier(processes), context.Queue()
     workers = [
-        context.Process(target=_child, args=(barrier, queue, arguments, windows))
+        context.Process(target=_child, args=(barrier, results, arguments, windows))
         for _ in range(processes)
     ]
     for worker in workers:
         worker.start()
-    results = [queue.get(timeout=600) for _ in workers]
+    rates = _collect(workers, results)
     for worker in workers:
         worker.join()
-    return [sum(rates) for rates in zip(*results, strict=True)]
+    return [sum(each) for each in zip(*rates, strict=True)]
+
+
+def _collect(workers: list, results) -> list[list[float]]:
+    """One list of rates per worker; where one of them fails, the others would wait for it for ever."""
+    rates: list[list[float]] = []
+    while len(rates) < len(workers):
+        try:
+            rates.append(results.get(timeout=0.5))
+        except queue.Empty:
+            if any(worker.exitcode for worker in workers):
+                for worker in workers:
+                    worker.terminate()
+                raise CorerlError("A measuring process failed; its error stands above.") from None
+    return rates
 
 
 def _lines() -> Iterator[None]:
@@ -131,7 +153,7 @@ def _lines() -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--algo", nargs="+", default=["bc", "td3_bc", "iql", "rebrac"])
+    parser.add_argument("--algo", nargs="+", default=["bc", "td3_bc", "iql", "rebrac", "sac"])
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="as in algo.KEY=VALUE"
     )
@@ -155,10 +177,19 @@ def run(args: argparse.Namespace) -> int:
     for name in args.algo:
         if name not in algorithms():
             raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algorithms())}")
-    require(args.windows > 0 and args.size >= 1000, "--windows and --size must be positive")
+    require(args.windows > 0, f"--windows {args.windows} must be positive")
+    require(args.size >= 1000, f"--size {args.size} must be at least 1000, an episode")
+    for mode in args.compile:
+        compile.resolve(mode, pick_device(args.device), 1)
     if args.onednn:
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     overrides = dict(_setting(text) for text in args.set)
+    for name in args.algo:
+        known = {
+            field.name for field in fields(importlib.import_module(f"corerl.algos.{name}").Config)
+        }
+        for key in overrides.keys() - known:
+            raise CorerlError(f"There is no setting {key!r} with algo={name}.{nearest(key, known)}")
     if args.serve:
         _serve(args, overrides)
         return 0

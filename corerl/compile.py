@@ -67,7 +67,9 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
 
 
 class _Fallback:
-    """Calls the compiled function; where compiling fails, says so once and goes on eager."""
+    """Calls the compiled function; where compiling fails, goes on eager and says so, once a process."""
+
+    said = False
 
     def __init__(self, compiled: Callable, eager: Callable):
         self._function, self._eager = compiled, eager
@@ -79,8 +81,10 @@ class _Fallback:
         try:
             result = self._function(*inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = str(error).strip().splitlines()[0]
-            print(f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr)
+            if not _Fallback.said:
+                reason = str(error).strip().splitlines()[0]
+                print(f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr)
+            _Fallback.said = True
             self._function = self._eager
             result = self._function(*inputs)
         self._proven = True

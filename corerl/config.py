@@ -51,6 +51,8 @@ class Config:
     def __post_init__(self):
         for name in ("steps", "log_every", "save_every"):
             require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be positive")
+        count = self.processes
+        require(count is None or count > 0, f"processes={count} must be positive")
         seed_list(self.seeds)
 
 

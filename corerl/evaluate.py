@@ -51,7 +51,12 @@ class Evaluator:
         ]
 
     def __call__(self, act: Callable[[Tensor], Tensor]) -> Episodes:
-        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`."""
+        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`.
+
+        A policy with a memory also has `begin(S, n)`, called before the first step of the n episodes of
+        each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
+        A NaN acts as 0, so that a diverged seed cannot stop the others.
+        """
         rounds = [self._play(act, episodes) for episodes in self._rounds]
         return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
 
@@ -66,8 +71,13 @@ class Evaluator:
         returns = np.zeros(observations.shape[:2])
         lengths = np.zeros(observations.shape[:2], dtype=np.int64)
         alive = [(s, e) for s, row in enumerate(envs) for e in range(len(row))]
+        remembers = hasattr(act, "begin")
+        if remembers:
+            act.begin(*observations.shape[:2])
         while alive:
-            actions = act(torch.as_tensor(observations, device=self._device)).cpu().numpy()
+            actions = act(torch.as_tensor(observations, device=self._device))
+            actions = actions.nan_to_num().cpu().numpy()
+            before = returns.copy()
             still = []
             for s, e in alive:
                 observation, reward, terminated, truncated, _ = envs[s][e].step(actions[s, e])
@@ -77,6 +87,9 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
+            if remembers:
+                rewards = torch.as_tensor(returns - before, dtype=torch.float32)
+                act.reward(rewards.to(self._device))
         return Episodes(returns, lengths)
 
     def _take(self, seed_index: int, count: int) -> list[gymnasium.Env]:

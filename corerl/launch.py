@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from corerl import runs
-from corerl.config import Config, require, seed_list
+from corerl import compile, runs
+from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run, pick_device
 from corerl.machine import set_up
@@ -34,11 +34,13 @@ def launch(cfg: Config) -> None:
         CorerlError: a setting, the data or the machine does not allow it, or some seeds failed.
         Interrupted: stopped by a signal, after saving.
     """
-    on_gpu = pick_device(cfg.device).type == "cuda"
+    device = pick_device(cfg.device)
+    compile.resolve(cfg.compile, device, cfg.steps)
+    task = resolve(cfg.task)
     if cfg.eval.episodes:
-        _check_simulator(resolve(cfg.task))
+        _check_simulator(task)
+    on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
-    require(processes > 0, f"processes={processes} must be positive")
     cell = runs.cell_directory(cfg)
     settings = yaml.safe_dump(runs.settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
     runs.write_atomically(cell / "config.yaml", settings.encode())
@@ -53,10 +55,11 @@ def launch(cfg: Config) -> None:
         else:
             failed = _train_in_processes(cfg, groups, processes, display)
     if failed:
-        seeds = ", ".join(str(seed) for group in failed for seed in group)
+        seeds = sorted(seed for group in failed for seed in group)
         raise CorerlError(
-            f"Seeds {seeds} failed; each run's error.txt below {cell} says why. The same command runs "
-            "only what is missing."
+            f"{cfg.label or cfg.algo.label} on {cfg.task}: seed{'s' if len(seeds) > 1 else ''} "
+            f"{', '.join(map(str, seeds))} failed, and error.txt in {cell}/seeds-* says why. The same "
+            "command runs only what is missing."
         )
 
 
@@ -138,25 +141,27 @@ def _train_in_processes(
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     context = multiprocessing.get_context("spawn")
     waiting, running, ended = list(groups), [], []
-    stopping = False
     cell = runs.cell_directory(cfg)
     with _forwarded_signals(running) as stopped:
-        while waiting or running:
-            stopping = stopping or bool(stopped)
-            while waiting and len(running) < processes and not stopping:
+        while running or (waiting and not stopped):
+            while waiting and len(running) < processes and not stopped:
                 group = waiting.pop(0)
                 worker = context.Process(target=_worker, args=(cfg, group, threads, os.getpid()))
                 worker.start()
                 running.append((worker, group))
-            if stopping:
-                waiting.clear()
             time.sleep(0.2)
             for worker, group in list(running):
                 _show_status(display, cfg, cell / runs.group_name(group))
                 if worker.exitcode is not None:
                     running.remove((worker, group))
                     ended.append((worker.exitcode, group))
-    if stopping:
+                    if worker.exitcode < 0 and not stopped:
+                        print(
+                            f"corerl: {runs.group_name(group)} was killed by signal "
+                            f"{-worker.exitcode} (9 is also how a full memory ends a process)",
+                            file=sys.stderr,
+                        )
+    if stopped:
         raise Interrupted
     return [group for code, group in ended if code != 0]
 

@@ -18,6 +18,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,12 @@ from torch import Tensor
 
 from corerl import compile, runs, streams
 from corerl.config import Config, require
+from corerl.data import download
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.evaluate import Evaluator
 from corerl.mirror import Mirror
-from corerl.tasks import Task, resolve
+from corerl.tasks import READERS, Task, resolve
 
 SCORE_COLUMNS = (
     "task,algorithm,config,seed,step,return,score,episodes,length,return_std"  # one row per seed
@@ -72,8 +75,11 @@ class Run:
     # What an algorithm asks for.
 
     def dataset(self) -> Dataset:
-        """The task's data."""
-        return self.task.load()
+        """The task's data. Where it is not on this machine yet, one process brings it, others wait."""
+        reader = READERS.get(self.task.collection)
+        missing = reader is not None and reader.find(self.task.name) is None
+        with download.alone() if missing else nullcontext():
+            return self.task.load()
 
     def rngs(self) -> list[torch.Generator]:
         """A CPU generator per seed for initial weights."""
@@ -113,15 +119,26 @@ class Run:
         if self._crosses(step, self.cfg.log_every):
             self._write_metrics(step)
 
-    def evaluate(self, step: int, act: Callable[[Tensor], Tensor]) -> None:
-        """Plays the task's environment every `eval.every` updates and at the end."""
+    def evaluate(
+        self,
+        step: int,
+        act: Callable[[Tensor], Tensor],
+        also: dict[str, Callable[[Tensor], Tensor]] | None = None,
+    ) -> None:
+        """Plays the task's environment every `eval.every` updates and at the end.
+
+        `act` makes the scores; what the policies in `also` get goes to the metrics, under their names.
+        """
         if self._evaluator is None or not self._crosses(step, self.cfg.eval.every):
             return
         self._find_divergence(step)
         started = time.monotonic()
-        returns, lengths = self._evaluator(lambda obs: act(obs).nan_to_num())
+        returns, lengths = self._evaluator(act)
+        others = {name: self._evaluator(other).returns for name, other in (also or {}).items()}
         self._pause_clock(time.monotonic() - started)
         self._write_scores(step, returns, lengths)
+        if others:
+            self._write_others(step, others)
 
     def save(self, step: int) -> None:
         """Writes a checkpoint every `save_every` updates and at the end."""
@@ -139,20 +156,28 @@ class Run:
         done = 0
         checkpoint = self.directory / "checkpoint.safetensors"
         if checkpoint.exists():
-            done = self._restore(runs.load_checkpoint(checkpoint))
+            done = self._restore(runs.load_checkpoint(checkpoint), checkpoint)
         else:
             runs.write_json(self.directory / "env.json", runs.environment())
             for name in ("metrics.jsonl", "scores.csv"):
                 (self.directory / name).unlink(missing_ok=True)
+        (self.directory / "error.txt").unlink(missing_ok=True)
         self._previous = done
         self._clock = (done, time.monotonic(), 0.0)
         self._publish(done, "running")
         return done
 
-    def _restore(self, saved: dict[str, Any]) -> int:
+    def _restore(self, saved: dict[str, Any], checkpoint: Path) -> int:
         step = saved["loop"]["step"]
-        for name, part in self._state.items():
-            part.load_state_dict(saved["state"][name])
+        try:
+            for name, part in self._state.items():
+                part.load_state_dict(saved["state"][name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise CorerlError(
+                f"{checkpoint} was saved by other code than this ({reason}): finish it with that code, "
+                f"or delete {self.directory} to start over."
+            ) from error
         sums = saved["loop"]["sums"]
         self._sums = {name: value.to(self.device) for name, value in sums.items()}
         self._count = saved["loop"]["count"]
@@ -231,26 +256,41 @@ class Run:
             )
 
     def _write_scores(self, step: int, returns: np.ndarray, lengths: np.ndarray) -> None:
+        """A row for every seed that has not diverged."""
         path = self.directory / "scores.csv"
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        going = [i for i, seed in enumerate(self.seeds) if seed not in self._diverged]
         means = returns.mean(1)
         scores = self.task.normalize(means)
-        for i, seed in enumerate(self.seeds):
-            if seed in self._diverged:
-                continue
-            writer.writerow(
-                [self.task.id, self.label, self._hash, seed, step, repr(float(means[i]))]
-                + ["" if scores is None else repr(float(scores[i])), returns.shape[1]]
-                + [float(lengths[i].mean()), repr(float(returns[i].std()))]
-            )
-        header = [] if path.exists() else [SCORE_COLUMNS]
+        rows = [
+            [
+                *(self.task.id, self.label, self._hash, self.seeds[i], step),
+                *(repr(float(means[i])), "" if scores is None else repr(float(scores[i]))),
+                *(returns.shape[1], float(lengths[i].mean()), repr(float(returns[i].std()))),
+            ]
+            for i in going
+        ]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        header = [] if path.exists() and path.stat().st_size else [SCORE_COLUMNS]
         runs.append_lines(path, header + text.getvalue().splitlines())
-        self._status["return"] = float(means.mean())
+        means, scores = (None if x is None or not going else x[going] for x in (means, scores))
+        self._status["return"] = None if means is None else float(means.mean())
         self._status["score"] = None if scores is None else float(scores.mean())
         self._status["evaluated"] = step
-        self._mirror.log_scores(step, self.seeds, means, scores)
+        if going:
+            self._mirror.log_scores(step, [self.seeds[i] for i in going], means, scores)
         self._publish(step, "running")
+
+    def _write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:
+        lines = [{"step": step, "seed": seed} for seed in self.seeds]
+        for name, values in returns.items():
+            means = values.mean(1)
+            scores = self.task.normalize(means)
+            for i, line in enumerate(lines):
+                line[f"return {name}"] = float(means[i])
+                line[f"score {name}"] = None if scores is None else float(scores[i])
+        runs.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
+        self._mirror.log(step, lines)
 
     def _publish(self, step: int, state: str, message: str = "") -> None:
         """Writes `status.json` and shows it."""
@@ -295,12 +335,18 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise CorerlError(f"device={name} is not auto, cpu, cuda or cuda:N.") from error
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise CorerlError(f"device={name} is not auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise CorerlError(
             f"device={name} was asked for but torch {torch.__version__} sees no GPU: use device=cpu, "
             "or install a CUDA build of torch and check nvidia-smi."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise CorerlError(
+            f"device={name} was asked for and torch sees {torch.cuda.device_count()} GPUs, from cuda:0."
         )
     return device
 

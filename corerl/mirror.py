@@ -38,6 +38,7 @@ class Mirror:
                 group=f"{cfg.task}/{cell}",
                 config=settings(cfg),
                 resume="allow" if cfg.wandb.mode == "online" else None,
+                settings=wandb.Settings(quiet=True, console="off"),
             )
         except Exception as error:
             self._give_up(error)
@@ -77,6 +78,11 @@ class Mirror:
         self._run = None
 
     def close(self) -> None:
-        if self._run is not None:
-            self._run.finish(quiet=True)
-            self._run = None
+        """Waits until everything is sent or, offline, written."""
+        if self._run is None:
+            return
+        try:
+            self._run.finish()
+        except Exception as error:
+            self._give_up(error)
+        self._run = None

@@ -59,6 +59,16 @@ def xavier(gain: float = 1.0) -> Init:
     return init
 
 
+def normal(std: float) -> Init:
+    """Weights of N(0, std^2), zero bias."""
+
+    def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+        weight.normal_(0, std, generator=rng)
+        bias.zero_()
+
+    return init
+
+
 class Linear(nn.Module):
     """`x @ weight + bias` for every copy at once: weight `(*lead, in, out)`, bias `(*lead, 1, out)`."""
 
@@ -249,3 +259,27 @@ class Scalar(nn.Module):
 
     def forward(self) -> Tensor:
         return self.value
+
+
+class Table(nn.Module):
+    """An embedding per seed: numbers `(S, ...)` below `size` to `(S, ..., features)`."""
+
+    def __init__(
+        self,
+        size: int,
+        features: int,
+        lead: tuple[int, ...],
+        rngs: Sequence[torch.Generator],
+        std: float = 1.0,
+    ):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*lead, size, features))
+        with torch.no_grad():
+            for weight, rng in zip(self.weight, rngs, strict=True):
+                weight.normal_(0, std, generator=rng)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        seeds, size, _ = self.weight.shape
+        first = torch.arange(0, seeds * size, size, device=numbers.device)
+        rows = numbers + first.view(-1, *[1] * (numbers.ndim - 1))
+        return F.embedding(rows, self.weight.flatten(0, 1))

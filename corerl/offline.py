@@ -1,5 +1,6 @@
 """From a task's dataset to batches: the preprocessing that papers choose per dataset."""
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,8 @@ class Preprocess:
     normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
 
     def __post_init__(self):
-        require(0 < self.clip_actions <= 1, f"data.clip_actions={self.clip_actions} not in (0, 1]")
+        limit = self.clip_actions
+        require(0 < limit <= 1, f"algo.data.clip_actions={limit} must lie in (0, 1]")
 
 
 def load(
@@ -38,15 +40,10 @@ def load(
     Raises:
         CorerlError: the dataset has discrete actions or images.
     """
-    dataset = run.dataset()
-    if dataset.discrete or dataset.observations.ndim != 2:
-        raise CorerlError(
-            f"{run.cfg.algo.name} needs vector observations and continuous actions, and {dataset.id} "
-            f"has observations of shape {dataset.observations.shape[1:]} and "
-            f"{'discrete' if dataset.discrete else 'continuous'} actions."
-        )
+    dataset = vectors(run)
     if best < 1:
         dataset = dataset.best_episodes(best)
+    _warn_of_saturation(dataset, data)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     transitions = dataset.with_rewards(preprocessed_rewards(dataset, data)).transitions(
@@ -60,6 +57,33 @@ def load(
     )
     buffer = OfflineBuffer(transitions, run.seeds, batch_size, run.device)
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
+    """A tanh policy that starts out saturated has no gradient and never learns, without a word."""
+    size = float(np.abs(dataset.obs_stats()[0]).max())
+    if size > 50 and not data.normalize_states:
+        print(
+            f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates a fresh "
+            "policy; consider algo.data.normalize_states=true",
+            file=sys.stderr,
+        )
+
+
+def vectors(run: Run) -> Dataset:
+    """The run's data, of vector observations and continuous actions.
+
+    Raises:
+        CorerlError: the dataset has discrete actions or images.
+    """
+    dataset = run.dataset()
+    if dataset.discrete or dataset.observations.ndim != 2:
+        raise CorerlError(
+            f"{run.cfg.algo.name} needs vector observations and continuous actions, and {dataset.id} "
+            f"has observations of shape {dataset.observations.shape[1:]} and "
+            f"{'discrete' if dataset.discrete else 'continuous'} actions."
+        )
+    return dataset
 
 
 def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:

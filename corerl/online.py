@@ -18,7 +18,7 @@ from corerl import streams
 from corerl.errors import CorerlError
 
 READ_BEFORE_STEPPING = ("xpos", "xipos")
-"""Derived quantities from which some rewards take the position before the step (Ant, Humanoid, Reacher).
+"""Derived quantities from which some rewards take the position before the step (Ant, Humanoid).
 A physics step leaves them one substep behind the state, so they are part of what must be restored."""
 
 
@@ -100,11 +100,6 @@ class Environments:
         self._running[i] = 0.0
         self._episodes[i] += 1
         self._observations[i] = self._envs[i].reset(seed=seed)[0]
-
-    def close(self) -> None:
-        """Closes every environment."""
-        for env in self._envs:
-            env.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Simulators, generators and time limits included, where the simulator can be restored."""

@@ -55,7 +55,9 @@ class Adam:
         counts = [self._count] * len(self.parameters)
         self._kernel(
             self.parameters,
-            list(grads),
+            [
+                g.contiguous() for g in grads
+            ],  # the kernel reads memory in order, whatever the strides
             self._means,
             self._squares,
             [],
@@ -141,6 +143,6 @@ def clip_per_seed(grads: Sequence[Tensor], max_norm: float) -> list[Tensor]:
     A norm over the stacked tensors would let one seed's explosion shrink the others' steps.
     Every tensor is `(S, ...)`. The formula is `torch.nn.utils.clip_grad_norm_`'s.
     """
-    squares = torch.stack([g.flatten(1).square().sum(1) for g in grads])
+    squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in grads])
     scale = (max_norm / (squares.sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     return [g * scale.view(-1, *[1] * (g.ndim - 1)) for g in grads]

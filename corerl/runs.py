@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise _write_error(path, error) from error
 
 
@@ -129,19 +131,14 @@ def read_json(path: Path) -> Any:
 def truncate_after(path: Path, step: int, step_of: Any) -> None:
     """Drops the lines written after the checkpoint at `step`; they will be computed again.
 
-    A last line that a kill cut short goes too. `step_of(line)` gives a line's step, and None for one
-    to keep regardless (a header).
+    A last line that was cut short goes too, whatever number its rest may hold. `step_of(line)` gives a
+    line's step, and None for one to keep regardless (a header).
     """
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            line_step = step_of(line)
-        except (ValueError, KeyError, IndexError):
-            continue
-        if line_step is None or line_step <= step:
-            kept.append(line + "\n")
+    whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    steps = [step_of(line) for line in whole]
+    kept = [line for line, at in zip(whole, steps, strict=True) if at is None or at <= step]
     write_atomically(path, "".join(kept).encode())
 
 

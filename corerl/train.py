@@ -20,6 +20,7 @@ import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -44,7 +45,6 @@ def main(arguments: list[str]) -> int:
     for name in algorithms():
         module = importlib.import_module(f"corerl.algos.{name}")
         store.store(group="algo", name=name, node=module.Config)
-    sys.argv = ["corerl train", *_with_sweep(arguments)]
     problems: list[str] = []
     process = os.getpid()
 
@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
         _job(cfg, problems, process)
 
     try:
+        sys.argv = ["corerl train", *_for_each_cell(_with_sweep(arguments))]
         hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
             job
         )()
@@ -135,6 +136,24 @@ def _with_sweep(arguments: list[str]) -> list[str]:
         )
     rest = [a for a in arguments if not a.startswith("sweep=")]
     return ["--config-dir", str(folder), "--config-name", names[0], "--multirun", *rest]
+
+
+def _for_each_cell(arguments: list[str]) -> list[str]:
+    """In a sweep, lets `algo.x=v` wait for each cell's algorithm: as a choice of one value.
+
+    Hydra would look for the setting before any algorithm is chosen.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
+    parse = OverridesParser.create().parse_override
+
+    def late(argument: str) -> str:
+        key, _, value = argument.partition("=")
+        if not key.startswith("algo.") or parse(argument).is_sweep_override():
+            return argument
+        return f"{key}=choice({value})"
+
+    return [late(argument) for argument in arguments]
 
 
 def _job(cfg: DictConfig, problems: list[str], process: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 
 import numpy as np
 from rich import box
@@ -10,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl import tasks
-from corerl.data import download, embedded, minari
+from corerl.config import require
+from corerl.data import download, embedded, minari, suites
 from corerl.data.dataset import Dataset
 
 
@@ -24,8 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch = commands.add_parser("download", help="bring datasets to this machine")
     fetch.add_argument("task", nargs="+")
     make = commands.add_parser("make", help="make one of our own datasets")
-    make.add_argument("suite", help=", ".join(f"corerl/{name}" for name in embedded.names()))
+    make.add_argument(
+        "suite",
+        help="corerl/pendulum; corerl/mujoco, or a part of it such as corerl/mujoco/hopper or "
+        "corerl/mujoco/hopper-medium; corerl/pointmaze",
+    )
     make.add_argument("--seed", type=int, default=0)
+    make.add_argument("--size", type=int, help="steps per set of a suite")
+    make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,9 +47,55 @@ def run(args: argparse.Namespace) -> int:
         for task in [tasks.resolve(id) for id in args.task]:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
     else:
-        dataset = embedded.make(args.suite.removeprefix("corerl/"), args.seed)
-        console.print(f"{dataset}", soft_wrap=True)
+        return _make(console, args)
     return 0
+
+
+def _make(console: Console, args: argparse.Namespace) -> int:
+    name = args.suite.removeprefix("corerl/")
+    suite, _, part = name.partition("/")
+    wanted = [n for n in suites.names() if _is_part(n, suite, part)]
+    if not wanted:
+        console.print(f"{embedded.make(name, args.seed)}", soft_wrap=True)
+        return 0
+    for option in ("size", "steps"):
+        value = getattr(args, option)
+        require(value is None or value > 0, f"--{option} {value} must be positive")
+    recipe = importlib.import_module(f"corerl.envs.{suite}_suite")
+    try:
+        made = recipe.make(wanted, args.seed, args.size, args.steps)
+    except KeyboardInterrupt:
+        console.print("Stopped and saved; the same command goes on from here.")
+        return 130
+    for name, fresh in made.items():
+        console.print(f"{'made' if fresh else 'was here already'}: corerl/{name}", soft_wrap=True)
+    _facts(console, list(made))
+    return 0
+
+
+def _is_part(name: str, suite: str, part: str) -> bool:
+    """Whether `part` names this set, the same without `-regenerated`, or all sets of its robot."""
+    collection, _, rest = name.partition("/")
+    return collection == suite and part in (
+        "",
+        rest,
+        rest.removesuffix("-regenerated"),
+        rest.partition("-")[0],
+    )
+
+
+def _facts(console: Console, names: list[str]) -> None:
+    """The table of what was made: by whom, how good, how to check it."""
+    columns = ("steps", "policy step", "policy score", "mean return", "sha256")
+    table = Table("set", *columns, box=box.SIMPLE)
+    for name in names:
+        facts = suites.facts(name)
+        row = [
+            facts.get(key, "")
+            for key in ("steps", "policy_step", "policy_score", "return_mean", "sha256")
+        ]
+        table.add_row(f"corerl/{name}", *map(str, row))
+    console.print(table)
 
 
 def _bring(task: tasks.Task):

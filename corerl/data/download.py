@@ -6,12 +6,14 @@ collection; `CORERL_OFFLINE=1` forbids the network.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import (
@@ -46,6 +48,20 @@ def find(collection: str, names: Iterable[str]) -> Path | None:
 
 def offline() -> bool:
     return os.environ.get("CORERL_OFFLINE", "") not in ("", "0")
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Waits until no other process brings data to this machine: two would mix their bytes in one file."""
+    try:
+        data_dir().mkdir(parents=True, exist_ok=True)
+        lock = open(data_dir() / ".lock", "w")  # noqa: SIM115
+    except OSError:  # nothing can be kept there, so nothing can be mixed
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def fetch(url: str, path: Path, checksum: str | None = None) -> Path:

@@ -1,6 +1,8 @@
-"""`corerl/...`: datasets that the package makes itself, from a seed, in seconds.
+"""`corerl/...`: datasets of our own.
 
-The first load makes the file in the cache folder; delete it and it is made again.
+Some are made from a seed in seconds: the first load makes the file in the cache folder; delete it and it
+is made again. One, of locomotion, comes with the package. The rest are suites that `corerl data make`
+makes in minutes to hours (corerl/data/suites.py).
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ import os
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
 
-from corerl.data import download
+from corerl.data import download, suites
 from corerl.data.dataset import Dataset
 from corerl.data.reading import reading
 from corerl.envs import pendulum
@@ -21,24 +24,38 @@ from corerl.errors import CorerlError
 # controller: python -m corerl.envs.pendulum
 REFERENCE = {"pendulum": (-1224.9, -150.1)}
 RECIPES = {"pendulum": pendulum.make}
-ENVIRONMENTS = {"pendulum": "Pendulum-v1"}
+PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-regenerated"}
+"""Sets that come with the package, and the suite's set whose environment and scale they share."""
+ENVIRONMENTS = {
+    "pendulum": "Pendulum-v1",
+    **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
+    **suites.ENVIRONMENTS,
+}
 VERSION = 1  # raised when a recipe changes, so that an old file is not read for a new one
 
 
 def names() -> list[str]:
-    return list(RECIPES)
+    return list(ENVIRONMENTS)
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """The dataset `corerl/<name>` of this seed, from its file or freshly made."""
-    path = download.find("corerl", [_file(name, seed)])
+    """The dataset `corerl/<name>` from its file; those made in seconds also freshly, of this seed."""
+    if name in suites.ENVIRONMENTS:
+        return suites.load(name)
+    path = find(name) if name in PACKAGED else download.find("corerl", [_file(name, seed)])
     return read(path, f"corerl/{name}") if path else make(name, seed)
 
 
 def make(name: str, seed: int = 0) -> Dataset:
     """Make the dataset and write its file to the cache folder; only warns where it cannot write."""
+    if name in PACKAGED:
+        raise CorerlError(
+            f"corerl/{name} comes with the package and is not made here"
+            + ("." if find(name) else "; its file is missing, so reinstall corerl.")
+        )
     if name not in RECIPES:
-        raise CorerlError(f"No recipe makes corerl/{name}; there are: {', '.join(RECIPES)}.")
+        known = [*RECIPES, *dict.fromkeys(suite.partition("/")[0] for suite in suites.names())]
+        raise CorerlError(f"No recipe makes corerl/{name}; there are: {', '.join(known)}.")
     arrays = RECIPES[name](seed)
     path = download.data_dir("corerl") / _file(name, seed)
     part = path.with_name(path.name + ".part")
@@ -55,19 +72,42 @@ def make(name: str, seed: int = 0) -> Dataset:
 
 
 def read(path: Path, id: str) -> Dataset:
-    """A file that `make` wrote."""
+    """A file that `make` wrote, or one of the package."""
+    if path.suffix == ".hdf5":
+        return _read_packaged(path, id)
     with reading(path, "an npz file"), np.load(path, allow_pickle=False) as file:
         return _dataset(id, {key: file[key] for key in file.files})
 
 
+def _read_packaged(path: Path, id: str) -> Dataset:
+    """D4RL's fields, and the states that episodes ended in instead of a second copy of the rest."""
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        rows = {key: file[key][()] for key in file}
+    following = np.roll(rows["observations"], -1, 0)
+    over = rows["terminals"] | rows["timeouts"]
+    following[over] = rows["last_observations"]
+    return Dataset.from_steps(
+        id,
+        *(rows[key] for key in ("observations", "actions", "rewards")),
+        following,
+        rows["terminals"],
+        rows["timeouts"],
+    )
+
+
 def find(name: str) -> Path | None:
-    """Its file of seed 0, where it has been made."""
+    """Its file on this machine; of seed 0 for those made in seconds."""
+    if name in suites.ENVIRONMENTS:
+        return suites.find(name)
+    if name in PACKAGED:
+        path = Path(__file__).parent / "packaged" / f"{name}.hdf5"
+        return path if path.is_file() else None
     return download.find("corerl", [_file(name, 0)])
 
 
 def reference(name: str) -> tuple[float, float]:
-    """Returns that score 0 and 100."""
-    return REFERENCE[name]
+    """Returns that score 0 and 100: our own for pendulum, else D4RL's."""
+    return REFERENCE[name] if name in REFERENCE else suites.reference(PACKAGED.get(name, name))
 
 
 def _file(name: str, seed: int) -> str:

@@ -1,0 +1,291 @@
+"""Decision Transformer (Chen et al. 2021, arXiv:2106.01345).
+
+Offline RL as sequence modelling: a causal transformer reads (return-to-go, state, action) of the last
+K steps and is trained to name the action; at evaluation the return-to-go is the return one asks for.
+
+    python algos/dt.py task=corerl/pendulum steps=2000 eval.every=2000 eval.episodes=10
+    corerl train algo=dt task=d4rl/hopper-medium-v2 seeds=3
+
+The default is the authors' Gym code; `table=dt_corl` is CORL's settings, which made CORL's scores.
+
+Differences, each with its reason:
+ 1. The heads for states and returns are left out, for they carry no loss in the authors' code.
+ 2. The table is filled and masked as the authors do it: short windows padded on the left with states 0
+    (before normalisation), actions -10, returns and time steps 0. No padded token is looked at, so
+    neither the side nor the values move any number; `padding=right` is CORL's.
+ 3. The loss is the mean over the steps that are no padding (authors). `loss_over=all` divides by K,
+    padding included (CORL), so that short windows weigh less.
+ 4. `init=corl` draws every linear layer and the time table from N(0, 0.02), and `activation=gelu` is
+    CORL's; the authors do so inside the blocks only and leave the embeddings to torch.
+ 5. A recording's last, cut episode is kept; both codes drop it.
+ 6. Every target is evaluated; scores are of the largest (CORL; the authors' code does not say), and the
+    others' go to metrics.jsonl. Without targets the best return in the data is asked for.
+ 7. The last block computes only the state tokens, for the action is read there; no number changes.
+ 8. Dropout masks come from one key per seed and place, so attention weights are explicit in training.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from corerl import compile, networks, offline, optim, transformer
+from corerl.buffers import SequenceBuffer, Windows
+from corerl.config import require
+from corerl.loop import Run
+from corerl.runs import Stateful
+
+
+@dataclass
+class Config:
+    name: str = "dt"
+    label: str = "DT"
+
+    context: int = 20  # K steps, three tokens each
+    targets: list[float] | None = None  # returns to ask for, raw; null: the best in the data
+    return_scale: float = 1000.0  # returns-to-go are divided by it
+    max_timestep: int = 1000  # size of the time table; later steps count as its last
+
+    layers: int = 3
+    heads: int = 1
+    width: int = 128
+    activation: str = "relu"  # relu (authors) | gelu (CORL)
+    dropout: float = 0.1  # of the embedding, the attention weights, and each block's two outputs
+    init: str = "official"  # official | corl
+
+    lr: float = 1e-4
+    warmup_steps: int = 10_000  # linear, then constant
+    weight_decay: float = 1e-4  # on all parameters
+    max_grad_norm: float = 0.25  # over all parameters of a seed
+    batch_size: int = 64
+    padding: str = "left"  # left (authors) | right (CORL)
+    loss_over: str = "valid"  # valid (authors) | all (CORL) steps of a window
+
+    def __post_init__(self):
+        for name in ("context", "layers", "max_timestep", "return_scale", "warmup_steps"):
+            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
+        require(
+            self.width % self.heads == 0,
+            f"algo.width={self.width} must be a multiple of algo.heads={self.heads}",
+        )
+        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
+        require(self.targets is None or len(self.targets) > 0, "algo.targets=[] names no target")
+        choices = {
+            "activation": ("relu", "gelu"),
+            "init": ("official", "corl"),
+            "padding": ("left", "right"),
+            "loss_over": ("valid", "all"),
+        }
+        for name, known in choices.items():
+            value = getattr(self, name)
+            require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
+
+
+class Transformer(nn.Module):
+    """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+    ):
+        super().__init__()
+        lead, width = (len(rngs),), cfg.width
+        small = networks.normal(0.02)
+        outside = small if cfg.init == "corl" else networks.torch_init
+        # torch's attention module, which CORL uses, draws query, key and value as one Xavier matrix.
+        inside = networks.uniform((6 / (4 * width)) ** 0.5, bias=0.0)
+        self.rate = cfg.dropout
+        self.embed_return = networks.Linear(1, width, lead, rngs, outside)
+        self.embed_state = networks.Linear(observation_dim, width, lead, rngs, outside)
+        self.embed_action = networks.Linear(action_dim, width, lead, rngs, outside)
+        self.embed_time = networks.Table(
+            cfg.max_timestep, width, lead, rngs, std=0.02 if cfg.init == "corl" else 1.0
+        )
+        self.embed_norm = networks.LayerNorm(width, lead)
+        self.blocks = nn.ModuleList(
+            transformer.Block(
+                width,
+                cfg.heads,
+                rngs,
+                init=small,
+                attention_init=inside if cfg.init == "corl" else None,
+                activation=F.relu if cfg.activation == "relu" else F.gelu,
+            )
+            for _ in range(cfg.layers)
+        )
+        self.norm = networks.LayerNorm(width, lead)
+        self.action = networks.Linear(width, action_dim, lead, rngs, outside)
+
+    @property
+    def places(self) -> int:
+        """Where units are dropped: the embedding, and three times in each block."""
+        return 1 + 3 * len(self.blocks)
+
+    def forward(self, windows: Windows, keys: Tensor | None = None) -> Tensor:
+        """`keys` `(S, places)` int32 drop units; None for evaluation."""
+        each = transformer.each
+        time = self.embed_time(windows.timesteps)
+        tokens = [
+            each(self.embed_return, windows.returns_to_go[..., None]) + time,
+            each(self.embed_state, windows.observations) + time,
+            each(self.embed_action, windows.actions) + time,
+        ]
+        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
+        allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
+        keys = [None] * self.places if keys is None else keys.unbind(1)
+        x = transformer.dropout(x, keys[0], self.rate)
+        for i, block in enumerate(self.blocks):
+            states_only = slice(1, None, 3) if i == len(self.blocks) - 1 else slice(None)
+            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, states_only)
+        return torch.tanh(each(self.action, each(self.norm, x)))
+
+
+class DT(Stateful):
+    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        *,
+        normalizer: networks.Normalizer | None = None,
+        device: torch.device | str = "cpu",
+        mode: str = "off",
+    ):
+        self.cfg = cfg
+        self.transformer = Transformer(cfg, observation_dim, action_dim, rngs).to(device)
+        self.normalizer = normalizer or nn.Identity()
+        self.optimizer = optim.Adam(
+            self.transformer.parameters(), cfg.lr, weight_decay=cfg.weight_decay
+        )
+        self.schedule = optim.Schedule(self.optimizer, optim.warmup(cfg.warmup_steps))
+        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+
+    def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared error of the actions, mean over a seed's steps and action dimensions."""
+        error = self.transformer(windows, keys) - windows.actions
+        per_step = error.square().mean(-1) * windows.valid
+        if self.cfg.loss_over == "valid":
+            loss = per_step.sum((1, 2)) / windows.valid.sum((1, 2))
+        else:
+            loss = per_step.mean((1, 2))
+        return loss, {"loss": loss}
+
+    def update(self, windows: Windows, keys: Tensor | None) -> dict[str, Tensor]:
+        """One step; `keys` are for dropout."""
+        grads, metrics = self._gradients(windows, keys)
+        self.optimizer.step(optim.clip_per_seed(grads, self.cfg.max_grad_norm))
+        self.schedule.step()
+        return metrics
+
+    def player(self, target: float) -> "Player":
+        """A policy that asks for the return `target`, raw."""
+        return Player(self, target)
+
+
+class Player:
+    """Acts in n episodes of each seed at once, remembering the last K steps of each."""
+
+    def __init__(self, agent: DT, target: float):
+        self.agent, self.target = agent, target
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        """Forgets everything, and asks for the target again. Padding is 0, after normalisation."""
+        cfg, transformer = self.agent.cfg, self.agent.transformer
+        observation_dim = transformer.embed_state.weight.shape[1]
+        action_dim = transformer.action.weight.shape[2]
+        zeros = transformer.norm.weight.new_zeros(seeds, episodes, cfg.context)
+        self._memory = Windows(
+            zeros[..., None].repeat(1, 1, 1, observation_dim),
+            zeros[..., None].repeat(1, 1, 1, action_dim),
+            zeros,
+            zeros.long(),
+            zeros,
+        )
+        self._ask = zeros[..., 0] + self.target / cfg.return_scale
+        self._step = 0
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor) -> Tensor:
+        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        past = self._memory
+        time = torch.full_like(self._ask, min(self._step, self.agent.cfg.max_timestep - 1)).long()
+        observations = self.agent.normalizer(observations)
+        unknown = torch.zeros_like(past.actions[:, :, 0])
+        latest = (observations, unknown, self._ask, time, torch.ones_like(self._ask))
+        memory = Windows(
+            *(
+                torch.cat([x[:, :, 1:], new[:, :, None]], 2)
+                for x, new in zip(past, latest, strict=True)
+            )
+        )
+        actions = self.agent.transformer(memory)[:, :, -1]
+        memory.actions[:, :, -1] = actions
+        self._memory, self._step = memory, self._step + 1
+        return actions
+
+    def reward(self, rewards: Tensor) -> None:
+        """What was earned, `(S, n)` raw, is no longer asked for."""
+        self._ask = self._ask - rewards / self.agent.cfg.return_scale
+
+
+def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, list[float]]:
+    """The run's windows, the states' normaliser, and the targets, largest first.
+
+    Raises:
+        CorerlError: the dataset has discrete actions or images.
+    """
+    dataset = offline.vectors(run)
+    mean = dataset.observations.mean(0, dtype=np.float64)
+    std = dataset.observations.std(0, dtype=np.float64) + 1e-6
+    filler = (-mean / std, np.full(dataset.actions.shape[1], -10.0))
+    buffer = SequenceBuffer(
+        ((dataset.observations - mean) / std).astype(np.float32),
+        dataset.actions,
+        dataset.returns_to_go() / np.float32(cfg.return_scale),
+        dataset.episode_ends,
+        run.seeds,
+        cfg.batch_size,
+        cfg.context,
+        filler=filler,
+        padding=cfg.padding,
+        last_timestep=cfg.max_timestep - 1,
+        device=run.device,
+    )
+    targets = cfg.targets or [float(dataset.episode_returns().max())]
+    return buffer, networks.Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)
+
+
+def train(cfg: Config, run: Run) -> None:
+    buffer, normalizer, targets = load(cfg, run)
+    agent = DT(
+        cfg,
+        buffer.observation_dim,
+        buffer.action_dim,
+        run.rngs(),
+        normalizer=normalizer,
+        device=run.device,
+        mode=run.mode,
+    )
+    keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
+    largest, *others = [agent.player(target) for target in targets]
+    also = {f"target {other.target:g}": other for other in others}
+    update = compile.captured(agent.update, run.mode)
+    for step in run.steps(agent=agent, buffer=buffer, keys=keys):
+        metrics = update(buffer.sample(), keys.next())
+        run.log(step, metrics)
+        run.evaluate(step, largest, also)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

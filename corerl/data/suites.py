@@ -1,0 +1,98 @@
+"""`corerl/mujoco/...` and `corerl/pointmaze/...`: sets that `corerl data make` makes on this machine.
+
+They are Minari datasets (`corerl/mujoco/hopper-medium-regenerated-v0`), so that other tools read them.
+Their names say `regenerated`: made by D4RL's recipe and scored on D4RL's scale, they are not D4RL's
+data, and no number on them belongs beside a number on D4RL's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from corerl.data import d4rl, minari
+from corerl.data.dataset import Dataset
+from corerl.data.reading import reading
+from corerl.errors import CorerlError
+
+# The versions that D4RL's own tasks are evaluated in here, since scores are on D4RL's scale; v5 pays
+# other rewards on Hopper and Walker2d (corerl/data/simulators.py).
+LOCOMOTION = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2d": "Walker2d-v4"}
+QUALITIES = ("random", "medium-replay", "medium", "medium-expert", "expert")
+
+MAZES = {
+    "umaze": "PointMaze_UMaze-v3",
+    "medium": "PointMaze_Medium-v3",
+    "large": "PointMaze_Large-v3",
+}
+
+ENVIRONMENTS = {
+    f"mujoco/{body}-{quality}-regenerated": environment
+    for body, environment in LOCOMOTION.items()
+    for quality in QUALITIES
+} | {f"pointmaze/{maze}": environment for maze, environment in MAZES.items()}
+"""Every set that can be made, and the environment that it is made and evaluated in."""
+
+# Mean returns over 1,000 episodes of uniform random actions and of the noise-free controller:
+# python -m corerl.envs.pointmaze_suite
+MAZE_REFERENCE = {
+    "pointmaze/umaze": (0.0, 1.0),
+    "pointmaze/medium": (0.0, 1.0),
+    "pointmaze/large": (0.0, 1.0),
+}
+
+
+def names() -> list[str]:
+    return list(ENVIRONMENTS)
+
+
+def minari_id(name: str) -> str:
+    """The set's id among Minari datasets."""
+    return f"corerl/{name}-v0"
+
+
+def folder(name: str) -> Path:
+    """Where the set is, or will be, on this machine."""
+    return minari.root() / minari_id(name)
+
+
+def find(name: str) -> Path | None:
+    """Its metadata file, where the set has been made to its end."""
+    path = minari.find(minari_id(name))
+    return path if path and recipe(name) else None
+
+
+def recipe(name: str) -> dict | None:
+    """What `corerl data make` was told when it made the set on this machine."""
+    return _metadata(name).get("corerl_recipe")
+
+
+def facts(name: str) -> dict:
+    """What it found: the policy's step and score, the episodes' returns, a checksum of the numbers."""
+    return _metadata(name).get("corerl_facts", {})
+
+
+def _metadata(name: str) -> dict:
+    path = minari.find(minari_id(name))
+    if path is None:
+        return {}
+    with reading(path, "Minari metadata"):
+        return dict(json.loads(path.read_text()))
+
+
+def load(name: str) -> Dataset:
+    """The set from this machine; CorerlError with the command that makes it where it is missing."""
+    if find(name) is None:
+        raise CorerlError(
+            f"corerl/{name} has not been made on this machine: corerl data make corerl/{name}"
+        )
+    return replace(minari.load(minari_id(name)), id=f"corerl/{name}")
+
+
+def reference(name: str) -> tuple[float, float]:
+    """Returns that score 0 and 100: D4RL's of this robot; for a maze our own of the recipe's controller."""
+    if name in MAZE_REFERENCE:
+        return MAZE_REFERENCE[name]
+    body = name.removeprefix("mujoco/").partition("-")[0]
+    return d4rl.reference(f"{body}-medium-v2")

@@ -1,0 +1,22 @@
+"""One thread, and the precision in which an algorithm and its transcription are compared."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # networks of 8 units: a second thread only waits
+
+
+@pytest.fixture(params=[(torch.float64, 1e-9), (torch.float32, 1e-5)], ids=["float64", "float32"])
+def tolerance(request):
+    """How far the two may differ, relative and absolute, with everything built in that precision.
+
+    In float64 only the order of summation differs; 1e-9 is tight enough to tell an epsilon of 1e-6 from
+    1e-5. Float32 is what users run: 1e-7 per operation on losses of order 1 to 1000 stays inside 1e-5,
+    as long as no gradient cancels to rounding, since Adam divides by its size. The fixed data of these
+    tests has none; a failure in float32 alone, of a single weight, would be that and not an error.
+    """
+    dtype, tolerance = request.param
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    yield tolerance
+    torch.set_default_dtype(before)

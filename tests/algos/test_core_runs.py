@@ -1,0 +1,82 @@
+"""CQL, DT, AWAC and EDAC through the whole loop: stopping and resuming, scores and targets."""
+
+import contextlib
+import json
+
+import pytest
+from small import flatten
+
+from corerl.algos import awac, cql, dt, edac
+from corerl.config import Config, Eval
+from corerl.loop import Interrupted, Run
+from corerl.runs import load_checkpoint
+
+SETTINGS = {
+    "cql": (cql, cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9)),
+    "cql antmaze": (
+        cql,
+        cql.Config(
+            hidden_width=8, batch_size=8, samples=2, lagrange="young_geng", max_backup="min_first"
+        ),
+    ),
+    "dt": (
+        dt,
+        dt.Config(width=8, layers=1, batch_size=4, context=3, targets=[-100.0]),
+    ),
+    "awac": (awac, awac.Config(hidden_width=8, batch_size=8)),
+    "edac": (edac, edac.Config(hidden_width=8, batch_size=8, critics=3)),
+    "sac-n": (edac, edac.Config(hidden_width=8, batch_size=8, critics=3, eta=0.0)),
+}
+
+
+def run(root, name: str, stop_at: int | None = None, **changes):
+    module, algo = SETTINGS[name]
+    values = {
+        "algo": algo,
+        "steps": 70,
+        "save_every": 20,
+        "log_every": 10,
+        "task": "corerl/pendulum",
+    } | changes
+    cfg = Config(
+        eval=Eval(every=35, episodes=1),
+        root=str(root),
+        compile="off",
+        device="cpu",
+        **values,
+    )
+    job = Run(cfg, [0, 4], lambda *_: None)
+    if stop_at is not None:
+        save = job.save
+        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        module.train(cfg.algo, job)
+    return job.directory
+
+
+# Stopped inside a block of draws (37), and where CQL's blocks of 32 steps end.
+@pytest.mark.parametrize("stop_at", [37, 64])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, stop_at):
+    whole = run(tmp_path / "whole", name)
+    run(tmp_path / "broken", name, stop_at)
+    resumed = run(tmp_path / "broken", name)
+    for file in ("scores.csv", "metrics.jsonl"):
+        assert (resumed / file).read_text() == (whole / file).read_text()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
+    assert flatten(one) == flatten(two)
+
+
+def test_scores_are_of_the_largest_target_and_the_others_are_logged(tmp_path):
+    settings = dt.Config(
+        width=8, layers=1, batch_size=4, context=3, targets=[-100.0, -300.0, -50.0]
+    )
+    folder = run(tmp_path, "dt", algo=settings, steps=10)
+    rows = [line.split(",") for line in (folder / "scores.csv").read_text().splitlines()[1:]]
+    assert len(rows) == 2
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    others = [line for line in lines if "return target -100" in line]
+    assert [(line["seed"], line["step"]) for line in others] == [(0, 10), (4, 10)]
+    assert all("return target -300" in line and "return target -50" not in line for line in others)
+    # The embedded task has no reference scores, or these would be normalised returns.
+    assert all(("score target -100" in line) for line in others)

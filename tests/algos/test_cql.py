@@ -1,0 +1,261 @@
+"""CQL against its transcription, its hand-computed penalty, and the traps of its many versions."""
+
+import math
+
+import numpy as np
+import pytest
+import reference_soft
+import torch
+from agreement import (
+    SEEDS,
+    WIDTH,
+    A,
+    B,
+    O,
+    as_tensor,
+    assert_losses,
+    assert_networks,
+    generators,
+    make_batches,
+    net,
+    one_seed,
+    scramble,
+    twins,
+)
+
+from corerl import streams
+from corerl.algos.cql import CQL, Config
+from corerl.errors import CorerlError
+
+VERSIONS = {
+    "corl": {},
+    "corl antmaze": {
+        "lagrange": "young_geng",
+        "threshold": 0.8,
+        "weight": 5.0,
+        "max_backup": "min_first",
+        "gap_min": -2.0,
+        "gap_max": 3.0,
+    },
+    "official antmaze": {
+        "lagrange": "official",
+        "threshold": 5.0,
+        "weight": 5.0,
+        "max_backup": "per_critic",
+        "order": "alpha_first",
+        "log_std_multiplier": None,
+        "log_std_min": -5.0,
+        "init": "official",
+    },
+    "version 2": {
+        "importance_sampling": False,
+        "temperature": 2.0,
+        "tune_alpha": False,
+        "alpha": 0.3,
+    },
+    "entropy in the backup": {"backup_entropy": True, "max_backup": "min_first", "init": "xavier"},
+    "warm start": {"bc_steps": 3, "init": "orthogonal"},
+}
+
+
+def make(version: dict, **more) -> CQL:
+    settings = {
+        "hidden_width": WIDTH,
+        "policy_layers": 2,
+        "critic_layers": 2,
+        "samples": 3,
+        "polyak": 0.1,
+        "discount": 0.9,
+        "policy_lr": 1e-3,
+        "critic_lr": 1e-3,
+    }
+    return CQL(Config(**settings | version | more), O, A, generators())
+
+
+def draws(agent: CQL, count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    rng = np.random.default_rng(3)
+    shape = (count, SEEDS, sum(agent.draws), B, A)
+    uniform = (count, SEEDS, agent.cfg.samples, B, A)
+    return list(as_tensor(rng.normal(size=shape))), list(as_tensor(rng.random(uniform)))
+
+
+def parts(agent: CQL, seed: int) -> tuple:
+    scalars = [net(x, seed)["value"] for x in (agent.log_alpha, agent.log_alpha_prime)]
+    return net(agent.policy, seed), twins(agent.critic, seed), twins(agent.target, seed), *scalars
+
+
+def run(agent: CQL, batches, noises, uniforms) -> dict[str, torch.Tensor]:
+    for step, inputs in enumerate(zip(batches, noises, uniforms, strict=True), start=1):
+        update = agent.warm_start if step <= agent.cfg.bc_steps else agent.update
+        metrics = update(*inputs)
+    return metrics
+
+
+@pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
+def test_five_updates_equal_the_equations(version, tolerance):
+    agent = make(version)
+    scramble(agent.policy, agent.critic, agent.target, agent.log_alpha, agent.log_alpha_prime)
+    references = [reference_soft.CQL(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
+    batches = make_batches(5)
+    noises, uniforms = draws(agent, 5)
+    metrics = run(agent, batches, noises, uniforms)
+    for s, theirs in enumerate(references):
+        for batch, noise, uniform in zip(batches, noises, uniforms, strict=True):
+            losses = theirs.update(one_seed(batch, s), noise[s].double(), uniform[s].double())
+        assert_losses(metrics, s, losses, tolerance)
+        assert_networks(parts(agent, s), theirs.networks(), tolerance)
+
+
+def test_gap_by_hand():
+    """Two samples, each of density 1/4 (two dimensions, uniform): log(4 e^1 + 4 e^2) - Q(s, a)."""
+    agent = make({})
+    q, sampled = torch.tensor([[[3.0], [0.5]]]), torch.tensor([[[[1.0], [2.0]], [[0.0], [0.0]]]])
+    log_density = torch.full((1, 2, 1), -2 * math.log(2))
+    expected = [math.log(4 * math.e + 4 * math.e**2) - 3, math.log(8) - 0.5]
+    assert agent.gap(q, sampled, log_density).flatten().tolist() == pytest.approx(expected)
+    agent = make({"importance_sampling": False, "temperature": 0.5})
+    expected = 0.5 * math.log(math.e**2 + math.e**4 + math.e**6) - 3
+    assert agent.gap(q, sampled, log_density)[0, 0, 0].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_proposals_are_dense_uniform_actions_and_policy_samples_of_both_states():
+    """The uniform density is -|A| log 2, and the samples of s' keep the density under pi(.|s')."""
+    agent = make({})
+    scramble(agent.policy)
+    batch = make_batches(1)[0]
+    noises, uniforms = draws(agent, 1)
+    _, _, here, there = noises[0].split(agent.draws, 1)
+    actions, log_density = agent.proposals(batch, here, there, uniforms[0])
+    assert actions.shape == (SEEDS, 9, B, A)
+    assert torch.equal(actions[:, :3], 2 * uniforms[0] - 1)
+    assert log_density[:, :3].unique().tolist() == pytest.approx([-A * math.log(2)])
+    for i, states in ((3, batch.observations), (6, batch.next_observations)):
+        for k in range(3):
+            again = agent.policy.log_prob(states, actions[:, i + k])
+            torch.testing.assert_close(log_density[:, i + k], again, rtol=1e-3, atol=1e-3)
+
+
+def test_samples_of_the_next_state_are_scored_at_the_state():
+    """Moving s' moves the penalty only through the actions: where the policy ignores it, not at all."""
+    agent = make({})
+    with torch.no_grad():
+        for p in agent.policy.body.parameters():
+            p.zero_()
+    batch = make_batches(1)[0]._replace(terminated=torch.ones(SEEDS, B))
+    noises, uniforms = draws(agent, 1)
+    moved = batch._replace(next_observations=batch.next_observations + 1)
+    first = agent.critic_loss(batch, noises[0], uniforms[0])[0]
+    assert torch.equal(first, agent.critic_loss(moved, noises[0], uniforms[0])[0])
+
+
+def test_backup_holds_no_entropy_unless_asked():
+    batch = make_batches(1)[0]
+    plain, soft = make({}), make({"backup_entropy": True})
+    soft.load_state_dict(plain.state_dict())
+    noise = draws(plain, 1)[0][0][:, :1]
+    value = plain.backup(batch, noise) - soft.backup(batch, noise)
+    log_pi = plain.policy.sample(batch.next_observations, noise[:, 0])[1]
+    expected = 0.9 * (1 - batch.terminated) * log_pi  # alpha starts at 1
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_max_backup_takes_minimum_and_maximum_in_the_named_order():
+    """Two actions and two critics, (1, 4) and (3, 2): max of min is 2, min of max is 3."""
+
+    class Table(torch.nn.Module):
+        def forward(self, observations, actions):
+            return torch.tensor([[1.0, 3.0], [4.0, 2.0]])[None, :, :, None]
+
+    values = {}
+    for order in ("min_first", "per_critic"):
+        agent = make({"max_backup": order, "samples": 2, "discount": 1.0})
+        agent.target = Table()
+        one = make_batches(1)[0]
+        one = type(one)(*(x[:1, :1] for x in one))._replace(
+            rewards=torch.zeros(1, 1), terminated=torch.zeros(1, 1)
+        )
+        agent.policy.forward = lambda s: (torch.zeros(1, 1, A), torch.zeros(1, 1, A))
+        values[order] = agent.backup(one, torch.zeros(1, 2, 1, A)).item()
+    assert values == {"min_first": 2.0, "per_critic": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("version", "penalty", "slope"),
+    # gaps 2 and 4, w 5, threshold 3: alpha' is e (its log starts at 1) or 1 (at 0).
+    [
+        ("off", 30.0, 0.0),
+        ("young_geng", math.e * 5 * (6 - 6), 0.0),
+        ("official", 5 * 6 - 2 * 3, -(5 * 3 - 3)),
+    ],
+)
+def test_lagrange_scales(version, penalty, slope):
+    agent = make({"lagrange": version, "weight": 5.0, "threshold": 3.0})
+    of_critics, of_multiplier = agent.penalty(torch.tensor([[2.0, 4.0]] * SEEDS))
+    assert of_critics.tolist() == pytest.approx([penalty] * SEEDS, abs=1e-5)
+    assert of_multiplier.tolist() == pytest.approx([slope] * SEEDS, abs=1e-5)
+
+
+def test_multiplier_grows_while_the_gap_exceeds_the_threshold():
+    agent = make({"lagrange": "young_geng", "threshold": -100.0})
+    run(agent, make_batches(1), *draws(agent, 1))
+    assert (agent.log_alpha_prime.value > 1).all()
+
+
+def test_both_critics_have_the_same_depth_and_start_apart():
+    agent = CQL(Config(critic_layers=5, policy_layers=3, hidden_width=WIDTH), O, A, generators())
+    assert [tuple(layer.weight.shape[:2]) for layer in agent.critic.layers] == [(SEEDS, 2)] * 6
+    assert len(agent.policy.body.layers) == 4
+    assert not torch.equal(agent.critic.layers[0].weight[:, 0], agent.critic.layers[0].weight[:, 1])
+
+
+def test_initial_weights_are_corls():
+    """Orthogonal critics, a torch-initialised policy, small last layers, log-std out - 1."""
+    agent = CQL(Config(), 17, 6, generators())
+    hidden = agent.critic.layers[1].weight[0, 0]
+    torch.testing.assert_close(hidden @ hidden.T, 2 * torch.eye(256), atol=1e-4, rtol=0)
+    assert agent.critic.layers[-1].weight[0, 0].norm().item() == pytest.approx(1e-2, rel=1e-4)
+    hidden, last = agent.policy.body.layers[1].weight, agent.policy.body.layers[-1].weight
+    assert 0.97 / 16 < hidden.abs().max() <= 1 / 16
+    bound = 1e-2 * math.sqrt(6 / (256 + 12))
+    assert 0.9 * bound < last.abs().max() <= bound
+    _, log_std = agent.policy(torch.zeros(SEEDS, 1, 17))
+    torch.testing.assert_close(log_std, torch.full_like(log_std, -1.0), atol=0.05, rtol=0)
+
+
+def test_a_seed_alone_is_the_seed_among_others():
+    batches, settings = make_batches(3), {"hidden_width": WIDTH, "samples": 2}
+    both = CQL(Config(**settings), O, A, streams.generators([5, 9], "init"))
+    alone = CQL(Config(**settings), O, A, streams.generators([9], "init"))
+    for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
+        assert torch.equal(p[1:], q)
+    noises, uniforms = draws(both, 3)
+    run(both, batches, noises, uniforms)
+    mine = [type(b)(*(x[1:] for x in b)) for b in batches]
+    run(alone, mine, [x[1:] for x in noises], [x[1:] for x in uniforms])
+    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
+        torch.testing.assert_close(p[1:], q)
+
+
+def test_a_seeds_data_never_reaches_another():
+    batches = make_batches(2)
+    spoiled = [type(b)(*(torch.cat([x[:1], x[1:] + 1]) for x in b)) for b in batches]
+    agents = [make(VERSIONS["corl antmaze"]) for _ in range(2)]
+    for agent, data in zip(agents, (batches, spoiled), strict=True):
+        run(agent, data, *draws(agent, 2))
+    for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
+        assert torch.equal(mine[0], other[0])
+        assert not torch.equal(mine[1], other[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lagrange": "on"}, "algo.lagrange"),
+        ({"max_backup": "true"}, "algo.max_backup"),
+        ({"samples": 0}, "algo.samples"),
+        ({"backup_entropy": True, "max_backup": "per_critic"}, "algo.backup_entropy"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(CorerlError, match=message):
+        Config(**settings)

@@ -1,0 +1,156 @@
+"""EDAC and SAC-N against their transcription, and the diversity penalty by hand."""
+
+import numpy as np
+import pytest
+import reference_soft
+import torch
+from agreement import (
+    SEEDS,
+    WIDTH,
+    A,
+    B,
+    O,
+    as_tensor,
+    assert_losses,
+    assert_networks,
+    generators,
+    make_batches,
+    net,
+    one_seed,
+    scramble,
+)
+
+from corerl import streams
+from corerl.algos.edac import EDAC, Config
+from corerl.errors import CorerlError
+
+
+def make(**more) -> EDAC:
+    settings = {
+        "hidden_width": WIDTH,
+        "hidden_layers": 2,
+        "polyak": 0.1,
+        "discount": 0.9,
+        "critics": 4,
+    }
+    return EDAC(Config(**settings | more), O, A, generators())
+
+
+def draws(count: int) -> list[torch.Tensor]:
+    return list(as_tensor(np.random.default_rng(3).normal(size=(count, SEEDS, 3, B, A))))
+
+
+def parts(agent: EDAC, seed: int) -> tuple:
+    heads = range(agent.cfg.critics)
+    critics, targets = ([net(m, seed, i) for i in heads] for m in (agent.critic, agent.target))
+    return net(agent.policy, seed), critics, targets, net(agent.log_alpha, seed)["value"]
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        {"eta": 3.0},
+        {"eta": 0.0},
+        {"eta": 1.0, "order": "joint", "hidden_layers": 3},
+        {"critics": 2},
+    ],
+    ids=["edac", "sac-n", "authors' order", "two critics"],
+)
+def test_five_updates_equal_the_equations(version, tolerance):
+    agent = make(**version)
+    scramble(agent.policy, agent.critic, agent.target, agent.log_alpha)
+    references = [reference_soft.EDAC(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
+    for batch, noise in zip(make_batches(5), draws(5), strict=True):
+        metrics = agent.update(batch, noise)
+        for s, theirs in enumerate(references):
+            losses = theirs.update(one_seed(batch, s), noise[s].double())
+            assert_losses(metrics, s, losses, tolerance)
+    for s, theirs in enumerate(references):
+        assert_networks(parts(agent, s), theirs.networks(), tolerance)
+
+
+def test_diversity_by_hand():
+    """Three critics, gradients along x, along y and along x again, of any length: 2 * 1 / (3 - 1)."""
+    gradient = torch.tensor([[3.0, 0.0], [0.0, -0.1], [7.0, 0.0]])[None, :, None]
+    assert EDAC.diversity(gradient).item() == pytest.approx(1.0)
+    opposed = torch.tensor([[1.0, 0.0], [-5.0, 0.0]])[None, :, None]
+    assert EDAC.diversity(opposed).item() == pytest.approx(-2.0)
+    assert EDAC.diversity(torch.zeros(1, 2, 1, 2)).item() == 0
+
+
+def test_a_critic_without_gradient_spoils_nothing():
+    agent = make()
+    with torch.no_grad():
+        agent.critic.layers[-1].weight[:, 0] = 0
+    agent.update(make_batches(1)[0], draws(1)[0])
+    assert all(p.isfinite().all() for p in agent.critic.parameters())
+
+
+def test_the_target_is_the_minimum_over_all_critics_with_entropy():
+    """Targets that are constants 5, 3, 4, 9; alpha = 1; a terminal row has no future."""
+    agent = make(eta=0.0)
+    with torch.no_grad():
+        for p in (*agent.target.parameters(), *agent.critic.parameters()):
+            p.zero_()
+        agent.target.layers[-1].bias[:, :, 0, 0] = torch.tensor([5.0, 3.0, 4.0, 9.0])
+    batch, noise = make_batches(1)[0], draws(1)[0][:, 0]
+    log_pi = agent.policy.sample(batch.next_observations, noise)[1]
+    y = batch.rewards + 0.9 * (1 - batch.terminated) * (3.0 - log_pi)
+    loss = agent.critic_loss(batch, noise)[0]
+    torch.testing.assert_close(loss, 4 * y.square().mean(-1))
+
+
+def test_initial_weights_are_corls():
+    agent = EDAC(Config(critics=3), 17, 6, generators())
+    for layer in (*agent.policy.body.layers[:-1], *agent.critic.layers[:-1]):
+        assert (layer.bias == 0.1).all()
+    for network, bound in ((agent.policy.body, 1e-3), (agent.critic, 3e-3)):
+        last = network.layers[-1]
+        assert 0.97 * bound < last.weight.abs().max() <= bound
+        assert 0 < last.bias.abs().max() <= bound
+    assert 0.97 / 16 < agent.critic.layers[0].weight.abs().max() <= 1 / 16
+    assert agent.policy.body.layers[0].weight.abs().max().item() == pytest.approx(
+        17**-0.5, rel=0.02
+    )
+    assert agent.policy.limits == (-5.0, 2.0)
+    first = EDAC(Config(init="official"), 17, 6, generators()).critic.layers[0].weight
+    assert 0.97 * 23**-0.5 < first.abs().max() <= 23**-0.5
+
+
+def test_a_seed_alone_is_the_seed_among_others():
+    settings = {"hidden_width": WIDTH, "critics": 3}
+    both, alone = (
+        EDAC(Config(**settings), O, A, streams.generators(s, "init")) for s in ([5, 9], [9])
+    )
+    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
+        assert torch.equal(p[1:], q)
+    for batch, noise in zip(make_batches(3), draws(3), strict=True):
+        both.update(batch, noise)
+        alone.update(type(batch)(*(x[1:] for x in batch)), noise[1:])
+    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
+        torch.testing.assert_close(p[1:], q)
+
+
+def test_a_seeds_data_never_reaches_another():
+    agents = [make(), make()]
+    for batch, noise in zip(make_batches(2), draws(2), strict=True):
+        spoiled = type(batch)(*(torch.cat([x[:1], x[1:] + 1]) for x in batch))
+        for agent, data in zip(agents, (batch, spoiled), strict=True):
+            agent.update(data, noise)
+    for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
+        assert torch.equal(mine[0], other[0])
+        assert not torch.equal(mine[1], other[1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"critics": 1}, "algo.critics=1"),
+        ({"eta": -1.0}, "algo.eta"),
+        ({"order": "x"}, "algo.order"),
+    ],
+)
+def test_bad_settings_are_refused(wrong, message):
+    with pytest.raises(CorerlError, match=message):
+        Config(**wrong)
+    assert Config(critics=1, eta=0.0).critics == 1

@@ -1,0 +1,272 @@
+"""SAC against a transcription of the paper that shares no code with it, and what a run must keep."""
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from corerl import streams
+from corerl.algos import sac
+from corerl.buffers import Batch
+from corerl.config import Config, Eval
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted, Run
+from corerl.runs import load_checkpoint
+
+O, A, B = 3, 2, 16
+
+
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def agent_of(seeds, **settings):
+    cfg = sac.Config(batch_size=B, hidden_width=8, **settings)
+    return sac.SAC(cfg, O, A, streams.generators(seeds, "init"))
+
+
+def batches(seeds, count):
+    """Other data for each seed, as `(batch, noise)` pairs."""
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+
+    def stack(*shape):
+        return torch.as_tensor(np.stack([rng.normal(size=shape) for rng in rngs])).to(
+            torch.get_default_dtype()
+        )
+
+    for _ in range(count):
+        over = (stack(B) > 1).to(torch.get_default_dtype())
+        actions = torch.tanh(stack(B, A))
+        batch = Batch(stack(B, O), actions, stack(B), stack(B, O), over, actions[..., :0])
+        yield batch, stack(2, B, A)
+
+
+class Transcription:
+    """One seed of SAC written out from the paper: lists of matrices, ordinary Adam, no seed axis."""
+
+    def __init__(self, agent, seed):
+        def matrices(network, *head):
+            return [
+                (
+                    layer.weight[(seed, *head)].detach().clone(),
+                    layer.bias[(seed, *head)].detach()[0].clone(),
+                )
+                for layer in network.layers
+            ]
+
+        self.cfg = agent.cfg
+        self.pi = matrices(agent.policy.body)
+        self.q = [matrices(agent.critic, head) for head in range(2)]
+        self.q_target = [matrices(agent.critic, head) for head in range(2)]
+        self.log_alpha = agent.temperature.log_alpha[seed].detach().clone()
+        for tensor in self.flat(self.pi) + self.flat(*self.q) + [self.log_alpha]:
+            tensor.requires_grad_(True)
+        cfg = self.cfg
+        self.pi_adam = torch.optim.Adam(self.flat(self.pi), cfg.actor_lr)
+        self.q_adam = torch.optim.Adam(self.flat(*self.q), cfg.critic_lr)
+        self.alpha_adam = torch.optim.Adam([self.log_alpha], cfg.temperature_lr)
+
+    @staticmethod
+    def flat(*networks):
+        return [tensor for network in networks for layer in network for tensor in layer]
+
+    @staticmethod
+    def forward(network, x):
+        for weight, bias in network[:-1]:
+            x = torch.relu(x @ weight + bias)
+        return x @ network[-1][0] + network[-1][1]
+
+    def draw(self, s, noise):
+        out = self.forward(self.pi, s)
+        mean, std = out[:, :A], torch.exp(out[:, A:].clamp(-20, 2))
+        u = mean + std * noise
+        density = torch.distributions.Normal(mean, std).log_prob(u)
+        return torch.tanh(u), (density - torch.log(1 - torch.tanh(u) ** 2)).sum(1)
+
+    def value(self, network, s, a):
+        return self.forward(network, torch.cat([s, a], 1))[:, 0]
+
+    def update(self, s, a, r, s2, d, noise):
+        alpha = float(self.log_alpha.detach().exp())
+        with torch.no_grad():
+            a2, logp2 = self.draw(s2, noise[0])
+            q2 = torch.minimum(*[self.value(q, s2, a2) for q in self.q_target])
+            y = r + 0.99 * (1 - d) * (q2 - alpha * logp2)
+        loss = sum(torch.nn.functional.mse_loss(self.value(q, s, a), y) for q in self.q)
+        self.q_adam.zero_grad()
+        loss.backward()
+        self.q_adam.step()
+        for mine, target in zip(self.flat(*self.q), self.flat(*self.q_target), strict=True):
+            target.copy_((0.995 * target + 0.005 * mine).detach())
+
+        pi, logp = self.draw(s, noise[1])
+        values = [self.value(q, s, pi) for q in self.q]
+        q = torch.minimum(*values) if self.cfg.actor_q == "min" else sum(values) / 2
+        self.pi_adam.zero_grad()
+        (alpha * logp - q).mean().backward()
+        self.pi_adam.step()
+        self.alpha_adam.zero_grad()
+        (-self.log_alpha.exp() * (logp.detach() - A).mean()).backward()
+        self.alpha_adam.step()
+
+    def parameters(self):
+        return [
+            *self.flat(self.pi),
+            *self.flat(*self.q),
+            *self.flat(*self.q_target),
+            self.log_alpha,
+        ]
+
+
+@pytest.mark.parametrize(("mode", "actor_q"), [("off", "min"), ("off", "mean"), ("compile", "min")])
+def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
+    seeds = [0, 7]
+    cfg = sac.Config(batch_size=B, hidden_width=8, actor_q=actor_q, initial_temperature=0.3)
+    agent = sac.SAC(cfg, O, A, streams.generators(seeds, "init"), mode=mode)
+    references = [Transcription(agent, i) for i in range(2)]
+    for batch, noise in batches(seeds, 5):
+        agent.update([batch], [noise])
+        for i, reference in enumerate(references):
+            reference.update(*[field[i] for field in batch[:5]], noise[i])
+    for i, reference in enumerate(references):
+        mine = Transcription(agent, i)
+        mine.q_target = [
+            [(layer.weight[i, head], layer.bias[i, head][0]) for layer in agent.target.layers]
+            for head in range(2)
+        ]
+        for ours, theirs in zip(mine.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
+
+
+def test_the_density_is_that_of_the_squashed_gaussian():
+    agent = agent_of([0])
+    observations = torch.randn(1, 50, O)
+    mean, log_std = agent.policy(observations)
+    noise = torch.randn(1, 50, A)
+    actions, log_prob = agent.policy.sample(observations, noise)
+    squashed = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(mean.double(), log_std.double().exp()),
+        torch.distributions.TanhTransform(cache_size=1),
+    )
+    expected = squashed.log_prob(actions.double()).sum(-1)
+    torch.testing.assert_close(log_prob.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_saturated_actions_keep_a_finite_density():
+    agent = agent_of([0])
+    _, log_prob = agent.policy.sample(torch.zeros(1, 1, O), torch.full((1, 1, A), 60.0))
+    assert torch.isfinite(log_prob).all()
+
+
+def test_utd_updates_the_critic_each_time_and_the_policy_last():
+    agent = agent_of([0], utd=4, actor_every=4)
+    drawn = list(batches([0], 4))
+    agent.update([batch for batch, _ in drawn], [noise for _, noise in drawn])
+    assert agent.critic_optimizer.state_dict()["count"] == 4
+    assert agent.policy_optimizer.state_dict()["count"] == 1
+    assert agent.temperature_optimizer.state_dict()["count"] == 1
+
+
+def test_a_seed_learns_the_same_alone_as_in_company():
+    together, alone = agent_of([3, 5]), agent_of([5])
+    for batch, noise in batches([3, 5], 5):
+        together.update([batch], [noise])
+        alone.update([Batch(*[field[1:] for field in batch])], [noise[1:]])
+    for both, one in zip(together.policy.parameters(), alone.policy.parameters(), strict=True):
+        torch.testing.assert_close(both[1:], one, rtol=1e-4, atol=1e-6)
+
+
+def test_the_temperature_rises_where_entropy_is_short_and_can_be_held():
+    for learn, sign in ((True, 1), (False, 0)):
+        agent = agent_of([0], target_entropy=50.0, learn_temperature=learn)
+        for batch, noise in batches([0], 3):
+            agent.update([batch], [noise])
+        assert math.copysign(1, float(agent.temperature()) - 1) * sign == sign
+        assert (float(agent.temperature()) != 1) == learn
+
+
+def settings(tmp_path, **changes):
+    values = {"steps": 60, "save_every": 20, "log_every": 10, "task": "gym/Hopper-v4"} | changes
+    return Config(
+        algo=sac.Config(batch_size=8, hidden_width=8, random_steps=10, capacity=40),
+        eval=Eval(every=30, episodes=1),
+        root=str(tmp_path),
+        compile="off",
+        device="cpu",
+        **values,
+    )
+
+
+def train(cfg, seeds=(0, 1), stop_at=None):
+    run = Run(cfg, list(seeds), lambda *_: None)
+    if stop_at is not None:
+        save = run.save
+        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        sac.train(cfg.algo, run)
+    return run.directory
+
+
+@pytest.mark.parametrize("task", ["gym/Hopper-v4", "gym/Pendulum-v1"])
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, task):
+    whole = train(settings(tmp_path / "whole", task=task))
+    broken = settings(tmp_path / "broken", task=task)
+    train(broken, stop_at=37)
+    directory = train(broken)
+    for name in ("scores.csv", "metrics.jsonl"):
+        assert (directory / name).read_text() == (whole / name).read_text()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
+    assert one["replay"]["added"] == 60
+    assert flatten(one) == flatten(two)
+
+
+def flatten(value):
+    if isinstance(value, dict):
+        return {key: flatten(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [flatten(part) for part in value]
+    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+
+
+def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
+    together = load_checkpoint(train(settings(tmp_path / "a")) / "checkpoint.safetensors")
+    alone = load_checkpoint(train(settings(tmp_path / "b"), seeds=[1]) / "checkpoint.safetensors")
+    # Rows 20 to 29 are ten to twenty updates after the random steps; later, contacts amplify rounding.
+    mine, other = (state["state"]["replay"]["rows"][-1, 20:30] for state in (together, alone))
+    torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def test_images_and_discrete_actions_are_refused(tmp_path):
+    with pytest.raises(CorerlError, match="needs vectors of numbers"):
+        train(settings(tmp_path, task="gym/CartPole-v1"), seeds=[0])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"utd": 3, "actor_every": 2}, {"random_steps": 0}, {"actor_q": "max"}]
+)
+def test_settings_out_of_range(bad):
+    with pytest.raises(CorerlError, match=r"algo\."):
+        sac.Config(**bad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "steps", "enough"),
+    [("gym/InvertedPendulum-v4", 8000, 900), ("gym/Pendulum-v1", 6000, -250)],
+)
+def test_it_learns_to_balance_and_to_swing_up(tmp_path, task, steps, enough):
+    rates = {"actor_lr": 1e-3, "critic_lr": 1e-3, "temperature_lr": 1e-3}
+    cfg = Config(
+        algo=sac.Config(batch_size=128, random_steps=1000, **rates),
+        task=task,
+        steps=steps,
+        eval=Eval(every=steps, episodes=10),
+        root=str(tmp_path),
+    )
+    last = (train(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
+    assert float(last.split(",")[5]) > enough

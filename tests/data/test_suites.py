@@ -1,0 +1,331 @@
+"""`corerl data make corerl/mujoco`: small, whole, resumed, refused, and read by minari itself."""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+from types import SimpleNamespace
+from typing import ClassVar
+
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from corerl import tasks
+from corerl.algos import sac
+from corerl.config import Eval
+from corerl.data import cli, d4rl, embedded, suites
+from corerl.envs import collecting, mujoco_suite, pointmaze_suite
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+HOPPER = "mujoco/hopper-{}-regenerated"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path / "corerl"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    """A SAC run of seconds, whose first evaluation after its random steps counts as medium."""
+    real = mujoco_suite.settings
+
+    def settings(environment, seed, steps):
+        algo = sac.Config(batch_size=8, hidden_width=8, random_steps=50)
+        cfg = dataclasses.replace(real(environment, seed, steps), algo=algo, log_every=50)
+        return dataclasses.replace(cfg, eval=Eval(every=150, episodes=1), save_every=100)
+
+    monkeypatch.setattr(mujoco_suite, "settings", settings)
+    monkeypatch.setattr(mujoco_suite, "MEDIUM", -1000.0)
+    monkeypatch.setattr(mujoco_suite, "AT_ONCE", 3)
+
+
+@pytest.fixture
+def data(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "300")
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+
+    def run(*words, status=0):
+        assert cli.run(parser.parse_args(words)) == status
+        return capsys.readouterr().out
+
+    return run
+
+
+def load(quality):
+    return tasks.resolve(f"corerl/{HOPPER.format(quality)}").load()
+
+
+def test_the_suite_of_one_robot(data, folder):
+    shown = data("make", "corerl/mujoco/hopper", "--size", "250", "--steps", "400", "--seed", "3")
+    assert shown.count("made: corerl/mujoco/hopper") == 5
+    sets = {quality: load(quality) for quality in suites.QUALITIES}
+    sizes = {quality: len(dataset) for quality, dataset in sets.items()}
+    assert sizes == {
+        "random": 250,
+        "medium-replay": 150,
+        "medium": 250,
+        "medium-expert": 500,
+        "expert": 250,
+    }
+    for quality, dataset in sets.items():
+        assert "regenerated" in dataset.id
+        assert dataset.has_next.all()
+        inside = np.ones(len(dataset), bool)
+        inside[dataset.episode_ends - 1] = False
+        rows = np.flatnonzero(inside)
+        assert (dataset.next_observations[rows] == dataset.observations[rows + 1]).all()
+        theirs = minari.load_dataset(f"corerl/{HOPPER.format(quality)}-v0")
+        assert theirs.total_steps == len(dataset)
+        assert theirs.storage.metadata["ref_max_score"] == d4rl.reference("hopper-medium-v2")[1]
+    both = sets["medium-expert"]
+    assert (both.observations[:250] == sets["medium"].observations).all()
+    assert (both.observations[250:] == sets["expert"].observations).all()
+    assert (
+        data(
+            "make", "corerl/mujoco/hopper", "--size", "250", "--steps", "400", "--seed", "3"
+        ).count("was here already")
+        == 5
+    )
+
+
+def test_recorded_steps_replay_in_the_task_s_environment(data):
+    data("make", "corerl/mujoco/hopper-random", "--size", "60")
+    dataset = load("random")
+    env = tasks.resolve(f"corerl/{HOPPER.format('random')}").make_env()
+    env.reset(seed=0)
+    data_ = env.unwrapped.data
+    for i in np.flatnonzero(~dataset.terminated)[:40]:
+        state = dataset.observations[i].astype(np.float64)
+        env.unwrapped.set_state(np.concatenate([[0.0], state[:5]]), state[5:])
+        data_.qacc_warmstart[:] = 0
+        observation, reward, *_ = env.step(dataset.actions[i])
+        np.testing.assert_allclose(observation, dataset.next_observations[i], atol=2e-3)
+        assert reward == pytest.approx(dataset.rewards[i], abs=2e-3)
+
+
+def test_a_kill_costs_one_chunk_and_changes_no_number(data, monkeypatch, folder):
+    words = ("make", "corerl/mujoco/hopper-random", "--size", "300")
+    data(*words)
+    whole, sha = load("random"), suites.facts(HOPPER.format("random"))["sha256"]
+    for file in sorted((folder / "minari").rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+
+    played = []
+
+    def dies_on_the_second(envs, act, seed, purpose):
+        played.append(purpose)
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        return play(envs, act, seed, purpose)
+
+    play = collecting.play
+    monkeypatch.setattr(collecting, "play", dies_on_the_second)
+    assert "goes on from here" in data(*words, status=130)
+    assert suites.find(HOPPER.format("random")) is None
+    with pytest.raises(
+        CorerlError, match=r"half made with other settings \(seed 0 there, 1 here\)"
+    ):
+        data(*words, "--seed", "1")
+    data(*words)
+    assert played[1] == played[2]
+    assert suites.facts(HOPPER.format("random"))["sha256"] == sha
+    assert (load("random").observations == whole.observations).all()
+
+
+def test_a_kill_while_the_minari_file_is_written(data, monkeypatch):
+    words = ("make", "corerl/mujoco/hopper-random", "--size", "100")
+
+    def half(*args, **kwargs):
+        create(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    create = minari.create_dataset_from_buffers
+    monkeypatch.setattr(minari, "create_dataset_from_buffers", half)
+    assert "goes on from here" in data(*words, status=130)
+    with pytest.raises(CorerlError, match="has not been made on this machine: corerl data make"):
+        load("random")
+    monkeypatch.setattr(minari, "create_dataset_from_buffers", create)
+    data(*words)
+    assert len(load("random")) == 100
+
+
+def test_other_contents_under_the_same_id_are_refused(data):
+    data("make", "corerl/mujoco/hopper-random", "--size", "100")
+    with pytest.raises(
+        CorerlError, match=r"exists with other contents \(seed 0 there, 1 here, size 100 there, 90"
+    ):
+        data("make", "corerl/mujoco/hopper-random", "--size", "90", "--seed", "1")
+
+
+def test_someone_else_s_dataset_under_our_id_is_refused(data):
+    data("make", "corerl/mujoco/hopper-random", "--size", "100")
+    path = suites.folder(HOPPER.format("random")) / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["corerl_recipe"]
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(CorerlError, match="exists with other contents"):
+        data("make", "corerl/mujoco/hopper-random", "--size", "100")
+
+
+def test_a_stop_during_training_is_saved_and_goes_on(data, monkeypatch):
+    words = ("make", "corerl/mujoco/hopper-medium-replay", "--steps", "400")
+    data(*words)
+    whole = load("medium-replay")
+    for root in (suites.minari.root(), suites.minari.root().parent / "corerl"):
+        for file in sorted(root.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+
+    tick = mujoco_suite.UntilMedium._tick
+
+    def stop_at_120(self, step):
+        self._stop = self._stop or step == 120
+        tick(self, step)
+
+    monkeypatch.setattr(mujoco_suite.UntilMedium, "_tick", stop_at_120)
+    assert "goes on from here" in data(*words, status=130)
+    monkeypatch.setattr(mujoco_suite.UntilMedium, "_tick", tick)
+    data(*words)
+    again = load("medium-replay")
+    assert again.observations.tobytes() == whole.observations.tobytes()
+    assert again.actions.tobytes() == whole.actions.tobytes()
+
+
+def test_a_run_that_never_reaches_medium_says_so(monkeypatch, data):
+    monkeypatch.setattr(mujoco_suite, "MEDIUM", 1000.0)
+    with pytest.raises(CorerlError, match=r"did not score 1000\.0 within 200 steps"):
+        data("make", "corerl/mujoco/hopper-medium", "--steps", "200")
+
+
+def test_names_and_scales():
+    task = tasks.resolve("corerl/mujoco/walker2d-expert-regenerated")
+    assert task.reference == tasks.resolve("d4rl/walker2d-expert-v2").reference
+    assert task.make_env().spec.id == "Walker2d-v4"
+    with pytest.raises(CorerlError, match=r"Did you mean corerl/mujoco/hopper-medium-regenerated"):
+        tasks.resolve("corerl/mujoco/hopper-medium")
+
+
+def test_episodes_are_cut_where_rows_say():
+    steps = np.arange(7, dtype=np.float32)[:, None]
+    terminated, truncated = np.zeros(7, bool), np.zeros(7, bool)
+    terminated[1] = truncated[4] = True
+    episodes = collecting.cut_episodes(steps, steps, steps[:, 0], steps + 10, terminated, truncated)
+    assert [len(e.rewards) for e in episodes] == [2, 3, 2]
+    assert [e.terminated for e in episodes] == [True, False, False]
+    assert [e.observations[-1, 0] for e in episodes] == [11, 14, 16]
+
+
+def test_interrupted_is_not_swallowed(monkeypatch):
+    def stopped(cfg, run):
+        raise Interrupted
+
+    monkeypatch.setattr(sac, "train", stopped)
+    with pytest.raises(Interrupted):
+        mujoco_suite.make([HOPPER.format("medium")], 0, 10, 300)
+
+
+def test_the_packaged_set():
+    name = "halfcheetah-replay-regenerated"
+    path = embedded.find(name)
+    assert path.stat().st_size < 5e6
+    task = tasks.resolve(f"corerl/{name}")
+    dataset = task.load()
+    assert task.make_env().spec.id == "HalfCheetah-v4"
+    assert len(dataset) == 60_000
+    scores = task.normalize(dataset.episode_returns())
+    assert scores.min() < 0 < 33 < scores.max()
+    assert abs(dataset.actions).max() <= 1
+    env = task.make_env().unwrapped
+    env.reset(seed=0)
+    for i in np.random.default_rng(0).choice(np.flatnonzero(~dataset.truncated), 200):
+        # HalfCheetah's position is not observed, and nothing depends on it.
+        state = dataset.observations[i].astype(np.float64)
+        env.set_state(np.concatenate([[0.0], state[:8]]), state[8:])
+        env.data.qacc_warmstart[:] = 0
+        observation, reward, *_ = env.step(dataset.actions[i])
+        np.testing.assert_allclose(observation, dataset.next_observations[i], rtol=1e-2, atol=1e-2)
+        assert reward == pytest.approx(dataset.rewards[i], abs=1e-2)
+
+
+class Maze:
+    """The part of gymnasium-robotics' maze that the controller asks."""
+
+    maze_map: ClassVar = [
+        [1, 1, 1, 1, 1],
+        [1, 0, 0, 0, 1],
+        [1, 1, 1, 0, 1],
+        [1, 0, 0, 0, 1],
+        [1, 1, 1, 1, 1],
+    ]
+
+    def cell_xy_to_rowcol(self, xy):
+        return np.array([int(2.5 - xy[1]), int(xy[0] + 2.5)])
+
+    def cell_rowcol_to_xy(self, cell):
+        return np.array([cell[1] - 2.0, 2.0 - cell[0]])
+
+
+def test_the_shortest_way():
+    walls = np.array(Maze.maze_map) == 1
+    way = pointmaze_suite.shortest_way(walls, (1, 1), (3, 1))
+    assert way == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 3), (3, 2), (3, 1)]
+    assert pointmaze_suite.shortest_way(walls, (1, 1), (1, 1)) == [(1, 1)]
+
+
+def test_the_controller_drives_round_the_wall_and_takes_new_goals():
+    maze = Maze()
+    env = SimpleNamespace(unwrapped=SimpleNamespace(maze=maze))
+    control, rng = pointmaze_suite.Controller([env], noise=0.1), np.random.default_rng(0)
+    position, velocity = np.array([-1.0, 1.0]), np.zeros(2)
+    for goal in (np.array([-1.1, -1.0]), np.array([0.1, 1.1])):
+        for _ in range(400):
+            row = np.concatenate([position, goal, position, velocity])[None]
+            velocity = 0.6 * velocity + 0.2 * control(row, rng, 2)[0]  # as viscous as the real one
+            position = position + 0.1 * velocity
+            assert (
+                maze.maze_map[maze.cell_xy_to_rowcol(position)[0]][
+                    maze.cell_xy_to_rowcol(position)[1]
+                ]
+                == 0
+            )
+            if np.linalg.norm(position - goal) < 0.3:
+                break
+        else:
+            pytest.fail(f"{goal} was not reached")
+
+
+def test_goal_observations_are_stored_as_the_environment_gives_them():
+    box = spaces.Box(-9, 9, (2,))
+    space = spaces.Dict(
+        {"observation": spaces.Box(-9, 9, (3,)), "achieved_goal": box, "desired_goal": box}
+    )
+    parts = {key: part.sample() for key, part in space.items()}
+    stored = collecting._in_space(space, spaces.flatten(space, parts)[None])
+    assert {key: value[0].tolist() for key, value in stored.items()} == {
+        key: value.tolist() for key, value in parts.items()
+    }
+
+
+def test_pointmaze(data):
+    if importlib.util.find_spec("gymnasium_robotics") is None:
+        with pytest.raises(CorerlError, match=r"corerl\[robotics\]"):
+            data("make", "corerl/pointmaze/umaze")
+        pytest.skip("no gymnasium-robotics")
+    data("make", "corerl/pointmaze/umaze", "--size", "3000")
+    task = tasks.resolve("corerl/pointmaze/umaze")
+    dataset = task.load()
+    assert task.make_env().observation_space.shape == dataset.observations.shape[1:] == (8,)
+    assert dataset.rewards.mean() > 0.005
+
+
+def test_a_packaged_set_is_not_made():
+    with pytest.raises(CorerlError, match="comes with the package"):
+        embedded.make("halfcheetah-replay-regenerated")

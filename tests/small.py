@@ -1,0 +1,150 @@
+"""Jobs so small that they take well under a second, and what tests read from their directories."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from corerl.config import Config, Eval
+from corerl.data.dataset import Dataset
+from corerl.launch import launch
+from corerl.loop import Run
+from corerl.runs import load_checkpoint
+
+torch.set_num_threads(1)
+
+OFFLINE = ("bc", "td3_bc", "iql", "rebrac")
+FIXED = ["algo.hidden_width=16", "algo.batch_size=16", "compile=off", "eval.episodes=2"]
+"""The settings of `config` as they are spelled on the command line."""
+
+
+def config(root: Path, algo: str = "iql", *, own: dict | None = None, **settings) -> Config:
+    """A job of 40 updates of one seed; `own` are settings of the algorithm."""
+    module = importlib.import_module(f"corerl.algos.{algo}")
+    defaults = {
+        "task": "corerl/pendulum",
+        "seeds": 1,
+        "steps": 40,
+        "eval": Eval(every=20, episodes=2),
+        "log_every": 10,
+        "save_every": 10,
+        "device": "cpu",
+        "compile": "off",
+        "processes": 1,
+    }
+    cfg = module.Config(**({"hidden_width": 16, "batch_size": 16} | (own or {})))
+    return Config(algo=cfg, root=str(root), **(defaults | settings))
+
+
+def train(cfg: Config) -> Path:
+    """Runs the job; the folder of all its seeds."""
+    launch(cfg)
+    (cell,) = Path(cfg.root).glob(f"{cfg.task}/*/")
+    return cell
+
+
+def group(cell: Path, name: str = "seeds-0") -> dict:
+    """What a finished group of seeds wrote, less times and file stamps."""
+    folder = cell / name
+    return {
+        "scores": (folder / "scores.csv").read_text(),
+        "metrics": (folder / "metrics.jsonl").read_text(),
+        "state": json.loads((folder / "status.json").read_text())["state"],
+        "checkpoint": flatten(load_checkpoint(folder / "checkpoint.safetensors")),
+    }
+
+
+def flatten(state, prefix: str = "") -> dict:
+    """Nested state as one dict; tensors as (shape, bytes), so that == is equality bit for bit."""
+    if isinstance(state, torch.Tensor):
+        return {prefix: (tuple(state.shape), state.contiguous().numpy().tobytes())}
+    if isinstance(state, dict):
+        items = state.items()
+    elif isinstance(state, list | tuple):
+        items = enumerate(state)
+    else:
+        return {prefix: state}
+    return {k: v for name, part in items for k, v in flatten(part, f"{prefix}/{name}").items()}
+
+
+def random_dataset(size: int = 300, seed: int = 0) -> Dataset:
+    """Gaussian transitions of 3 observations and 2 actions in episodes of 20; some terminate."""
+    rng = np.random.default_rng(seed)
+    ends = np.arange(1, size + 1) % 20 == 0
+    terminated = ends & (rng.random(size) < 0.5)
+    observations = rng.standard_normal((size, 3), dtype=np.float32)
+    return Dataset.from_steps(
+        id="test/random",
+        observations=observations,
+        actions=np.tanh(rng.standard_normal((size, 2), dtype=np.float32)),
+        rewards=rng.standard_normal(size, dtype=np.float32),
+        next_observations=np.roll(observations, -1, 0),
+        terminated=terminated,
+        truncated=ends & ~terminated,
+    )
+
+
+class Probe(Run):
+    """Drives an algorithm's own `train` for some updates of given data and keeps what it shows.
+
+    Attributes:
+        parts: what the algorithm registers (agent, buffer, noise). initial: their state at the start.
+        batches: every batch that the buffer gave. metrics: every update's.
+    """
+
+    def __init__(self, algo: str, seeds, *, updates: int = 8, mode: str = "off", device="cpu"):
+        self.cfg = config(Path("unused"), algo, steps=1000)
+        self.seeds, self.mode, self.device = list(seeds), mode, torch.device(device)
+        self.updates, self.batches, self.metrics = updates, [], []
+        importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
+
+    def dataset(self) -> Dataset:
+        return random_dataset()
+
+    def steps(self, *, stride: int = 1, **parts) -> Iterator[int]:
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        self.initial = flatten(self.state())
+        sample = self.parts["buffer"].sample
+
+        def recorded():
+            self.batches.append(self.alter(sample()))
+            return self.batches[-1]
+
+        self.parts["buffer"].sample = recorded
+        yield from range(stride, self.updates + 1, stride)
+
+    def alter(self, batch):
+        """For subclasses: another batch in place of the buffer's."""
+        return batch
+
+    def log(self, step: int, metrics: dict) -> None:
+        self.metrics.append({name: value.clone() for name, value in metrics.items()})
+
+    def evaluate(self, step, act, also=None) -> None:
+        self.act = act
+
+    def save(self, step: int) -> None:
+        """Nothing is written."""
+
+    def state(self) -> dict:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+
+def parameters(agent) -> dict[str, torch.Tensor]:
+    """Every float tensor of the agent that has the seed axis in front: weights, targets, moments."""
+    found = {}
+
+    def walk(state, name: str) -> None:
+        if isinstance(state, torch.Tensor):
+            if state.ndim > 1:
+                found[name] = state
+        elif isinstance(state, dict | list | tuple):
+            items = state.items() if isinstance(state, dict) else enumerate(state)
+            for key, part in items:
+                walk(part, f"{name}/{key}")
+
+    walk(agent.state_dict(), "")
+    return found

@@ -1,0 +1,87 @@
+"""The command line as a user types it: real processes, exit status, and what reaches the terminal."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import corerl
+from corerl import algos, cli
+
+IQL = Path(algos.__path__[0]) / "iql.py"
+
+
+def run(*command, cwd: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, *map(str, command)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=250
+    )
+
+
+def test_the_file_of_an_algorithm_is_a_program(tmp_path):
+    ended = run(IQL, "--help", cwd=tmp_path)
+    assert ended.returncode == 0 and not ended.stderr
+    assert "algo.expectile=0.7" in ended.stdout and "steps=1000000" in ended.stdout
+
+
+def test_bad_input_is_one_sentence_and_status_2(tmp_path):
+    ended = run(IQL, "task=corerl/pendulm", cwd=tmp_path)
+    assert ended.returncode == 2 and not ended.stdout
+    assert ended.stderr.startswith(
+        "corerl: Unknown task corerl/pendulm. Did you mean corerl/pendulum"
+    )
+    assert ended.stderr.count("\n") == 1 and "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_of_an_algorithm_is_the_same_program(tmp_path):
+    ended = run("-m", "corerl.algos.bc", "steps=ten", "task=corerl/pendulum", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == "corerl: steps=ten is not a whole number, such as 1000.\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_usage_names_every_command(capsys, arguments):
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert all(f"corerl {command}" in text for command in ("train", *cli.COMMANDS))
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"corerl {corerl.__version__}\n"
+
+
+def test_an_unknown_command_is_one_sentence(capsys):
+    assert cli.main(["trane", "algo=iql"]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error == "corerl: corerl has no command 'trane'. Did you mean train? See corerl --help.\n"
+    )
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(capsys, command):
+    module = importlib.import_module(cli.COMMANDS[command])
+    assert callable(module.run)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: corerl {command}" in capsys.readouterr().out
+
+
+def test_the_algorithms_are_the_files_of_algos():
+    files = {path.stem for path in IQL.parent.glob("*.py")} - {"__init__"}
+    assert set(cli.algorithms()) == files >= {"bc", "iql", "rebrac", "td3_bc"}
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch):
+    def stopped(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("corerl.bench.run", stopped)
+    assert cli.main(["bench"]) == 130
