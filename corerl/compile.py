@@ -83,7 +83,9 @@ class _Fallback:
         except torch._dynamo.exc.TorchDynamoException as error:
             if not _Fallback.said:
                 reason = str(error).strip().splitlines()[0]
-                print(f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr)
+                print(
+                    f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
+                )
             _Fallback.said = True
             self._function = self._eager
             result = self._function(*inputs)

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.resources import files
 
+import gymnasium
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -201,7 +202,8 @@ def fits(row: dict, algo: str) -> bool:
 
 @pytest.mark.parametrize(("name", "pattern", "row"), ROWS)
 def test_every_row_names_known_tasks_and_settings(name, pattern, row):
-    assert any(fnmatchcase(task, pattern) for task in tasks.known_tasks()), "matches no task"
+    known = [*tasks.known_tasks(), *(f"gym/{id}" for id in gymnasium.registry)]
+    assert any(fnmatchcase(task, pattern) for task in known), "matches no task"
     candidates = [name] if name in algorithms() else algorithms()  # others are tables of a variant
     assert any(fits(row, algo) for algo in candidates)
 
