@@ -193,7 +193,8 @@ def run(args: argparse.Namespace) -> int:
     if args.serve:
         _serve(args, overrides)
         return 0
-    table = Table(title=_machine(args), title_justify="left")
+    print(_machine(args))
+    table = Table()
     for column in ("algorithm", "compile", "seeds", "processes", "total updates/s", "min", "max"):
         table.add_column(column, justify="left" if column in ("algorithm", "compile") else "right")
     for name in args.algo:

@@ -21,7 +21,8 @@ def set_up(threads: int | None = None) -> None:
 def _keep_freed_memory() -> None:
     """Lets malloc reuse large buffers instead of returning them to the system after every update.
 
-    Activations of tens of MB are otherwise mapped and zeroed anew each time, about a seventh of an update of CQL.
+    Activations of tens of MB are otherwise mapped and zeroed anew each time, about a seventh of an
+    update of CQL.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:

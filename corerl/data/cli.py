@@ -8,7 +8,7 @@ import importlib
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from corerl import tasks
 from corerl.config import require
@@ -106,7 +106,9 @@ def _bring(task: tasks.Task):
 
 
 def _list(console: Console, wanted: str) -> None:
-    table = Table("task", "on this machine", "score 0", "score 100", box=box.SIMPLE)
+    table = Table(
+        Column("task", overflow="fold"), "on this machine", "score 0", "score 100", box=box.SIMPLE
+    )
     for id in tasks.known_tasks():
         if wanted in id:
             task = tasks.resolve(id)
