@@ -217,14 +217,14 @@ def one_by_one(tmp_path_factory) -> dict[int, dict]:
     return {seed: group(cell, f"seeds-{seed}") for seed in (0, 3, 7)}
 
 
-LONG = {"steps": 1000, "save_every": 50, "log_every": 100, "eval": Eval(every=1000, episodes=2)}
+LONG = {"steps": 600, "save_every": 30, "log_every": 100, "eval": Eval(every=1000, episodes=2)}
 ARGUMENTS = [
     *FIXED,
     "task=corerl/pendulum",
     "seeds=[0,3,7]",
     "processes=2",
-    "steps=1000",
-    "save_every=50",
+    "steps=600",
+    "save_every=30",
     "log_every=100",
     "eval.every=1000",
 ]
