@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, nearest
 from corerl.loop import Run, pick_device
 from corerl.machine import set_up
+from corerl.record import Record
 from corerl.tasks import resolve
 
 OBSERVATIONS, ACTIONS = 17, 6
@@ -43,7 +45,8 @@ class Stopwatch(Run):
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
         self.task = resolve("gym/HalfCheetah-v4")
         self._size, self._windows, self._report = size, windows, report
-        self._sums, self._count, self._previous = {}, 0, 0
+        self.record = Record(cfg, seeds, self.task, Path(), lambda *_: None)
+        self._previous = 0
 
     def dataset(self) -> Dataset:
         return synthetic(self._size)

@@ -11,18 +11,13 @@ A training function reads
 and each of the three calls does its work only when its turn has come.
 """
 
-import csv
-import io
-import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,12 +27,8 @@ from corerl.data import download
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.evaluate import Evaluator
-from corerl.mirror import Mirror
+from corerl.record import Record
 from corerl.tasks import READERS, Task, resolve
-
-SCORE_COLUMNS = (
-    "task,algorithm,config,seed,step,return,score,episodes,length,return_std"  # one row per seed
-)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,27 +41,25 @@ class Run:
     Attributes:
         cfg: the run's settings. seeds: the S seeds. task: data and environment.
         device: where everything is computed. mode: `off`, `compile` or `graph`.
+        record: what is written to `directory`.
     """
 
     def __init__(self, cfg: Config, seeds: Sequence[int], show: Callable[[str, dict], None]):
-        self.cfg, self.seeds, self._show = cfg, list(seeds), show
+        self.cfg, self.seeds = cfg, list(seeds)
         self.task: Task = resolve(cfg.task)
         self.device = pick_device(cfg.device)
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
         self.directory = runs.cell_directory(cfg) / runs.group_name(seeds)
-        self.label = cfg.label or cfg.algo.label
-        self._hash = runs.config_hash(cfg)
+        self.record = Record(cfg, seeds, self.task, self.directory, show)
         self._evaluator: Evaluator | None = None
-        self._mirror = Mirror(cfg, self.seeds, self.directory)
         self._state: dict[str, Any] = {}
-        self._sums: dict[str, Tensor] = {}
-        self._count = 0
-        self._diverged: dict[int, int] = {}
-        self._status: dict[str, Any] = {}
-        self._clock = (0, 0.0, 0.0)
-        self._published = 0.0
         self._previous = 0
         self._stop = False
+
+    @property
+    def name(self) -> str:
+        """`IQL d4rl/hopper-medium-v2 seeds-0-4`, for people."""
+        return self.record.name
 
     # What an algorithm asks for.
 
@@ -104,20 +93,19 @@ class Run:
         with _stop_signals(self):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
-                self._tick(step)
+                self._previous = step
+                self.record.tick(step)
                 if self._stop:
                     self._write_checkpoint(step)
                     raise Interrupted
-        self._finish()
+        self.record.publish(self.cfg.steps, "done")
+        self.close()
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Averages metrics `{name: (S,)}` on the device and writes them every `log_every` updates."""
-        if not self._sums:
-            self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
-        torch._foreach_add_(list(self._sums.values()), list(metrics.values()))
-        self._count += 1
+        self.record.add(metrics)
         if self._crosses(step, self.cfg.log_every):
-            self._write_metrics(step)
+            self.record.write_metrics(step)
 
     def evaluate(
         self,
@@ -131,14 +119,14 @@ class Run:
         """
         if self._evaluator is None or not self._crosses(step, self.cfg.eval.every):
             return
-        self._find_divergence(step)
+        self.record.find_divergence(step)
         started = time.monotonic()
-        returns, lengths = self._evaluator(act)
+        episodes = self._evaluator(act)
         others = {name: self._evaluator(other).returns for name, other in (also or {}).items()}
-        self._pause_clock(time.monotonic() - started)
-        self._write_scores(step, returns, lengths)
+        self.record.pause_clock(time.monotonic() - started)
+        self.record.write_scores(step, episodes)
         if others:
-            self._write_others(step, others)
+            self.record.write_others(step, others)
 
     def save(self, step: int) -> None:
         """Writes a checkpoint every `save_every` updates and at the end."""
@@ -153,19 +141,13 @@ class Run:
             self._evaluator = Evaluator(
                 self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
             )
-        done = 0
         checkpoint = self.directory / "checkpoint.safetensors"
         if checkpoint.exists():
-            done = self._restore(runs.load_checkpoint(checkpoint), checkpoint)
+            self._previous = self._restore(runs.load_checkpoint(checkpoint), checkpoint)
         else:
-            runs.write_json(self.directory / "env.json", runs.environment())
-            for name in ("metrics.jsonl", "scores.csv"):
-                (self.directory / name).unlink(missing_ok=True)
-        (self.directory / "error.txt").unlink(missing_ok=True)
-        self._previous = done
-        self._clock = (done, time.monotonic(), 0.0)
-        self._publish(done, "running")
-        return done
+            self.record.begin_anew()
+        self.record.start_clock(self._previous)
+        return self._previous
 
     def _restore(self, saved: dict[str, Any], checkpoint: Path) -> int:
         step = saved["loop"]["step"]
@@ -178,151 +160,28 @@ class Run:
                 f"{checkpoint} was saved by other code than this ({reason}): finish it with that code, "
                 f"or delete {self.directory} to start over."
             ) from error
-        sums = saved["loop"]["sums"]
-        self._sums = {name: value.to(self.device) for name, value in sums.items()}
-        self._count = saved["loop"]["count"]
-        self._diverged = saved["loop"]["diverged"]
-        self._status |= saved["loop"]["status"]
-        runs.truncate_after(
-            self.directory / "metrics.jsonl", step, lambda line: json.loads(line)["step"]
-        )
-        runs.truncate_after(self.directory / "scores.csv", step, _score_step)
+        self.record.load_state_dict(saved["loop"], step, self.device)
         return step
 
     def _write_checkpoint(self, step: int) -> None:
-        keep = ("score", "return", "evaluated")
-        loop = {
-            "step": step,
-            "sums": self._sums,
-            "count": self._count,
-            "diverged": self._diverged,
-            "status": {name: self._status.get(name) for name in keep},
-        }
         state = {name: part.state_dict() for name, part in self._state.items()}
+        loop = {"step": step} | self.record.state_dict()
         path = self.directory / "checkpoint.safetensors"
         runs.save_checkpoint(path, {"loop": loop, "state": state})
-
-    def _tick(self, step: int) -> None:
-        self._previous = step
-        if time.monotonic() - self._published > 1.0:
-            self._publish(step, "running")
-
-    def _finish(self) -> None:
-        self._publish(self.cfg.steps, "done")
-        self.close()
 
     def close(self) -> None:
         """Closes environments and the wandb mirror."""
         if self._evaluator is not None:
             self._evaluator.close()
-        self._mirror.close()
+        self.record.close()
 
     def fail(self, state: str, message: str) -> None:
         """Marks the run as `failed` or `interrupted` in its status."""
-        self._publish(self._previous, state, message)
+        self.record.publish(self._previous, state, message)
         self.close()
 
     def _crosses(self, step: int, every: int) -> bool:
         return step == self.cfg.steps or step // every > self._previous // every
-
-    # Writing.
-
-    def _write_metrics(self, step: int) -> None:
-        means = {name: (value / self._count).tolist() for name, value in self._sums.items()}
-        torch._foreach_zero_(list(self._sums.values()))
-        self._count = 0
-        lines = [
-            {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
-            for i, seed in enumerate(self.seeds)
-        ]
-        runs.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
-        self._mirror.log(step, lines)
-        self._note_divergence(step, np.array(list(means.values())))
-
-    def _find_divergence(self, step: int) -> None:
-        if self._sums and self._count:
-            self._note_divergence(step, torch.stack(list(self._sums.values())).cpu().numpy())
-
-    def _note_divergence(self, step: int, values: np.ndarray) -> None:
-        for i in np.flatnonzero(~np.isfinite(values).all(0)):
-            seed = self.seeds[i]
-            if seed in self._diverged:
-                continue
-            self._diverged[seed] = step
-            print(
-                f"corerl: {self.label} on {self.task.id}: seed {seed} diverged (NaN or overflow) by "
-                f"step {step}; the other seeds go on",
-                file=sys.stderr,
-            )
-
-    def _write_scores(self, step: int, returns: np.ndarray, lengths: np.ndarray) -> None:
-        """A row for every seed that has not diverged."""
-        path = self.directory / "scores.csv"
-        going = [i for i, seed in enumerate(self.seeds) if seed not in self._diverged]
-        means = returns.mean(1)
-        scores = self.task.normalize(means)
-        rows = [
-            [
-                *(self.task.id, self.label, self._hash, self.seeds[i], step),
-                *(repr(float(means[i])), "" if scores is None else repr(float(scores[i]))),
-                *(returns.shape[1], float(lengths[i].mean()), repr(float(returns[i].std()))),
-            ]
-            for i in going
-        ]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        header = [] if path.exists() and path.stat().st_size else [SCORE_COLUMNS]
-        runs.append_lines(path, header + text.getvalue().splitlines())
-        means, scores = (None if x is None or not going else x[going] for x in (means, scores))
-        self._status["return"] = None if means is None else float(means.mean())
-        self._status["score"] = None if scores is None else float(scores.mean())
-        self._status["evaluated"] = step
-        if going:
-            self._mirror.log_scores(step, [self.seeds[i] for i in going], means, scores)
-        self._publish(step, "running")
-
-    def _write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:
-        lines = [{"step": step, "seed": seed} for seed in self.seeds]
-        for name, values in returns.items():
-            means = values.mean(1)
-            scores = self.task.normalize(means)
-            for i, line in enumerate(lines):
-                line[f"return {name}"] = float(means[i])
-                line[f"score {name}"] = None if scores is None else float(scores[i])
-        runs.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
-        self._mirror.log(step, lines)
-
-    def _publish(self, step: int, state: str, message: str = "") -> None:
-        """Writes `status.json` and shows it."""
-        first, started, paused = self._clock
-        elapsed = time.monotonic() - started - paused
-        self._status |= {
-            "state": state,
-            "step": step,
-            "steps": self.cfg.steps,
-            "seeds": self.seeds,
-            "updates_per_s": (step - first) / elapsed if step > first and elapsed > 0 else 0.0,
-            "message": message,
-            "diverged": {str(seed): at for seed, at in self._diverged.items()},
-            "updated": time.time(),
-        }
-        self._published = time.monotonic()
-        runs.write_json(self.directory / "status.json", self._status)
-        self._show(self.name, self._status)
-
-    @property
-    def name(self) -> str:
-        """`IQL d4rl/hopper-medium-v2 seeds-0-4`, for people."""
-        return f"{self.label} {self.task.id} {self.directory.name}"
-
-    def _pause_clock(self, seconds: float) -> None:
-        first, started, paused = self._clock
-        self._clock = (first, started, paused + seconds)
-
-
-def _score_step(line: str) -> int | None:
-    fields = next(csv.reader([line]))
-    return None if fields[0] == "task" else int(fields[4])
 
 
 def pick_device(name: str) -> torch.device:

@@ -71,7 +71,9 @@ def make_one(name: str, seed: int, size: int, steps: int) -> bool:
     if quality != "medium-replay":
         recipe["size"] = size
     if quality != "random":
-        recipe |= {"sac": runs.config_hash(cfg), "steps": steps}
+        recipe["sac"] = runs.config_hash(cfg)
+    if quality.endswith("expert"):
+        recipe["steps"] = steps
     if collecting.is_made(name, recipe):
         return False
     policy = "uniform actions" if quality == "random" else "SAC"
@@ -139,7 +141,7 @@ class UntilMedium(Run):
 
     def evaluate(self, step, act, also=None) -> None:
         super().evaluate(step, act, also)
-        self._stop = self._stop or _at_medium(self.cfg, self._status, step)
+        self._stop = self._stop or _at_medium(self.cfg, self.record.status, step)
 
 
 def _at_medium(cfg: Config, status: dict[str, Any], step: int) -> bool:

@@ -52,6 +52,7 @@ def group(cell: Path, name: str = "seeds-0") -> dict:
     return {
         "scores": (folder / "scores.csv").read_text(),
         "metrics": (folder / "metrics.jsonl").read_text(),
+        "returns": (folder / "returns.jsonl").read_text(),
         "state": json.loads((folder / "status.json").read_text())["state"],
         "checkpoint": flatten(load_checkpoint(folder / "checkpoint.safetensors")),
     }

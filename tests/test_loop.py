@@ -11,6 +11,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small import FIXED, config, group, train
@@ -117,6 +118,12 @@ def test_it_evaluates_at_every_mark_and_at_the_end(tmp_path):
         score = 100 * (float(row["return"]) - low) / (high - low)
         assert float(row["score"]) == pytest.approx(score)
         assert float(row["return_std"]) > 0
+    lines = [json.loads(line) for line in (run.directory / "returns.jsonl").open()]
+    assert [(str(line["step"]), str(line["seed"])) for line in lines] == [
+        (row["step"], row["seed"]) for row in rows
+    ]
+    for row, line in zip(rows, lines, strict=True):
+        assert np.mean(line["returns"]) == float(row["return"]) and len(line["returns"]) == 2
     status = json.loads((run.directory / "status.json").read_text())
     assert status["state"] == "done" and status["step"] == status["steps"] == 50
     last = [float(row["score"]) for row in rows[-2:]]

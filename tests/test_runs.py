@@ -14,7 +14,7 @@ import corerl
 from corerl import runs
 from corerl.config import Eval, Wandb
 from corerl.errors import CorerlError
-from corerl.loop import _score_step
+from corerl.record import _score_step
 
 STATE = {
     "loop": {"step": 7, "sums": {"loss": torch.tensor([1.5, torch.nan])}, "diverged": {3: 40}},

@@ -61,7 +61,7 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, stop_
     whole = run(tmp_path / "whole", name)
     run(tmp_path / "broken", name, stop_at)
     resumed = run(tmp_path / "broken", name)
-    for file in ("scores.csv", "metrics.jsonl"):
+    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
         assert (resumed / file).read_text() == (whole / file).read_text()
     one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
     assert flatten(one) == flatten(two)

@@ -220,7 +220,7 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, task):
     broken = settings(tmp_path / "broken", task=task)
     train(broken, stop_at=37)
     directory = train(broken)
-    for name in ("scores.csv", "metrics.jsonl"):
+    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
         assert (directory / name).read_text() == (whole / name).read_text()
     one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
     assert one["replay"]["added"] == 60

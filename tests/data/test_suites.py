@@ -184,15 +184,15 @@ def test_a_stop_during_training_is_saved_and_goes_on(data, monkeypatch):
         for file in sorted(root.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
 
-    tick = mujoco_suite.UntilMedium._tick
+    save = mujoco_suite.UntilMedium.save
 
     def stop_at_120(self, step):
         self._stop = self._stop or step == 120
-        tick(self, step)
+        save(self, step)
 
-    monkeypatch.setattr(mujoco_suite.UntilMedium, "_tick", stop_at_120)
+    monkeypatch.setattr(mujoco_suite.UntilMedium, "save", stop_at_120)
     assert "goes on from here" in data(*words, status=130)
-    monkeypatch.setattr(mujoco_suite.UntilMedium, "_tick", tick)
+    monkeypatch.setattr(mujoco_suite.UntilMedium, "save", save)
     data(*words)
     again = load("medium-replay")
     assert again.observations.tobytes() == whole.observations.tobytes()
