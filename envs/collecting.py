@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +81,8 @@ def collect(
     """
     parts = _parts(name)
     runs.write_json(parts / "recipe.json", recipe)
-    episodes = list(_played(name, parts, chunk, size))
+    episodes, seconds = _played(name, parts, chunk, size)
+    facts = facts | {"seconds": round(seconds, 1)}
     shutil.rmtree(suites.folder(name), ignore_errors=True)  # ours, half written: `parts` says so
     _write(name, recipe, episodes, policy, facts)
     shutil.rmtree(parts)
@@ -100,26 +102,33 @@ def _require_same(there: dict, wanted: dict, problem: str, folder: Path) -> None
         )
 
 
-def _played(name: str, parts: Path, chunk: Chunk, size: int) -> Iterator[Episode]:
-    """Episodes of `size` steps in all, from the chunks on disk and then from new ones."""
+def _played(name: str, parts: Path, chunk: Chunk, size: int) -> tuple[list[Episode], float]:
+    """Episodes of `size` steps in all, from the chunks on disk and then from new ones.
+
+    Also the seconds that playing them took, whenever that was.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    steps = number = 0
+    steps, number, seconds = 0, 0, 0.0
+    episodes: list[Episode] = []
     with Progress(*columns, TimeRemainingColumn()) as progress:
         bar = progress.add_task(f"corerl/{name}", total=size)
         while steps < size:
             path = parts / f"{number:04d}.npz"
             if not path.exists():
-                _save(path, chunk(number))
-            for episode in _load(path):
+                started = time.monotonic()
+                _save(path, chunk(number), started)
+            played, took = _load(path)
+            seconds += took
+            for episode in played:
                 if steps < size:
-                    episode = episode.cut(size - steps)
-                    steps += len(episode.rewards)
-                    yield episode
+                    episodes.append(episode.cut(size - steps))
+                    steps += len(episodes[-1].rewards)
             progress.update(bar, completed=steps)
             number += 1
+    return episodes, seconds
 
 
-def _save(path: Path, episodes: list[Episode]) -> None:
+def _save(path: Path, episodes: list[Episode], started: float) -> None:
     part = path.with_suffix(".part")
     fields = ("observations", "actions", "rewards")
     arrays = {f: np.concatenate([getattr(e, f) for e in episodes]) for f in fields}
@@ -129,19 +138,22 @@ def _save(path: Path, episodes: list[Episode]) -> None:
             **arrays,
             lengths=[len(e.rewards) for e in episodes],
             terminated=[e.terminated for e in episodes],
+            seconds=time.monotonic() - started,
         )
     part.replace(path)
 
 
-def _load(path: Path) -> Iterator[Episode]:
+def _load(path: Path) -> tuple[list[Episode], float]:
     with np.load(path, allow_pickle=False) as file:
         parts = dict(file)
     ends = np.cumsum(parts["lengths"])
+    episodes = []
     for i, (end, length) in enumerate(zip(ends, parts["lengths"], strict=True)):
         rows = slice(end - length, end)
         states = parts["observations"][rows.start + i : rows.stop + i + 1]
         over = bool(parts["terminated"][i])
-        yield Episode(states, parts["actions"][rows], parts["rewards"][rows], over)
+        episodes.append(Episode(states, parts["actions"][rows], parts["rewards"][rows], over))
+    return episodes, float(parts["seconds"])
 
 
 def _write(name: str, recipe: dict, episodes: list[Episode], policy: str, facts: dict) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -85,21 +86,35 @@ def _is_part(name: str, suite: str, part: str) -> bool:
 
 
 def _facts(console: Console, names: list[str]) -> None:
-    """The table of what was made: by whom, how good, how to check it."""
-    columns = ("steps", "policy step", "policy score", "mean return", "sha256")
-    table = Table("set", *columns, box=box.SIMPLE)
+    """The table of what was made: by whom, how good, how long it took, how to check it."""
+    columns = {
+        "policy step": "policy_step",
+        "its return": "policy_return",
+        "its score": "policy_score",
+        "steps": "steps",
+        "episodes": "episodes",
+        "mean return": "return_mean",
+        "min, quartiles, max": "returns",
+        "seconds": "seconds",
+        "sha256": "sha256",
+    }
+    table = Table("set", *columns, box=box.MARKDOWN)
     for name in names:
-        facts = suites.facts(name)
-        row = [
-            facts.get(key, "")
-            for key in ("steps", "policy_step", "policy_score", "return_mean", "sha256")
-        ]
-        table.add_row(f"corerl/{name}", *map(str, row))
-    console.print(table)
+        facts = {key: _cell(value) for key, value in suites.facts(name).items()}
+        table.add_row(f"corerl/{name}", *[facts.get(key, "") for key in columns.values()])
+    wide = console if console.is_terminal else Console(width=250)  # whole lines in a file
+    wide.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_cell, value))
+    text = str(value)
+    return text[:8] if len(text) == 64 else text  # the start of a checksum is enough to compare
 
 
 def _bring(task: tasks.Task):
-    if task.collection in ("corerl", "gym"):
+    if task.collection in ("corerl", "gym", "risk"):
         return task.load()
     reader = tasks.READERS[task.collection]
     return reader.find(task.name) or reader.fetch(task.name)
@@ -110,8 +125,7 @@ def _list(console: Console, wanted: str) -> None:
         Column("task", overflow="fold"), "on this machine", "score 0", "score 100", box=box.SIMPLE
     )
     for id in tasks.known_tasks():
-        if wanted in id:
-            task = tasks.resolve(id)
+        if wanted in id and (task := tasks.resolve(id)).has_data:
             low, high = task.reference or ("", "")
             here = tasks.READERS[task.collection].find(task.name)
             table.add_row(id, "yes" if here else "", f"{low}", f"{high}")
