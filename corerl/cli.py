@@ -13,10 +13,11 @@ from corerl.errors import CorerlError, nearest
 USAGE = """usage: corerl COMMAND ...
 
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
-                       train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's)
+                       train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's;
+                       --dry-run tells what would run and for how long)
   corerl data ...      list, describe, download and make datasets
   corerl report RUNS   tables, figures and one HTML page
-  corerl status RUNS   which runs are done, running, failed, missing
+  corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
   corerl bench         updates per second on this machine
 
 corerl COMMAND --help says more."""

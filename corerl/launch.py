@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -27,11 +27,20 @@ from corerl.progress import Display
 from corerl.tasks import Task, resolve
 
 
+class SeedsFailed(CorerlError):
+    """Some seeds of a cell failed; their directories say why."""
+
+
+class Busy(CorerlError):
+    """Another process is training the same seeds."""
+
+
 def launch(cfg: Config) -> None:
     """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
 
     Raises:
-        CorerlError: a setting, the data or the machine does not allow it, or some seeds failed.
+        CorerlError: a setting, the data or the machine does not allow it.
+        SeedsFailed: some seeds failed.
         Interrupted: stopped by a signal, after saving.
     """
     device = pick_device(cfg.device)
@@ -42,8 +51,8 @@ def launch(cfg: Config) -> None:
     on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = runs.cell_directory(cfg)
-    settings = yaml.safe_dump(runs.settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
-    runs.write_atomically(cell / "config.yaml", settings.encode())
+    _write_settings(cfg)
+    (cell / "error.txt").unlink(missing_ok=True)
     groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
@@ -56,7 +65,7 @@ def launch(cfg: Config) -> None:
             failed = _train_in_processes(cfg, groups, processes, display)
     if failed:
         seeds = sorted(seed for group in failed for seed in group)
-        raise CorerlError(
+        raise SeedsFailed(
             f"{cfg.label or cfg.algo.label} on {cfg.task}: seed{'s' if len(seeds) > 1 else ''} "
             f"{', '.join(map(str, seeds))} failed, and error.txt in {cell}/seeds-* says why. The same "
             "command runs only what is missing."
@@ -109,15 +118,37 @@ def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> 
 
 
 def _report_failure(run: Run, error: Exception) -> None:
-    message = traceback.format_exception_only(error)[-1].strip()
-    if isinstance(error, CorerlError):
-        message = str(error)
     try:
-        run.fail("failed", message)
+        run.fail("failed", told(error))
         (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
     except (CorerlError, OSError):
         pass  # the disk may be what failed; the message below still reaches the user
-    print(f"corerl: {run.name} failed: {message}", file=sys.stderr)
+    print(f"corerl: {run.name} failed: {told(error)}", file=sys.stderr)
+
+
+def told(error: Exception) -> str:
+    """One line: our own sentence, or the last line of the traceback."""
+    if isinstance(error, CorerlError):
+        return str(error)
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def keep_failure(cfg: Config, error: Exception) -> None:
+    """Leaves in the cell's directory why it did not even begin, where `corerl status` finds it.
+
+    Seeds that failed have said so in directories of their own.
+    """
+    if isinstance(error, SeedsFailed | Busy):
+        return
+    text = "".join(traceback.format_exception(error))
+    with suppress(CorerlError):  # the disk may be what failed
+        _write_settings(cfg)
+        runs.write_atomically(runs.cell_directory(cfg) / "error.txt", text.encode())
+
+
+def _write_settings(cfg: Config) -> None:
+    settings = yaml.safe_dump(runs.settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
+    runs.write_atomically(runs.cell_directory(cfg) / "config.yaml", settings.encode())
 
 
 @contextmanager
@@ -128,7 +159,7 @@ def _locked(directory: Path):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CorerlError(
+            raise Busy(
                 f"Another process is training in {directory}; wait for it or stop it."
             ) from error
         yield

@@ -18,6 +18,7 @@ from omegaconf.errors import (
 from corerl.cli import algorithms
 from corerl.config import Config
 from corerl.errors import nearest
+from corerl.tables import variants
 
 WANTED = {
     "Integer": "a whole number, such as 1000",
@@ -93,7 +94,8 @@ def _bad_value(text: str, cause: Exception) -> str:
 def _chosen() -> str:
     """The algorithm that the command line names, where it names one."""
     choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(sys.argv[1:]))
-    return choice[-1] if choice and choice[-1] in algorithms() else ""
+    name = variants().get(choice[-1], choice[-1]) if choice else ""
+    return name if name in algorithms() else ""
 
 
 def _known(algorithm: str) -> Iterator[str]:

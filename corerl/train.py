@@ -1,10 +1,9 @@
-"""`corerl train`: Hydra composes, this module applies the paper's table and starts the runs.
+"""`corerl train`: Hydra composes the cells and its launchers run them, here or elsewhere.
 
 Precedence: the defaults in the algorithm's `Config`, then every row of `configs/<algo>.yaml` whose
 pattern matches the task, then the command line. A row's keys are spelled as on the command line.
 """
 
-import fnmatch
 import importlib
 import inspect
 import os
@@ -12,25 +11,25 @@ import re
 import shlex
 import sys
 from dataclasses import is_dataclass
-from importlib.resources import files
-from typing import Any
 
 import hydra
-import yaml
 from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from corerl.cells import cells, for_each_cell, register, typed, with_sweep
 from corerl.cli import algorithms
-from corerl.config import Config, Eval, Wandb, require
-from corerl.errors import CorerlError, nearest
+from corerl.config import Config, Eval, Wandb
+from corerl.errors import CorerlError
 from corerl.loop import Interrupted
 from corerl.sentences import sentence
+from corerl.tables import variants
+
+DRY_RUN = "--dry-run"
+STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
 
 
 def main(arguments: list[str]) -> int:
@@ -38,21 +37,28 @@ def main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(_help(arguments))
         return 0
+    dry = DRY_RUN in arguments
+    arguments = [argument for argument in arguments if argument != DRY_RUN]
     _refuse(arguments)
+    if dry:
+        from corerl.plan import show
+
+        return show(cells(arguments))
+    return _launch(arguments)
+
+
+def _launch(arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
-    for name in algorithms():
-        module = importlib.import_module(f"corerl.algos.{name}")
-        store.store(group="algo", name=name, node=module.Config)
+    register()
+    begun: list[str] = []
     problems: list[str] = []
-    process = os.getpid()
 
     def job(cfg: DictConfig) -> None:
-        _job(cfg, problems, process)
+        begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
+        _job(cfg, problems)
 
     try:
-        sys.argv = ["corerl train", *_for_each_cell(_with_sweep(arguments))]
+        sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]
         hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
             job
         )()
@@ -64,12 +70,36 @@ def main(arguments: list[str]) -> int:
             f"corerl: stopped and saved. Resume with the same command: {command}", file=sys.stderr
         )
         return 130
+    except CorerlError:
+        raise
+    except Exception as error:
+        if begun:
+            raise
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
+    if not begun:
+        problems += _unfinished(arguments)
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
     return 0
+
+
+def _unfinished(arguments: list[str]) -> list[str]:
+    """After a launcher that ran the cells elsewhere: what their directories say is not done."""
+    from corerl import status
+
+    problems = []
+    for cfg in cells(arguments):
+        left = [group for group in status.of_cell(cfg) if group.state != "done"]
+        if left:
+            told = "; ".join(dict.fromkeys(g.message for g in left if g.message))
+            seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
+            where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
+            problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
+    return problems
 
 
 def _refuse(arguments: list[str]) -> None:
@@ -88,13 +118,16 @@ def _refuse(arguments: list[str]) -> None:
 
 def _help(arguments: list[str]) -> str:
     """Every setting with its default and comment, as the dataclasses state them."""
-    chosen = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    names = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    chosen = [variants().get(name, name) for name in names]
     lines = [
         "usage: corerl train algo=NAME task=ID [setting=value ...]   (Hydra's grammar)",
         "       corerl train -m algo=NAME,NAME task=ID,ID ...        every combination",
         "       corerl train sweep=NAME                              a file of sweeps/",
+        f"       corerl train ... {DRY_RUN}                           what would run, and for how long",
         "",
         f"algo: {', '.join(algorithms())}; its settings: corerl train algo=NAME --help",
+        f"algo with other settings (configs/): {', '.join(variants())}",
         "task: corerl data list",
         "",
         *_fields(Config(), ""),
@@ -106,6 +139,7 @@ def _help(arguments: list[str]) -> str:
             cfg = importlib.import_module(f"corerl.algos.{name}").Config()
             lines += ["", *_fields(cfg, "algo.")]
             lines += _fields(cfg.data, "algo.data.") if hasattr(cfg, "data") else []
+            lines += _fields(cfg.online, "algo.online.") if hasattr(cfg, "online") else []
     return "\n".join(lines)
 
 
@@ -121,109 +155,20 @@ def _fields(settings: object, prefix: str) -> list[str]:
     ]
 
 
-def _with_sweep(arguments: list[str]) -> list[str]:
-    """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`."""
-    names = [a.removeprefix("sweep=") for a in arguments if a.startswith("sweep=")]
-    if not names:
-        return arguments
-    folder = files("corerl.sweeps")
-    known = sorted(
-        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
-    )
-    if names[0] not in known:
-        raise CorerlError(
-            f"There is no sweep {names[0]!r}.{nearest(names[0], known)} Known: {', '.join(known)}."
-        )
-    rest = [a for a in arguments if not a.startswith("sweep=")]
-    return ["--config-dir", str(folder), "--config-name", names[0], "--multirun", *rest]
+def _job(cfg: DictConfig, problems: list[str]) -> None:
+    """One cell. In a sweep its failure is kept in its directory, so that the others still run."""
+    from corerl import launch
 
-
-def _for_each_cell(arguments: list[str]) -> list[str]:
-    """In a sweep, lets `algo.x=v` wait for each cell's algorithm: as a choice of one value.
-
-    Hydra would look for the setting before any algorithm is chosen.
-    """
-    if not {"-m", "--multirun"} & set(arguments):
-        return arguments
-    parse = OverridesParser.create().parse_override
-
-    def late(argument: str) -> str:
-        key, _, value = argument.partition("=")
-        if not key.startswith("algo.") or parse(argument).is_sweep_override():
-            return argument
-        return f"{key}=choice({value})"
-
-    return [late(argument) for argument in arguments]
-
-
-def _job(cfg: DictConfig, problems: list[str], process: int) -> None:
-    """One cell. Its failure is kept for the end, so that the cells after it still run."""
-    from corerl.launch import launch
-
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    job = None
     try:
-        launch(typed(cfg, HydraConfig.get().overrides.task))
-    except CorerlError as error:
-        if os.getpid() != process:  # a launcher's worker: Hydra carries the error home
+        job = typed(cfg, HydraConfig.get().overrides.task)
+        launch.launch(job)
+    except Exception as error:
+        if not in_sweep and not isinstance(error, CorerlError):
             raise
-        problems.append(str(error))
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            print(f"corerl: {error}", file=sys.stderr)
-
-
-def typed(cfg: DictConfig, overrides: list[str]) -> Config:
-    """The composed config as dataclasses, with the table's values where nobody chose one.
-
-    Chosen is what the command line (or a sweep's grid) names, and what a sweep's file changes.
-
-    Raises:
-        CorerlError: a value of the wrong type or out of range, or a row of the table that names an
-            unknown setting.
-    """
-    chosen = {override.split("=")[0] for override in overrides} - {"algo"}
-    defaults = OmegaConf.structured(Config)
-    try:
-        name = cfg.algo.name
-        require(
-            OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
-            f"algo.name={name} is not the algorithm's name; label=... names a variant in tables",
-        )
-        for key, value in table(cfg.table or name, cfg.task).items():
-            in_file = not key.startswith("algo.") and (
-                OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
-            )
-            if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
-                _apply(cfg, key, value)
-        return OmegaConf.to_object(cfg)
-    except OmegaConfBaseException as error:
-        raise CorerlError(sentence(error)) from error
-
-
-def _apply(cfg: DictConfig, key: str, value: Any) -> None:
-    try:
-        OmegaConf.update(cfg, key, value, merge=True)
-    except OmegaConfBaseException as error:
-        name = cfg.table or cfg.algo.name
-        raise CorerlError(f"configs/{name}.yaml does not fit: {sentence(error)}") from error
-
-
-def table(name: str, task: str) -> dict[str, Any]:
-    """What a paper changes for `task`: the rows of `configs/<name>.yaml` that match it, in order.
-
-    An algorithm without a file has no such rows.
-
-    Raises:
-        CorerlError: there is neither a file nor an algorithm of that name.
-    """
-    tables = {
-        file.name.removesuffix(".yaml"): file
-        for file in files("corerl.configs").iterdir()
-        if file.name.endswith(".yaml") and file.name != "config.yaml"
-    }
-    if name not in tables and name not in algorithms():
-        raise CorerlError(f"There is no table {name!r} in configs/.{nearest(name, tables)}")
-    rows = yaml.safe_load(tables[name].read_text()) if name in tables else {}
-    values: dict[str, Any] = {}
-    for pattern, row in (rows or {}).items():
-        if fnmatch.fnmatchcase(task, pattern):
-            values |= row
-    return values
+        problems.append(launch.told(error))
+        if in_sweep:
+            print(f"corerl: {problems[-1]}", file=sys.stderr)
+            if job is not None:
+                launch.keep_failure(job, error)

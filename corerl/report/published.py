@@ -9,6 +9,7 @@ where the source does not say. `source` is a short name and, in parentheses, whe
 """
 
 import sys
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -23,19 +24,26 @@ COLUMNS = ["algorithm", "task", "mean", "std", "seeds", "ddof", "protocol", "sou
 
 
 def shipped() -> list[str]:
-    """Names of the tables that come with the package."""
-    folder = resources.files("corerl.published")
-    return sorted(f.name[:-4] for f in folder.iterdir() if f.name.endswith(".csv"))
+    """The parts of the shipped table that a report can set beside runs: those with scores or returns."""
+    return sorted(set(_shipped()["table"]))
+
+
+@cache
+def _shipped() -> pd.DataFrame:
+    with (resources.files("corerl.published") / "published.csv").open("r") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return rows[rows["metric"].isin(["score", "return"])]
 
 
 def read_published(name: str) -> pd.DataFrame:
-    """A shipped table by name, or a CSV of the same columns by path (std, seeds, ... may be empty).
+    """A part of the shipped table, or a CSV of the same columns by path (std, seeds, ... may be empty).
 
     Raises CorerlError for an unknown name, a missing column, or a field that is not a number.
     """
     if name in shipped():
-        source = resources.files("corerl.published") / f"{name}.csv"
-    elif Path(name).is_file():
+        rows = _shipped()
+        return _typed(rows[rows["table"] == name].reset_index(drop=True), name)
+    if Path(name).is_file():
         source = Path(name)
     else:
         known = shipped()

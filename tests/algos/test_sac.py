@@ -15,7 +15,7 @@ from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
 from corerl.runs import load_checkpoint
-from corerl.train import table
+from corerl.tables import table
 
 O, A, B = 3, 2, 16
 

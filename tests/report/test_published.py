@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import resources
 
 import pandas as pd
 import pytest
@@ -16,11 +17,35 @@ def test_shipped_tables_are_sound(name):
     assert (table["std"].dropna() >= 0).all()
     assert (table["seeds"].dropna() >= 1).all()
     assert set(table["ddof"].dropna()) <= {0.0, 1.0}
-    assert table["task"].str.match(r"[a-z0-9]+/\S+$").all()
+    assert table["task"].str.match(r"[a-z0-9-]+/\S+$").all()
     assert not table["source"].str.contains("memory|unverified", case=False).any()
     source = table["source"].str.split(" (", regex=False).str[0]
     keys = pd.concat([table[["algorithm", "task", "protocol"]], source], axis=1)
     assert not keys.duplicated().any()
+
+
+def test_the_whole_table_is_tidy():
+    """Also the rows that no report can show: success rates, costs, regret."""
+    with (resources.files("corerl.published") / "published.csv").open("r") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    assert list(rows.columns) == ["table", *COLUMNS[:2], "version", "metric", *COLUMNS[2:]]
+    assert rows[["table", "algorithm", "task", "metric", "mean", "source"]].ne("").all(axis=None)
+    assert pd.to_numeric(rows["mean"]).notna().all()
+    told = rows["source"] + rows["notes"]
+    assert not told.str.contains("memory|unverified", case=False).any()
+    source = rows["source"].str.split(" (", regex=False).str[0]
+    keys = rows[["table", "algorithm", "task", "metric", "protocol"]].assign(source=source)
+    assert not keys.duplicated().any()
+    named = rows["task"].str.extract(r"-(v\d+)$")[0]
+    assert (rows["version"] == named)[rows["task"].str.startswith("d4rl/") & named.notna()].all()
+    assert set(shipped()) < set(rows["table"])
+
+
+def test_fine_tuning_keeps_before_and_after_apart():
+    rows = read_published("d4rl_finetuning")
+    cal_ql = rows[(rows["algorithm"] == "Cal-QL") & (rows["task"] == "d4rl/antmaze-umaze-v2")]
+    corl = cal_ql[cal_ql["source"].str.startswith("CORL")].set_index("source")["mean"]
+    assert sorted(corl) == [76.75, 99.75] and corl.index.is_unique
 
 
 def test_d4rl_offline_holds_known_cells():

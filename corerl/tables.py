@@ -1,0 +1,63 @@
+"""The tables of `configs/`: what a paper, or somebody's code, changes per dataset.
+
+A row is `task-glob: {setting: value}`, the setting spelled as on the command line; of the rows that
+match a task, later ones win. Two keys are no rows: `algo` names the algorithm that a variant belongs to
+(where its file's name does not begin with it), `base` a table whose rows come before this one's.
+"""
+
+import fnmatch
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from corerl.cli import algorithms
+from corerl.errors import CorerlError, nearest
+
+
+def table(name: str, task: str) -> dict[str, Any]:
+    """What a table changes for `task`. An algorithm without a file changes nothing.
+
+    Raises:
+        CorerlError: there is neither a file nor an algorithm of that name.
+    """
+    if name not in _files() and name not in algorithms():
+        raise CorerlError(f"There is no table {name!r} in configs/.{nearest(name, _files())}")
+    rows = rows_of(name)
+    values = table(rows["base"], task) if "base" in rows else {}
+    for pattern, row in rows.items():
+        if pattern not in ("algo", "base") and fnmatch.fnmatchcase(task, pattern):
+            values = values | row
+    return values
+
+
+@cache
+def rows_of(name: str) -> dict[str, Any]:
+    """The content of `configs/<name>.yaml`; empty where there is no such file."""
+    return (yaml.safe_load(_files()[name].read_text()) or {}) if name in _files() else {}
+
+
+@cache
+def variants() -> dict[str, str]:
+    """The tables that `algo=` takes beside the algorithms' own names, each with its algorithm."""
+    found = {name: _algorithm(name) for name in _files() if name not in algorithms()}
+    return {name: algo for name, algo in sorted(found.items()) if algo}
+
+
+def _algorithm(name: str) -> str:
+    rows = rows_of(name)
+    if "algo" in rows or name in algorithms():
+        return rows.get("algo", name)
+    if "base" in rows:
+        return _algorithm(rows["base"])
+    return max((a for a in algorithms() if name.startswith(f"{a}_")), key=len, default="")
+
+
+@cache
+def _files() -> dict[str, Any]:
+    return {
+        file.name.removesuffix(".yaml"): file
+        for file in files("corerl.configs").iterdir()
+        if file.name.endswith(".yaml") and file.name != "config.yaml"
+    }
