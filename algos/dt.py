@@ -35,6 +35,7 @@ from corerl import compile, networks, offline, optim, transformer
 from corerl.buffers import SequenceBuffer, Windows
 from corerl.config import require
 from corerl.loop import Run
+from corerl.recent import Recent
 from corerl.runs import Stateful
 
 
@@ -128,6 +129,11 @@ class Transformer(nn.Module):
 
     def forward(self, windows: Windows, keys: Tensor | None = None) -> Tensor:
         """`keys` `(S, places)` int32 drop units; None for evaluation."""
+        allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
+        return self.actions(self.tokens(windows), allowed, slice(1, None, 3), keys)
+
+    def tokens(self, windows: Windows) -> Tensor:
+        """Return-to-go, state and action of every step, `(S, B, 3 K, width)`."""
         each = transformer.each
         time = self.embed_time(windows.timesteps)
         tokens = [
@@ -135,14 +141,24 @@ class Transformer(nn.Module):
             each(self.embed_state, windows.observations) + time,
             each(self.embed_action, windows.actions) + time,
         ]
-        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
-        allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
+        return each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
+
+    def actions(
+        self, x: Tensor, allowed: Tensor, states: slice, keys: Tensor | None = None
+    ) -> Tensor:
+        """The actions at the tokens `states`, each token looking at those `allowed` `(S, B, T, T)`."""
         keys = [None] * self.places if keys is None else keys.unbind(1)
         x = transformer.dropout(x, keys[0], self.rate)
         for i, block in enumerate(self.blocks):
-            states_only = slice(1, None, 3) if i == len(self.blocks) - 1 else slice(None)
-            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, states_only)
-        return torch.tanh(each(self.action, each(self.norm, x)))
+            outputs = states if i == len(self.blocks) - 1 else slice(None)
+            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
+        return torch.tanh(transformer.each(self.action, transformer.each(self.norm, x)))
+
+    def recent(self, lead: tuple[int, int], length: int) -> Recent:
+        """A memory of the last `length` steps, for a policy that acts in `lead` = (S, n) episodes."""
+        sizes = self.embed_state.weight.shape[1], self.action.weight.shape[2]
+        last = self.embed_time.weight.shape[1] - 1
+        return Recent(lead, length, *sizes, last_timestep=last, like=self.norm.weight)
 
 
 class DT(Stateful):
@@ -198,37 +214,17 @@ class Player:
 
     def begin(self, seeds: int, episodes: int) -> None:
         """Forgets everything, and asks for the target again. Padding is 0, after normalisation."""
-        cfg, transformer = self.agent.cfg, self.agent.transformer
-        observation_dim = transformer.embed_state.weight.shape[1]
-        action_dim = transformer.action.weight.shape[2]
-        zeros = transformer.norm.weight.new_zeros(seeds, episodes, cfg.context)
-        self._memory = Windows(
-            zeros[..., None].repeat(1, 1, 1, observation_dim),
-            zeros[..., None].repeat(1, 1, 1, action_dim),
-            zeros,
-            zeros.long(),
-            zeros,
-        )
-        self._ask = zeros[..., 0] + self.target / cfg.return_scale
-        self._step = 0
+        cfg, network = self.agent.cfg, self.agent.transformer
+        self._recent = network.recent((seeds, episodes), cfg.context)
+        target = self.target / cfg.return_scale
+        self._ask = network.norm.weight.new_full((seeds, episodes), target)
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
         """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        past = self._memory
-        time = torch.full_like(self._ask, min(self._step, self.agent.cfg.max_timestep - 1)).long()
-        observations = self.agent.normalizer(observations)
-        unknown = torch.zeros_like(past.actions[:, :, 0])
-        latest = (observations, unknown, self._ask, time, torch.ones_like(self._ask))
-        memory = Windows(
-            *(
-                torch.cat([x[:, :, 1:], new[:, :, None]], 2)
-                for x, new in zip(past, latest, strict=True)
-            )
-        )
-        actions = self.agent.transformer(memory)[:, :, -1]
-        memory.actions[:, :, -1] = actions
-        self._memory, self._step = memory, self._step + 1
+        windows = self._recent.see(self.agent.normalizer(observations), self._ask)
+        actions = self.agent.transformer(windows)[:, :, -1]
+        self._recent.did(actions)
         return actions
 
     def reward(self, rewards: Tensor) -> None:

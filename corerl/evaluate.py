@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from corerl import streams
+from corerl.online import kept_as
 
 
 class Episodes(NamedTuple):
-    """Undiscounted returns and lengths in steps, each `(S, episodes)`."""
+    """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
 
     returns: np.ndarray
     lengths: np.ndarray
+    successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
 
 
 class Evaluator:
@@ -51,7 +53,7 @@ class Evaluator:
         ]
 
     def __call__(self, act: Callable[[Tensor], Tensor]) -> Episodes:
-        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`.
+        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are numbered.
 
         A policy with a memory also has `begin(S, n)`, called before the first step of the n episodes of
         each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
@@ -67,9 +69,10 @@ class Evaluator:
                 [env.reset(seed=seeds[e])[0] for env, e in zip(row, episodes, strict=True)]
                 for row, seeds in zip(envs, self._env_seeds, strict=True)
             ]
-        ).astype(np.float32)
+        ).astype(kept_as(envs[0][0]))
         returns = np.zeros(observations.shape[:2])
         lengths = np.zeros(observations.shape[:2], dtype=np.int64)
+        successes = np.full(observations.shape[:2], np.nan)
         alive = [(s, e) for s, row in enumerate(envs) for e in range(len(row))]
         remembers = hasattr(act, "begin")
         if remembers:
@@ -80,17 +83,19 @@ class Evaluator:
             before = returns.copy()
             still = []
             for s, e in alive:
-                observation, reward, terminated, truncated, _ = envs[s][e].step(actions[s, e])
+                observation, reward, terminated, truncated, info = envs[s][e].step(actions[s, e])
                 observations[s, e] = observation
                 returns[s, e] += reward
                 lengths[s, e] += 1
+                if "success" in info:
+                    successes[s, e] = np.fmax(successes[s, e], float(info["success"]))
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
             if remembers:
                 rewards = torch.as_tensor(returns - before, dtype=torch.float32)
                 act.reward(rewards.to(self._device))
-        return Episodes(returns, lengths)
+        return Episodes(returns, lengths, successes)
 
     def _take(self, seed_index: int, count: int) -> list[gymnasium.Env]:
         envs = self._envs[seed_index]

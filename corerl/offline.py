@@ -1,9 +1,11 @@
 """From a task's dataset to batches: the preprocessing that papers choose per dataset."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from gymnasium import spaces
 
 from corerl.buffers import OfflineBuffer
 from corerl.config import require
@@ -29,13 +31,22 @@ class Preprocess:
 
 
 def load(
-    run: Run, data: Preprocess, batch_size: int, *, next_actions: bool = False, best: float = 1.0
+    run: Run,
+    data: Preprocess,
+    batch_size: int,
+    *,
+    next_actions: bool = False,
+    best: float = 1.0,
+    labels: Callable[[Dataset], np.ndarray] | None = None,
+    kind: type[OfflineBuffer] = OfflineBuffer,
 ) -> tuple[OfflineBuffer, Normalizer]:
     """The run's buffer, preprocessed, and the normaliser that its policy needs.
 
     Args:
         next_actions: batches carry the dataset's next action; rows without one are left out.
         best: the share of episodes to keep, highest return first.
+        labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
+        kind: of buffer, for rewards that are not the dataset's.
 
     Raises:
         CorerlError: the dataset has discrete actions or images.
@@ -46,16 +57,16 @@ def load(
     _warn_of_saturation(dataset, data)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
-    transitions = dataset.with_rewards(preprocessed_rewards(dataset, data)).transitions(
-        next_actions
-    )
+    dataset = dataset.with_rewards(preprocessed_rewards(dataset, data))
+    transitions = dataset.transitions(next_actions)
+    of_rows = None if labels is None else labels(dataset)[transitions.rows]
     limit = data.clip_actions
     transitions = transitions._replace(
         observations=((transitions.observations - mean) / std).astype(np.float32),
         next_observations=((transitions.next_observations - mean) / std).astype(np.float32),
         actions=np.clip(transitions.actions, -limit, limit),
     )
-    buffer = OfflineBuffer(transitions, run.seeds, batch_size, run.device)
+    buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows)
     return buffer, Normalizer.of(mean, std).to(run.device)
 
 
@@ -74,8 +85,10 @@ def vectors(run: Run) -> Dataset:
     """The run's data, of vector observations and continuous actions.
 
     Raises:
-        CorerlError: the dataset has discrete actions or images.
+        CorerlError: the task has discrete actions or images. Where its simulator is here, that is
+            noticed before anything is read.
     """
+    check_spaces(run)
     dataset = run.dataset()
     if dataset.discrete or dataset.observations.ndim != 2:
         raise CorerlError(
@@ -93,14 +106,61 @@ def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
     a timed-out episode has lost its last reward (CORL's boundaries also drift by one row per such
     episode), so their factor differs by about 0.1 %.
     """
-    rewards = dataset.rewards
-    if data.return_range:
-        returns = dataset.episode_returns()
-        spread = float(returns.max() - returns.min())
-        if spread == 0:
+    factor = return_factor(dataset) if data.return_range else np.float32(1)
+    return affine(dataset.rewards, factor, data)
+
+
+def return_factor(dataset: Dataset) -> np.float32:
+    """What the return-range scaling multiplies rewards by."""
+    returns = dataset.episode_returns()
+    spread = float(returns.max() - returns.min())
+    if spread == 0:
+        raise CorerlError(
+            f"data.return_range=true divides by the spread of episode returns, and all episodes "
+            f"of {dataset.id} return {returns[0]:g}; set algo.data.return_range=false."
+        )
+    return np.float32(1000 / spread)
+
+
+def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndarray:
+    """Raw rewards, of a dataset or of an environment, on the scale that is learned."""
+    return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
+
+
+def numbered(run: Run, batch_size: int) -> tuple[OfflineBuffer, tuple[int, ...], int]:
+    """The buffer of a dataset with numbered actions, the shape of its observations, how many actions.
+
+    Raises:
+        CorerlError: the dataset's actions are continuous, or its observations are images.
+    """
+    env = run.task.make_env()
+    space = env.action_space
+    env.close()
+    if not isinstance(space, spaces.Discrete) or len(env.observation_space.shape) != 1:
+        raise CorerlError(
+            f"{run.cfg.algo.name} needs numbered actions and vector observations, and {run.task.id} has "
+            f"actions of {space} and observations of {env.observation_space}; nothing was loaded."
+        )
+    dataset = run.dataset()
+    buffer = OfflineBuffer(dataset.transitions(), run.seeds, batch_size, run.device)
+    return buffer, dataset.observations.shape[1:], int(space.n)
+
+
+def check_spaces(run: Run) -> None:
+    """Looks at the environment, for reading, or fetching, a dataset of gigabytes takes longer.
+
+    Raises:
+        CorerlError: its observations are no vectors, or its actions are numbered.
+    """
+    try:
+        env = run.task.make_env()
+    except CorerlError:  # no simulator; the data will show
+        return
+    spaces_of = {"observations": env.observation_space, "actions": env.action_space}
+    env.close()
+    for name, space in spaces_of.items():
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise CorerlError(
-                f"data.return_range=true divides by the spread of episode returns, and all episodes "
-                f"of {dataset.id} return {returns[0]:g}; set algo.data.return_range=false."
+                f"{run.cfg.algo.name} needs vector observations and continuous actions, and {run.task.id} "
+                f"has {name} of {space}; nothing was loaded."
             )
-        rewards = rewards * np.float32(1000 / spread)
-    return (rewards * data.reward_scale + data.reward_shift).astype(np.float32)

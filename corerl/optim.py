@@ -127,6 +127,22 @@ class Schedule:
         self.lr.copy_(self._base * self._factor(self._count))
 
 
+class Clock:
+    """Updates made so far, `count` `()`, where a captured graph can count and read them."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.count = torch.zeros((), device=device)
+
+    def step(self) -> None:
+        self.count.add_(1)
+
+    def state_dict(self) -> dict:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.count.copy_(state["count"])
+
+
 def cosine(total: int) -> Callable[[Tensor], Tensor]:
     """From 1 to 0 over `total` steps along half a cosine."""
     return lambda count: (torch.cos(count * (math.pi / total)) + 1) / 2
@@ -135,6 +151,18 @@ def cosine(total: int) -> Callable[[Tensor], Tensor]:
 def warmup(steps: int) -> Callable[[Tensor], Tensor]:
     """Linear from 1/steps to 1 over the first `steps` steps, then 1."""
     return lambda count: ((count + 1) / steps).clamp(max=1.0)
+
+
+def rise_and_fall(total: int, rising: float, low: float = 0.1) -> Callable[[Tensor], Tensor]:
+    """From `low` linearly up to 1 over a share `rising` of the steps, then half a cosine back to `low`."""
+    top = max(1, int(total * rising))
+    falling = cosine(max(1, total - top))
+
+    def factor(count: Tensor) -> Tensor:
+        share = torch.where(count < top, count / top, falling((count - top).clamp(min=0)))
+        return low + (1 - low) * share
+
+    return factor
 
 
 def clip_per_seed(grads: Sequence[Tensor], max_norm: float) -> list[Tensor]:

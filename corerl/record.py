@@ -20,7 +20,8 @@ from corerl.mirror import Mirror
 from corerl.tasks import Task
 
 SCORE_COLUMNS = (
-    "task,algorithm,config,seed,step,return,score,episodes,length,return_std"  # one row per seed
+    # One row per seed; `success` is the share of episodes that solved the task, where that is known.
+    "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
 )
 KEPT = ("score", "return", "evaluated")
 """Of the status, what a resumed run goes on with."""
@@ -97,9 +98,10 @@ class Record:
     # Metrics.
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        """Adds `{name: (S,)}` to the running means, on the device."""
-        if not self._sums:
+        """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew."""
+        if self._sums.keys() != metrics.keys():
             self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
+            self._count = 0
         torch._foreach_add_(list(self._sums.values()), list(metrics.values()))
         self._count += 1
 
@@ -142,7 +144,8 @@ class Record:
         """A row for every seed that has not diverged, and the return of each of its episodes."""
         going = [i for i, seed in enumerate(self.seeds) if seed not in self.diverged]
         means = episodes.returns.mean(1)
-        scores = self.task.normalize(means)
+        solved = episodes.successes.mean(1)
+        scores = 100 * solved if self.task.scored_by_success else self.task.normalize(means)
         rows = [self._score_row(step, i, episodes, means, scores) for i in going]
         path = self.directory / "scores.csv"
         text = io.StringIO()
@@ -163,11 +166,13 @@ class Record:
         self.publish(step, "running")
 
     def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
-        returns, lengths = episodes.returns[i], episodes.lengths[i]
+        returns, lengths, successes = (part[i] for part in episodes)
+        solved = successes.mean()
         return [
             *(self.task.id, self.label, self._hash, self.seeds[i], step),
             *(repr(float(means[i])), "" if scores is None else repr(float(scores[i]))),
             *(len(returns), float(lengths.mean()), repr(float(returns.std()))),
+            "" if np.isnan(solved) else repr(float(solved)),
         ]
 
     def write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:

@@ -116,11 +116,15 @@ def uniform(
 
 
 def indices(
-    seeds: Sequence[int], size: int, batch_size: int, device: torch.device | str = "cpu"
+    seeds: Sequence[int],
+    size: int,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    purpose: str = "batch",
 ) -> Stream:
     """A stream of row numbers `(S, batch_size)`, int64, uniform on [0, size), with replacement."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randint(size, (block, batch_size), generator=g, device=device)
 
-    return Stream(seeds, "batch", draw, device)
+    return Stream(seeds, purpose, draw, device)

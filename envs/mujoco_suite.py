@@ -72,8 +72,6 @@ def make_one(name: str, seed: int, size: int, steps: int) -> bool:
         recipe["size"] = size
     if quality != "random":
         recipe["sac"] = runs.config_hash(cfg)
-    if quality.endswith("expert"):
-        recipe["steps"] = steps
     if collecting.is_made(name, recipe):
         return False
     policy = "uniform actions" if quality == "random" else "SAC"

@@ -56,8 +56,22 @@ def starts_of(seeds, episodes):
     return np.array(starts)
 
 
+class Solvable(Countdown):
+    """Solved on the way, at 3 left, where it starts at 3 or above; it says so at every step."""
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, info | {"success": self.left == 3}
+
+
+def test_an_episode_that_was_ever_solved_counts_as_solved():
+    starts = starts_of([0, 1], 7)
+    np.testing.assert_array_equal(Evaluator(Solvable, [0, 1], 7)(ones).successes, starts > 3)
+    assert np.isnan(Evaluator(Countdown, [0], 2)(ones).successes).all()
+
+
 def test_returns_and_lengths_are_each_episodes_own():
-    returns, lengths = Evaluator(Countdown, [0, 1, 2], 7)(ones)
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 7)(ones)
     assert returns.shape == lengths.shape == (3, 7)
     np.testing.assert_array_equal(lengths, starts_of([0, 1, 2], 7))
     np.testing.assert_array_equal(returns, lengths)  # a reward of 1 a step, none after the end
@@ -66,7 +80,7 @@ def test_returns_and_lengths_are_each_episodes_own():
 
 def test_the_policy_sees_each_episodes_own_observation():
     # Acting by the observation: the sum of the remaining counts is start * (start - 1) / 2 + start.
-    returns, lengths = Evaluator(Countdown, [0, 1, 2], 7)(lambda x: x[..., 1:])
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 7)(lambda x: x[..., 1:])
     np.testing.assert_array_equal(returns, lengths * (lengths + 1) / 2)
 
 
@@ -106,6 +120,6 @@ def test_nan_acts_as_zero_and_leaves_the_other_seeds_alone():
         actions[1] = torch.nan
         return actions
 
-    returns, lengths = Evaluator(Countdown, [0, 1, 2], 5)(act)
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 5)(act)
     np.testing.assert_array_equal(returns[[0, 2]], lengths[[0, 2]])
     np.testing.assert_array_equal(returns[1], np.zeros(5))

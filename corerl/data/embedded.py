@@ -17,17 +17,18 @@ import numpy as np
 from corerl.data import download, suites
 from corerl.data.dataset import Dataset
 from corerl.data.reading import reading
-from corerl.envs import pendulum
+from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError
 
 # Mean returns over 10,000 episodes of uniform random actions and of the recipe's noise-free
-# controller: python -m corerl.envs.pendulum
-REFERENCE = {"pendulum": (-1224.9, -150.1)}
-RECIPES = {"pendulum": pendulum.make}
+# controller (cartpole: 200): python -m corerl.envs.pendulum, python -m corerl.envs.cartpole
+REFERENCE = {"pendulum": (-1224.9, -150.1), "cartpole": (22.3, 500.0)}
+RECIPES = {"pendulum": pendulum.make, "cartpole": cartpole.make}
 PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-regenerated"}
 """Sets that come with the package, and the suite's set whose environment and scale they share."""
 ENVIRONMENTS = {
     "pendulum": "Pendulum-v1",
+    "cartpole": "CartPole-v1",
     **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
     **suites.ENVIRONMENTS,
 }
@@ -121,6 +122,6 @@ def _dataset(id: str, arrays: dict[str, np.ndarray]) -> Dataset:
         arrays["actions"],
         arrays["rewards"],
         arrays["next_observations"],
-        terminated=np.zeros(len(arrays["rewards"]), bool),
+        terminated=arrays.get("terminated", np.zeros(len(arrays["rewards"]), bool)),
         truncated=arrays["truncated"],
     )

@@ -17,6 +17,7 @@ from corerl.buffers import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.optim import clip_per_seed
+from corerl.tasks import resolve
 
 O, A, K, B, MAX_TIME = 3, 2, 4, 5, 6
 ENDS = np.array([3, 13, 14, 24])
@@ -57,6 +58,7 @@ def dataset() -> Dataset:
 
 def loaded(cfg: Config, data: Dataset | None = None, seeds=range(SEEDS)):
     run = SimpleNamespace(
+        task=resolve("corerl/pendulum"),
         dataset=lambda: data or dataset(),
         seeds=list(seeds),
         device=torch.device("cpu"),

@@ -6,15 +6,19 @@ row (reward 32) has no next state; returns 8 + 16 + 32 = 56.
 
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from agreement import generators
+from small import config
 
 from corerl import networks, offline
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.loop import Run
+from corerl.tasks import Task, resolve
 
 OBS = np.arange(6.0)[:, None]
 DATASET = Dataset.from_steps(
@@ -35,6 +39,7 @@ def load(data: offline.Preprocess, algo=bc, **options):
         cfg=SimpleNamespace(algo=algo.Config()),
         seeds=[0],
         device="cpu",
+        task=resolve("corerl/pendulum"),
         dataset=lambda: DATASET,
     )
     buffer, normalizer = offline.load(run, data, 256, **options)
@@ -111,3 +116,14 @@ def test_a_policy_normalises_the_observations_that_it_sees(agent, cfg, more):
     expected = plain.act(torch.tensor([[[-1.0, 1.0], [0.0, -1.0]]]))
     torch.testing.assert_close(acting, expected)
     assert not torch.equal(plain.act(raw), expected)
+
+
+def test_discrete_actions_are_refused_before_anything_is_read(tmp_path, monkeypatch):
+    def load(self):
+        raise AssertionError("read the data")
+
+    monkeypatch.setattr(Task, "load", load)
+    monkeypatch.setattr(Task, "make_env", lambda self: gymnasium.make("CartPole-v1"))
+    run = Run(config(tmp_path), [0], lambda *_: None)
+    with pytest.raises(CorerlError, match="iql needs vector observations and continuous actions"):
+        offline.vectors(run)

@@ -36,8 +36,8 @@ def test_make_info_and_list(data, tmp_path):
 
 
 def test_unknown_suite_and_offline_download(data, monkeypatch):
-    with pytest.raises(CorerlError, match="No recipe makes corerl/cartpole; there are: pendulum"):
-        data("make", "cartpole")
+    with pytest.raises(CorerlError, match="No recipe makes corerl/lander; there are: pendulum"):
+        data("make", "lander")
     monkeypatch.setenv("CORERL_OFFLINE", "1")
     with pytest.raises(CorerlError, match=r"Fusion-train\.npz is not on this machine"):
         data("download", "neorl2/Fusion")

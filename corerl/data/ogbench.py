@@ -1,0 +1,136 @@
+"""`ogbench/...`: the single-task datasets of OGBench (Park et al. 2025, arXiv:2410.20092), state-based.
+
+    ogbench/antmaze-large-navigate-singletask-v0          the default task of that maze
+    ogbench/cube-double-play-singletask-task4-v0          one of the five
+
+A file holds observations, actions and terminals of trajectories whose last row has no successor. The
+reward of a task (0 where solved, down to minus the number of its parts elsewhere) depends on goals that
+only its environment knows, so OGBench's own package computes it: rewards and ends belong to the state
+that is left, not to the one that is reached. A row where the task is solved is terminal although the
+recording goes on, and an episode here ends there too.
+
+OGBench reports the share of solved episodes; the score here is that share x 100.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from corerl.data import download
+from corerl.data.dataset import Dataset
+from corerl.data.reading import reading
+from corerl.errors import CorerlError
+
+URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
+INSTALL = 'pip install "corerl[ogbench]"'
+KEYS = ("observations", "actions", "terminals")
+EXTRAS = ("qpos", "button_states")  # what the rewards are computed from
+TASKS = 5
+
+_KINDS = {
+    ("pointmaze", ("medium", "large", "giant", "teleport")): ("navigate", "stitch"),
+    ("antmaze", ("medium", "large", "giant", "teleport")): ("navigate", "stitch"),
+    ("antmaze", ("medium", "large", "teleport")): ("explore",),
+    ("humanoidmaze", ("medium", "large", "giant")): ("navigate", "stitch"),
+    ("antsoccer", ("arena", "medium")): ("navigate", "stitch"),
+    ("cube", ("single", "double", "triple", "quadruple")): ("play", "noisy"),
+    ("scene", ("",)): ("play", "noisy"),
+    ("puzzle", ("3x3", "4x4", "4x5", "4x6")): ("play", "noisy"),
+}
+DATASETS = tuple(
+    "-".join(filter(None, (family, size, kind)))
+    for (family, sizes), kinds in _KINDS.items()
+    for size in sizes
+    for kind in kinds
+)
+
+
+def names() -> list[str]:
+    tasks = ["singletask", *(f"singletask-task{i + 1}" for i in range(TASKS))]
+    return [f"{dataset}-{task}-v0" for dataset in DATASETS for task in tasks]
+
+
+def load(name: str) -> Dataset:
+    """The dataset of a task, downloaded if it is not in the data folder.
+
+    Raises:
+        CorerlError: the ogbench package, which computes the rewards, is not installed.
+    """
+    _package()
+    return read(find(name) or fetch(name), name)
+
+
+def reference(name: str) -> None:
+    """None: OGBench does not scale returns."""
+
+
+def find(name: str) -> Path | None:
+    """The file of the task's dataset; all tasks of a dataset share it."""
+    return download.find("ogbench", [_file_name(name)])
+
+
+def fetch(name: str) -> Path:
+    """Downloads the dataset; OGBench publishes no checksums."""
+    file = _file_name(name)
+    return download.fetch(f"{URL}/{file}", download.data_dir("ogbench") / file)
+
+
+def read(path: Path, name: str) -> Dataset:
+    """One npz file in OGBench's layout, with the rewards of the task `name`."""
+    with reading(path, "an npz file"), np.load(path, allow_pickle=False) as file:
+        missing = [key for key in (*KEYS, "qpos") if key not in file.files]
+        if missing:
+            raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")
+        arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
+    with reading(path, "an OGBench file"):
+        last = arrays["terminals"].astype(bool)
+        if not last.size or not last[-1]:
+            raise CorerlError("its last trajectory has no end: it was cut short.")
+        rows = np.flatnonzero(~last)
+        rewards, solved = _rewards(
+            name, {key: arrays[key][rows] for key in EXTRAS if key in arrays}
+        )
+        return Dataset.from_steps(
+            f"ogbench/{name}",
+            arrays["observations"][rows],
+            arrays["actions"][rows],
+            rewards,
+            arrays["observations"][rows + 1],
+            solved,
+            last[rows + 1] & ~solved,
+        )
+
+
+def make_env(name: str) -> gymnasium.Env:
+    """The environment of a task: a `v0` of the ogbench package, without the dataset's kind."""
+    _package()
+    dataset, _, task = name.partition("-singletask")
+    return gymnasium.make(
+        f"{dataset.rpartition('-')[0]}-singletask{task}", disable_env_checker=True
+    )
+
+
+def _file_name(name: str) -> str:
+    return f"{name.partition('-singletask')[0]}-v0.npz"
+
+
+def _rewards(name: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards `(N,)` and whether the task is solved `(N,)`, in these simulator states."""
+    env = make_env(name)
+    labelled: dict[str, Any] = dict(states)
+    _package().relabel_dataset(env.spec.id, env, labelled)
+    env.close()
+    return labelled["rewards"], labelled["masks"] == 0
+
+
+def _package():
+    try:
+        import ogbench  # noqa: F401  registers the environments
+        from ogbench import relabel_utils
+    except ImportError as error:
+        raise CorerlError(f"OGBench's tasks need its package ({error}): {INSTALL}") from error
+    return relabel_utils

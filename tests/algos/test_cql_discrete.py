@@ -1,0 +1,126 @@
+"""Discrete CQL against a transcription, by hand, and on the embedded CartPole set."""
+
+from types import SimpleNamespace
+
+import pytest
+import reference_distributional as reference
+import torch
+from reference_distributional import SEEDS, A, O, agree, best, huber, make_transitions
+from small import config, flatten, train
+
+from corerl import streams
+from corerl.algos.cql_discrete import Config, DiscreteCQL
+from corerl.buffers import Batch
+from corerl.config import Eval
+from corerl.data import embedded
+from corerl.errors import CorerlError
+from corerl.runs import load_checkpoint
+
+SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
+SWITCHES = {
+    "paper": {},
+    "weight": {"weight": 4.0},
+    "double": {"double": True, "kappa": 0.3},
+    "mean": {"critic": "mean"},
+}
+
+
+class Reference(reference.QRDQN):
+    """The transcription of QR-DQN's loss, or DQN's, and the penalty of eq. 4 with its exact sum."""
+
+    def __init__(self, online, target, settings):
+        count = settings.quantiles if settings.critic == "quantile" else 1
+        super().__init__(online, target, SimpleNamespace(**vars(settings) | {"quantiles": count}))
+
+    def row_loss(self, s, a, r, s_next, discount):
+        values = self.table(self.online, s)
+        q = values.mean(1)
+        penalty = sum(value.exp() for value in q).log() - q[a]
+        return self.bellman(values, s, a, r, s_next, discount) + self.c.weight * penalty
+
+    def bellman(self, values, s, a, r, s_next, discount):
+        if self.c.critic == "quantile":
+            return super().row_loss(s, a, r, s_next, discount)
+        ahead = self.table(self.target, s_next)
+        return huber(
+            values[a][0] - r.sum() - discount * ahead[best(ahead)][0].detach(), self.c.kappa
+        )
+
+
+def agent_of(seeds=SEEDS, **changes):
+    cfg = Config(**(SMALL | changes))
+    return DiscreteCQL(cfg, (O,), A, streams.generators(range(seeds), "init"))
+
+
+def as_batch(rows) -> Batch:
+    terminated = (rows.discounts == 0).to(rows.rewards.dtype)
+    actions = rows.actions[..., None].to(rows.rewards.dtype)
+    rewards = rows.rewards.squeeze(-1)
+    return Batch(
+        rows.observations, actions, rewards, rows.next_observations, terminated, actions[..., :0]
+    )
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_five_updates_equal_the_equations(switch, tolerance):
+    agent = agent_of(**SWITCHES[switch])
+    learner = SimpleNamespace(
+        cfg=agent.cfg, target=agent.target, update=lambda rows: agent.update(as_batch(rows))
+    )
+    agree(Reference, learner, agent.critic, make_transitions(5, 1), None, tolerance)
+
+
+def test_the_penalty_by_hand():
+    agent = agent_of(1, critic="mean", weight=2.0)
+    with torch.no_grad():
+        for part in (agent.critic, agent.target):
+            part.head.weight.zero_()
+            part.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    zeros = torch.zeros(1, 1, O)
+    one = torch.ones(1, 1)
+    batch = Batch(zeros, torch.full((1, 1, 1), 2.0), one * 3, zeros, one, zeros[..., :0])
+    loss, metrics = agent.loss(batch)
+    gap = torch.log(torch.e + torch.tensor(3.0))  # log(e + 1 + 1 + 1) - Q(s, 2), which is 0
+    torch.testing.assert_close(metrics["gap"], gap[None])
+    torch.testing.assert_close(loss, 2 * gap[None] + 2.5)  # Huber of 3 - 0: 3 - 1/2
+
+
+def test_it_masters_the_embedded_poles_where_its_data_does_not(tmp_path):
+    data = embedded.load("cartpole")
+    own = {"lr": 1e-3, "quantiles": 10, "target_every": 25, "hidden_layers": 2}
+    own |= {"hidden_width": 64, "batch_size": 64}
+    job = {"task": "corerl/cartpole", "steps": 1000, "eval": Eval(every=1000, episodes=5)}
+    cell = train(config(tmp_path, "cql_discrete", own=own, **job))
+    last = (cell / "seeds-0/scores.csv").read_text().splitlines()[-1]
+    assert data.episode_returns().mean() < 40 and float(last.split(",")[5]) > 70
+
+
+def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
+    own = {"quantiles": 4, "target_every": 15}
+    job = {"own": own, "task": "corerl/cartpole", "steps": 40, "save_every": 20}
+    whole = train(config(tmp_path / "a", "cql_discrete", **job))
+    cfg = config(tmp_path / "b", "cql_discrete", **job)
+    from corerl.algos import cql_discrete
+    from corerl.loop import Interrupted, Run
+
+    run = Run(cfg, [0], lambda *_: None)
+    save = run.save
+    run.save = lambda step: (save(step), setattr(run, "_stop", step == 27))
+    with pytest.raises(Interrupted):
+        cql_discrete.train(cfg.algo, run)
+    again = train(cfg)
+    one, two = (
+        load_checkpoint(c / "seeds-0/checkpoint.safetensors")["state"] for c in (whole, again)
+    )
+    assert flatten(one) == flatten(two)
+
+
+def test_continuous_actions_are_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(CorerlError, match="seed 0 failed"):
+        train(config(tmp_path, "cql_discrete"))
+
+
+@pytest.mark.parametrize("bad", [{"weight": -1.0}, {"critic": "iqn"}, {"quantiles": 0}])
+def test_settings_out_of_range(bad):
+    with pytest.raises(CorerlError, match=r"algo\."):
+        Config(**bad)

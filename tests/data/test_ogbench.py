@@ -1,0 +1,121 @@
+"""OGBench's files: trajectories cut at their ends, and rewards of one task from the package."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from corerl.data import ogbench
+from corerl.errors import CorerlError
+from corerl.tasks import resolve
+
+NAME = "pointmaze-medium-navigate-singletask-task3-v0"
+ENDS = np.array([0, 0, 1, 0, 0, 0, 1])
+
+
+def write(path, ends=ENDS, **changed):
+    n = len(ends)
+    arrays = {
+        "observations": np.arange(2.0 * n).reshape(n, 2),
+        "actions": np.linspace(-1, 1, 2 * n).reshape(n, 2),
+        "terminals": ends,
+        "qpos": np.arange(n)[:, None] * np.ones((1, 2)),
+    }
+    arrays = {key: value for key, value in (arrays | changed).items() if value is not None}
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def solved_at_four(monkeypatch):
+    """The package's relabelling, replaced: state 4 alone solves the task."""
+
+    def relabel(env_name, env, labelled):
+        hit = labelled["qpos"][:, 0] == 4
+        labelled["rewards"], labelled["masks"] = hit - 1.0, 1.0 - hit
+
+    package = ModuleType("ogbench.relabel_utils")
+    package.relabel_dataset = relabel
+    parent = ModuleType("ogbench")
+    parent.relabel_utils = package
+    monkeypatch.setitem(sys.modules, "ogbench", parent)
+    monkeypatch.setitem(sys.modules, "ogbench.relabel_utils", package)
+    monkeypatch.setattr(ogbench, "make_env", lambda name: resolve("gym/Pendulum-v1").make_env())
+
+
+def test_a_trajectorys_last_row_is_only_a_next_observation(tmp_path, solved_at_four):
+    data = ogbench.read(write(tmp_path / "a.npz"), NAME)
+    rows = [0, 1, 3, 4, 5]
+    np.testing.assert_array_equal(data.observations[:, 0], [2 * i for i in rows])
+    np.testing.assert_array_equal(data.next_observations[:, 0], [2 * (i + 1) for i in rows])
+    np.testing.assert_array_equal(data.rewards, [-1, -1, -1, 0, -1])
+    np.testing.assert_array_equal(data.terminated, [0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(data.truncated, [0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(data.episode_ends, [2, 4, 5])
+    assert data.has_next.all() and data.id == f"ogbench/{NAME}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"qpos": None}, "it has no qpos"),
+        ({"ends": np.array([0, 1, 0])}, "its last trajectory has no end"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path, solved_at_four, changed, message):
+    path = write(tmp_path / "bad.npz", **changed)
+    with pytest.raises(CorerlError, match=f"bad.npz: {message}"):
+        ogbench.read(path, NAME)
+
+
+def test_without_the_package_the_command_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogbench", None)
+    with pytest.raises(CorerlError, match=r'pip install "corerl\[ogbench\]"'):
+        resolve(f"ogbench/{NAME}").load()
+
+
+def test_all_tasks_of_a_dataset_share_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
+    (tmp_path / "ogbench").mkdir()
+    path = write(tmp_path / "ogbench" / "scene-play-v0.npz")
+    for task in ("singletask", "singletask-task5"):
+        assert ogbench.find(f"scene-play-{task}-v0") == path
+    assert ogbench.find("scene-noisy-singletask-v0") is None
+    assert resolve("ogbench/scene-play-singletask-task5-v0").scored_by_success
+
+
+@pytest.mark.parametrize(
+    "name", ["pointmaze-medium-navigate-singletask-v0", "cube-single-play-singletask-task2-v0"]
+)
+def test_rewards_agree_with_the_environments_own(tmp_path, name):
+    """A trajectory that we record ourselves: the file's rewards are those that stepping gave."""
+    pytest.importorskip("ogbench")
+    env, states, actions, rewards = ogbench.make_env(name), [], [], []
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        action = rng.uniform(-1, 1, env.action_space.shape)
+        _, reward, *_, info = env.step(action)
+        states.append(info["prev_qpos"])
+        actions.append(action)
+        rewards.append(reward)
+    ends = np.zeros(31, int)
+    ends[-1] = 1
+    path = write(
+        tmp_path / "own.npz",
+        ends,
+        qpos=np.array([*states, info["qpos"]]),
+        actions=np.array([*actions, action]),
+    )
+    data = ogbench.read(path, name)
+    np.testing.assert_array_equal(data.rewards, np.array(rewards, np.float32))
+
+
+def test_every_task_has_an_environment_of_the_package():
+    pytest.importorskip("ogbench")
+    import gymnasium
+
+    for name in ogbench.names():
+        dataset, _, task = name.partition("-singletask")
+        assert f"{dataset.rpartition('-')[0]}-singletask{task}" in gymnasium.registry
