@@ -5,6 +5,8 @@ data's actions with weight exp(advantage / lambda), which keeps it near the data
 
     python algos/awac.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=awac task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=awac task=d4rl/antmaze-umaze-v2 steps=2000000 \
+        algo.phase=both algo.online.pretrain_steps=1000000
 
 The default is CORL's, which made the published D4RL v2 scores; the paper's own are on other data.
 
@@ -17,6 +19,8 @@ Differences, each with its reason:
  4. The critics step first, and the policy's advantages come from the stepped critics (CORL).
  5. The evaluated mean is clipped to the action bounds; CORL leaves that to the simulator, whose control
     cost then counts the part beyond them.
+ 6. Fine-tuning changes nothing but the data: actions are samples, and the dataset is the replay's
+    beginning (paper and CORL).
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +32,7 @@ from corerl import compile, networks, offline, optim, streams
 from corerl.buffers import Batch
 from corerl.config import require
 from corerl.loop import Run
+from corerl.phases import Online, Phases, check
 from corerl.runs import Stateful
 
 
@@ -51,7 +56,11 @@ class Config:
         default_factory=lambda: offline.Preprocess(normalize_states=True)
     )
 
+    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    online: Online = field(default_factory=Online)
+
     def __post_init__(self):
+        check(self)
         require(self.temperature > 0, f"algo.temperature={self.temperature} must be positive")
         require(
             self.advantage_limit > 0,
@@ -153,6 +162,11 @@ class AWAC(Stateful):
         """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
         return self.policy(self.normalizer(observations)).clamp(-1, 1)
 
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
+        return self.policy.sample(self.normalizer(observations), noise)
+
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
@@ -167,10 +181,14 @@ def train(cfg: Config, run: Run) -> None:
     )
     shape = (2, cfg.batch_size, buffer.action_dim)
     noise = streams.normal(run.seeds, "noise", shape, run.device)
+    phases = Phases(cfg, run, buffer, normalizer)
+    phases.restore(agent, "awac")
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, buffer=buffer, noise=noise):
-        metrics = update(buffer.sample(), noise.next())
-        run.log(step, metrics)
+    for step in run.steps(agent=agent, buffer=buffer, noise=noise, **phases.parts):
+        phases.act(step, agent.explore)
+        if phases.learns(step):
+            metrics = update(phases.sample(step), noise.next())
+            run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)
 

@@ -5,6 +5,8 @@ on the data's actions: CQL(H), eq. 4, adds w * (log sum exp Q(s, .) - Q(s, a)) t
 
     python algos/cql.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=cql task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=cql task=d4rl/antmaze-umaze-v2 steps=2000000 \
+        algo.phase=both algo.online.pretrain_steps=1000000
 
 The authors' code is known not to give the paper's numbers; the published ones that can be traced come
 from CORL, whose CQL follows young-geng/CQL. That is the default; `table=cql_official` is the authors'.
@@ -29,6 +31,8 @@ Differences, each with its reason:
  9. The authors also clamp the mean to +-9 inside the log-density; that is left out.
 10. A state is passed once through the policy and once through the critics' first layer, however many
     actions are asked about; the numbers are the same.
+11. Fine-tuning changes nothing but the data: actions are samples, the dataset is the replay's
+    beginning, and the penalty keeps its weight (CORL, whose files set the same weight twice).
 """
 
 import math
@@ -36,12 +40,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim, streams
+from corerl import compile, ensembles, networks, offline, optim, streams
 from corerl.buffers import Batch
 from corerl.config import require
 from corerl.loop import Run
+from corerl.phases import Online, Phases, check
 from corerl.runs import Stateful
 
 
@@ -83,7 +87,11 @@ class Config:
         default_factory=lambda: offline.Preprocess(normalize_states=True)
     )
 
+    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    online: Online = field(default_factory=Online)
+
     def __post_init__(self):
+        check(self)
         require(self.weight >= 0, f"algo.weight={self.weight} must not be negative")
         require(self.samples > 0, f"algo.samples={self.samples} must be positive")
         require(self.temperature > 0, f"algo.temperature={self.temperature} must be positive")
@@ -116,24 +124,6 @@ class Policy(networks.TanhGaussian):
         mean, log_std = self.body(observations).chunk(2, dim=-1)
         scale, shift = self.multiplier()[:, None, None], self.offset()[:, None, None]
         return mean, (scale * log_std + shift).clamp(*self.limits)
-
-
-class Critics(networks.MLP):
-    """Twin critics at K actions per state: `(S, B, O)` and `(S, K, B, A)` to `(S, 2, K, B)`.
-
-    The first layer's product with the state is made once and shared by the K actions.
-    """
-
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        weight, bias = self.layers[0].weight, self.layers[0].bias
-        seeds, k, batch, _ = actions.shape
-        of_state, of_action = weight.split([observations.shape[-1], actions.shape[-1]], dim=2)
-        state = observations[:, None] @ of_state + bias
-        action = actions.reshape(seeds, 1, k * batch, -1) @ of_action
-        x = F.relu(state[:, :, None] + action.unflatten(2, (k, batch))).flatten(2, 3)
-        for layer in self.layers[1:-1]:
-            x = F.relu(layer(x))
-        return self.layers[-1](x).view(seeds, 2, k, batch)
 
 
 class CQL(Stateful):
@@ -305,10 +295,15 @@ class CQL(Stateful):
         """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
         return self.policy.mode(self.normalizer(observations))
 
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
+        return self.policy.sample(self.normalizer(observations), noise)[0]
+
 
 def _networks(
     cfg: Config, observation_dim: int, action_dim: int, rngs: list[torch.Generator]
-) -> tuple[networks.TanhGaussian, Critics]:
+) -> tuple[networks.TanhGaussian, ensembles.Critics]:
     inner, outer = {
         "xavier": (networks.torch_init, networks.xavier(1e-2)),
         "orthogonal": (networks.orthogonal(), networks.orthogonal(1e-2)),
@@ -316,7 +311,7 @@ def _networks(
         "official": (networks.uniform(bias=0.1), networks.uniform(1e-3)),
     }[cfg.init]
     sizes = [observation_dim + action_dim, *[cfg.hidden_width] * cfg.critic_layers, 1]
-    critic = Critics(sizes, (len(rngs), 2), rngs, init=inner, output_init=outer)
+    critic = ensembles.Critics(sizes, 2, rngs, init=inner, output_init=outer)
     if cfg.init == "corl":
         inner, outer = networks.torch_init, networks.xavier(1e-2)
     sizes = [observation_dim, *[cfg.hidden_width] * cfg.policy_layers, action_dim]
@@ -344,10 +339,15 @@ def train(cfg: Config, run: Run) -> None:
     uniforms = streams.uniform(run.seeds, "uniform", (cfg.samples, *per_action), run.device, 32)
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode)
-    for step in run.steps(agent=agent, buffer=buffer, noise=noise, uniforms=uniforms):
-        step_of_all = warm_start if step <= cfg.bc_steps else update
-        metrics = step_of_all(buffer.sample(), noise.next(), uniforms.next())
-        run.log(step, metrics)
+    phases = Phases(cfg, run, buffer, normalizer)
+    phases.restore(agent, "cql")
+    state = {"agent": agent, "buffer": buffer, "noise": noise, "uniforms": uniforms}
+    for step in run.steps(**state, **phases.parts):
+        phases.act(step, agent.explore)
+        if phases.learns(step):
+            step_of_all = warm_start if step <= cfg.bc_steps else update
+            metrics = step_of_all(phases.sample(step), noise.next(), uniforms.next())
+            run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)
 

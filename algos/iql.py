@@ -6,6 +6,8 @@ policy is extracted by advantage-weighted regression (eq. 7).
 
     python algos/iql.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=iql task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=iql task=d4rl/antmaze-umaze-v2 steps=2000000 \
+        algo.phase=both algo.online.pretrain_steps=1000000
 
 Differences, each with its reason:
  1. The paper's Algorithm 1 leaves the order of the three steps open. The default is the authors' code:
@@ -21,6 +23,9 @@ Differences, each with its reason:
  7. The return range that scales locomotion rewards is taken over true episodes; see corerl/offline.py.
  8. Dropout acts after each hidden activation of the policy (authors, on Adroit and Kitchen). CORL's
     published Adroit scores were most likely run without it.
+ 9. Fine-tuning (section 5.3): actions are samples, the dataset is the replay's beginning, and the
+    policy's rate is constant, as in the authors' code. `policy=deterministic` explores with CORL's
+    normal noise of 0.03.
 """
 
 from dataclasses import dataclass, field
@@ -32,6 +37,7 @@ from corerl import compile, networks, offline, optim, streams
 from corerl.buffers import Batch
 from corerl.config import require
 from corerl.loop import Run
+from corerl.phases import Online, Phases, check
 from corerl.runs import Stateful
 
 
@@ -47,7 +53,7 @@ class Config:
     advantage_limit: float = 100.0  # largest weight of a sample in eq. 7
 
     lr: float = 3e-4  # of all three networks
-    cosine: bool = True  # the policy's rate decays to 0 over the run
+    cosine: bool = True  # the policy's rate decays to 0 over the run, where all of it is offline
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
@@ -63,7 +69,11 @@ class Config:
         default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
     )
 
+    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    online: Online = field(default_factory=Online)
+
     def __post_init__(self):
+        check(self)
         require(0 < self.expectile < 1, f"algo.expectile={self.expectile} must lie in (0, 1)")
         require(self.beta >= 0, f"algo.beta={self.beta} must not be negative")
         require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
@@ -105,6 +115,7 @@ class IQL(Stateful):
         mode: str = "off",
     ):
         self.cfg = cfg
+        self._decays = cfg.cosine and cfg.phase == "offline"
         init = networks.orthogonal() if cfg.init == "orthogonal" else networks.torch_init
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         seeds = len(rngs)
@@ -121,7 +132,7 @@ class IQL(Stateful):
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
         self.value_optimizer = optim.Adam(self.value.parameters(), cfg.lr)
         self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
-        if cfg.cosine:
+        if self._decays:
             self.schedule = optim.Schedule(self.policy_optimizer, optim.cosine(steps))
         v, pi, q = (o.parameters for o in self._optimizers())
         self._value_gradients = compile.gradients(self.value_loss, v, mode)
@@ -195,7 +206,7 @@ class IQL(Stateful):
             grads, more = self._later_gradients(batch, metrics["target_q"], uniforms)
             optim.step(self._optimizers()[1:], grads)
             metrics |= more
-        if self.cfg.cosine:
+        if self._decays:
             self.schedule.step()
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
@@ -204,6 +215,14 @@ class IQL(Stateful):
     def act(self, observations: Tensor) -> Tensor:
         """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
         return self.policy(self.normalizer(observations)).clamp(-1, 1)
+
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
+        std = torch.exp(self.policy.log_std.clamp(*self.policy.limits))
+        if self.cfg.policy == "deterministic":
+            std = 0.03
+        return (self.policy(self.normalizer(observations)) + std * noise).clamp(-1, 1)
 
 
 def train(cfg: Config, run: Run) -> None:
@@ -222,10 +241,14 @@ def train(cfg: Config, run: Run) -> None:
     if cfg.dropout:
         shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
         dropout = streams.uniform(run.seeds, "dropout", shape, run.device)
+    phases = Phases(cfg, run, buffer, normalizer)
+    phases.restore(agent, "iql")
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, buffer=buffer, dropout=dropout):
-        metrics = update(buffer.sample(), dropout and dropout.next())
-        run.log(step, metrics)
+    for step in run.steps(agent=agent, buffer=buffer, dropout=dropout, **phases.parts):
+        phases.act(step, agent.explore)
+        if phases.learns(step):
+            metrics = update(phases.sample(step), dropout and dropout.next())
+            run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)
 

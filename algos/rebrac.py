@@ -5,6 +5,8 @@ have LayerNorm; networks are deeper and batches larger (section 3).
 
     python algos/rebrac.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=rebrac task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=rebrac task=d4rl/antmaze-umaze-v2 steps=2000000 \
+        algo.phase=both algo.online.pretrain_steps=1000000
 
 Differences, each with its reason:
  1. The authors' code moves the target actor towards the actor's parameters from *before* that step's
@@ -19,6 +21,10 @@ Differences, each with its reason:
     which can be run and are used here.
  6. A row whose next action was never recorded (the last of a time-limited episode) is left out, as
     D4RL's own files leave it out.
+ 7. Fine-tuning is CORL's: half of each batch stays the dataset's, the critic's penalty is off, the
+    actor's falls linearly to `min_bc_share` of itself, and the actor explores by its own change alone.
+    There each step of the environment makes one critic update; here the `policy_delay` steps of one
+    call are taken before its updates.
 """
 
 from dataclasses import dataclass, field
@@ -30,6 +36,7 @@ from corerl import compile, networks, offline, optim, streams
 from corerl.buffers import Batch
 from corerl.config import require
 from corerl.loop import Run
+from corerl.phases import Online, Phases, check
 from corerl.runs import Stateful
 
 
@@ -56,7 +63,13 @@ class Config:
     critic_layer_norm: bool = True
     data: offline.Preprocess = field(default_factory=offline.Preprocess)
 
+    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    min_bc_share: float = 0.5  # of actor_bc_coef, at the end of fine-tuning at the latest
+    online: Online = field(default_factory=lambda: Online(offline_ratio=0.5))
+
     def __post_init__(self):
+        check(self)
+        require(0 <= self.min_bc_share <= 1, f"algo.min_bc_share={self.min_bc_share} is no share")
         require(self.actor_bc_coef >= 0, "algo.actor_bc_coef must not be negative")
         require(self.critic_bc_coef >= 0, "algo.critic_bc_coef must not be negative")
         require(self.policy_delay > 0, f"algo.policy_delay={self.policy_delay} must be positive")
@@ -108,9 +121,12 @@ class ReBRAC(Stateful):
             self.critic_loss, self.critic_optimizer.parameters, mode
         )
 
-    # Losses. Batch fields are (S, B, ...); each loss is (S,).
+    # Losses. Batch fields are (S, B, ...); each loss is (S,). `shares` (2,) are factors of beta_1 and
+    # beta_2 while fine-tuning.
 
-    def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(
+        self, batch: Batch, noise: Tensor, shares: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Towards r + discount * (min Q' - beta_2 * |a' - a'_data|^2), summed over both critics."""
         cfg = self.cfg
         with torch.no_grad():
@@ -119,19 +135,24 @@ class ReBRAC(Stateful):
             next_action = next_action.clamp(-1, 1)
             penalty = (next_action - batch.next_actions).square().sum(-1)
             next_q = self._q(self.target_critic, batch.next_observations, next_action).amin(1)
-            next_q = next_q - cfg.critic_bc_coef * penalty
+            beta_2 = cfg.critic_bc_coef if shares is None else cfg.critic_bc_coef * shares[1]
+            next_q = next_q - beta_2 * penalty
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
         q = self._q(self.critic, batch.observations, batch.actions)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
         return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(
+        self, batch: Batch, shares: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """beta_1 * |pi(s) - a|^2 - lambda * min(Q1, Q2)(s, pi(s))."""
         actions = torch.tanh(self.actor(batch.observations))
         q = self._q(self.critic, batch.observations, actions).amin(1)
         scale = 1 / q.detach().abs().mean(-1) if self.cfg.normalize_q else 1.0
         imitation = (actions - batch.actions).square().sum(-1).mean(-1)
-        loss = self.cfg.actor_bc_coef * imitation - scale * q.mean(-1)
+        beta_1 = self.cfg.actor_bc_coef
+        beta_1 = beta_1 if shares is None else beta_1 * shares[0]
+        loss = beta_1 * imitation - scale * q.mean(-1)
         return loss, {"actor_loss": loss, "imitation_loss": imitation}
 
     @staticmethod
@@ -139,21 +160,25 @@ class ReBRAC(Stateful):
         """Both critics, `(S, 2, B)`."""
         return critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
 
-    def update(self, batches: list[Batch], noises: list[Tensor]) -> dict[str, Tensor]:
+    def update(
+        self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """One critic update per batch; the actor and the targets follow the first of them."""
-        metrics = self._update_critic(batches[0], noises[0])
-        metrics |= self._update_actor(batches[0])
+        metrics = self._update_critic(batches[0], noises[0], shares)
+        metrics |= self._update_actor(batches[0], shares)
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
-            metrics |= self._update_critic(batch, noise)
+            metrics |= self._update_critic(batch, noise, shares)
         return metrics
 
-    def _update_critic(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        grads, metrics = self._critic_gradients(batch, noise)
+    def _update_critic(
+        self, batch: Batch, noise: Tensor, shares: Tensor | None
+    ) -> dict[str, Tensor]:
+        grads, metrics = self._critic_gradients(batch, noise, shares)
         self.critic_optimizer.step(grads)
         return metrics
 
-    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
-        grads, metrics = self._actor_gradients(batch)
+    def _update_actor(self, batch: Batch, shares: Tensor | None) -> dict[str, Tensor]:
+        grads, metrics = self._actor_gradients(batch, shares)
         if self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         self.actor_optimizer.step(grads)
@@ -166,6 +191,10 @@ class ReBRAC(Stateful):
     def act(self, observations: Tensor) -> Tensor:
         """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
         return torch.tanh(self.actor(self.normalizer(observations)))
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """The same action: CORL fine-tunes without exploration noise."""
+        return self.act(observations)
 
 
 def train(cfg: Config, run: Run) -> None:
@@ -181,13 +210,29 @@ def train(cfg: Config, run: Run) -> None:
     )
     shape = (cfg.batch_size, buffer.action_dim)
     noise = streams.normal(run.seeds, "noise", shape, run.device)
+    phases = Phases(cfg, run, buffer, normalizer, stride=cfg.policy_delay)
+    phases.restore(agent, "rebrac")
+    parts = {"agent": agent, "buffer": buffer, "noise": noise} | phases.parts
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
-    for step in run.steps(stride=cfg.policy_delay, agent=agent, buffer=buffer, noise=noise):
-        metrics = update([buffer.sample() for _ in delay], [noise.next() for _ in delay])
-        run.log(step, metrics)
+    for step in run.steps(stride=cfg.policy_delay, **parts):
+        for _ in delay:
+            phases.act(step, agent.explore)
+        if phases.learns(step):
+            batches, noises = [phases.sample(step) for _ in delay], [noise.next() for _ in delay]
+            shares = None
+            if cfg.phase != "offline":
+                shares = _shares(cfg, phases.left(step), phases.online(step), run.device)
+            metrics = update(batches, noises, shares)
+            run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def _shares(cfg: Config, left: float, online: bool, device: torch.device) -> Tensor:
+    """What remains of beta_1 and beta_2, where `left` of the fine-tuning lies ahead."""
+    of_actor = max(cfg.min_bc_share, left) if online else 1.0
+    return torch.tensor([of_actor, 0.0 if online else 1.0], device=device)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class OfflineBuffer:
         seeds: the S seeds; each has its own stream of row numbers.
         batch_size: B.
         device: where the rows live. 1M HalfCheetah transitions take 168 MB (192 with next actions).
+        labels: a number per row `(N,)`, for `sample_labelled`.
     """
 
     def __init__(
@@ -41,15 +42,15 @@ class OfflineBuffer:
         seeds: Sequence[int],
         batch_size: int,
         device: torch.device | str = "cpu",
+        labels: np.ndarray | None = None,
     ):
         size = len(transitions.rewards)
-        parts = [getattr(transitions, name) for name in Batch._fields]
+        parts = [*(getattr(transitions, name) for name in Batch._fields), labels]
         parts = [np.empty((size, 0)) if part is None else part.reshape(size, -1) for part in parts]
         self._sizes = [part.shape[1] for part in parts]
         self._rows = torch.empty(size, sum(self._sizes), device=device)
         for column, part in zip(self._rows.split(self._sizes, dim=1), parts, strict=True):
             column.copy_(torch.from_numpy(part))
-        self._lead = (len(seeds), batch_size)
         self._indices = streams.indices(seeds, size, batch_size, device)
 
     def __len__(self) -> int:
@@ -64,17 +65,34 @@ class OfflineBuffer:
         return self._sizes[1]
 
     @property
+    def next_action_dim(self) -> int:
+        """Features of the next action; 0 where batches have none."""
+        return self._sizes[5]
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device."""
         return self._rows.nbytes
 
-    def sample(self) -> Batch:
-        """The next batch of every seed, drawn uniformly with replacement."""
-        rows = self._rows.index_select(0, self._indices.next().flatten()).view(*self._lead, -1)
-        fields = Batch(*rows.split(self._sizes, dim=-1))
-        return fields._replace(
-            rewards=fields.rewards.squeeze(-1), terminated=fields.terminated.squeeze(-1)
-        )
+    def sample(self, count: int | None = None) -> Batch:
+        """The next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
+        return self._draw(count)[0]
+
+    def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
+        """As `sample`, and the labels of its rows, `(S, B)`."""
+        batch, labels = self._draw(count)
+        return batch, labels.squeeze(-1)
+
+    def _draw(self, count: int | None) -> tuple[Batch, Tensor]:
+        return self._take(self._indices.next()[:, :count])
+
+    def _take(self, chosen: Tensor) -> tuple[Batch, Tensor]:
+        """The rows of these numbers, `(S, B)`, and their labels."""
+        rows = self._rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        *parts, labels = rows.split(self._sizes, dim=-1)
+        fields = Batch(*parts)
+        flat = {"rewards": fields.rewards.squeeze(-1), "terminated": fields.terminated.squeeze(-1)}
+        return fields._replace(**flat), labels
 
     def state_dict(self) -> dict:
         """The position in the stream of row numbers; the data is not part of a checkpoint."""
@@ -114,7 +132,6 @@ class ReplayBuffer:
         self._incoming = np.empty((len(seeds), sum(self._sizes)), np.float32)
         self._columns = np.split(self._incoming, np.cumsum(self._sizes)[:-1], axis=1)
         self._added = 0
-        self._lead = (len(seeds), batch_size)
         self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
 
         def draw(rng: torch.Generator, block: int) -> Tensor:
@@ -141,11 +158,14 @@ class ReplayBuffer:
         self._rows[:, position].copy_(torch.from_numpy(self._incoming))
         self._added += 1
 
-    def sample(self) -> Batch:
-        """The next batch of every seed, drawn uniformly with replacement."""
-        chosen = self._numbers.next() % len(self) + self._starts
+    def sample(self, count: int | None = None) -> Batch:
+        """The next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
+        return self._take(self._numbers.next()[:, :count] % len(self) + self._starts)
+
+    def _take(self, chosen: Tensor) -> Batch:
+        """The rows of these numbers `(S, B)`, counted over all seeds."""
         rows = self._rows.view(-1, self._rows.shape[2]).index_select(0, chosen.flatten())
-        fields = rows.view(*self._lead, -1).split(self._sizes, dim=-1)
+        fields = rows.unflatten(0, chosen.shape).split(self._sizes, dim=-1)
         observations, actions, rewards, next_observations, terminated, _ = fields
         return Batch(
             observations,

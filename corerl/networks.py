@@ -123,6 +123,7 @@ class MLP(nn.Module):
         rngs: one CPU generator per seed for the initial weights.
         init, output_init: initialisation of the hidden layers and of the last one.
         layer_norm: epsilon of a LayerNorm after each hidden activation; None for none.
+        norm_first: that LayerNorm stands before the activation instead.
         activation: applied to every hidden layer.
     """
 
@@ -135,6 +136,7 @@ class MLP(nn.Module):
         init: Init = torch_init,
         output_init: Init | None = None,
         layer_norm: float | None = None,
+        norm_first: bool = False,
         activation: Callable[[Tensor], Tensor] = F.relu,
     ):
         super().__init__()
@@ -148,11 +150,13 @@ class MLP(nn.Module):
             nn.Identity() if layer_norm is None else LayerNorm(n, lead, layer_norm) for n in hidden
         )
         self.activation = activation
+        self.norm_first = norm_first
 
     def forward(self, x: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
         """`keep` holds one multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
         for i, (layer, norm) in enumerate(zip(self.layers[:-1], self.norms, strict=True)):
-            x = norm(self.activation(layer(x)))
+            x = layer(x)
+            x = self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
             if keep is not None:
                 x = x * keep[i]
         return self.layers[-1](x)

@@ -5,7 +5,7 @@ message to another process; an update of one seed costs milliseconds.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -37,7 +37,9 @@ class Environments:
     """One training environment per seed.
 
     A seed's environment starts from that seed's `env` stream and goes on with its own generator, so
-    that it meets the same initial states in whatever company. Episodes restart by themselves.
+    that it meets the same initial states in whatever company. Episodes restart by themselves. Where a
+    seed's environment raises, its rewards are NaN from there on, so that it counts as diverged and the
+    others go on; the last one's error is raised.
 
     Args:
         make_env: builds one environment with vector observations and actions in [-1, 1].
@@ -56,12 +58,13 @@ class Environments:
     ):
         self._envs = [make_env() for _ in seeds]
         self._seeds, self._device = list(seeds), device
-        _check_spaces(self._envs[0])
+        self._check(self._envs[0])
         first = [
             env.reset(seed=streams.derive(seed, "env"))[0]
             for env, seed in zip(self._envs, seeds, strict=True)
         ]
-        self._observations = np.stack(first).astype(np.float32)
+        self._observations = np.stack(first).astype(kept_as(self._envs[0]))
+        self._crashed: set[int] = set()
         self._running = np.zeros(len(seeds))
         self._episodes = np.zeros(len(seeds), np.int64)
         self.episode_returns = torch.zeros(len(seeds), device=device)
@@ -81,25 +84,49 @@ class Environments:
 
     def step(self, actions: Tensor) -> Step:
         """Steps every environment with `(S, 1, A)`; NaN, from a seed that diverged, acts as 0."""
-        actions = np.nan_to_num(actions[:, 0].numpy())
+        return self._advance(np.nan_to_num(actions[:, 0].numpy()))[0]
+
+    def _advance(self, actions: np.ndarray) -> tuple[Step, list[dict[str, Any]]]:
         before, seeds = self._observations, len(self._envs)
         after, rewards = np.empty_like(before), np.empty(seeds)
         terminated, truncated = np.zeros(seeds, bool), np.zeros(seeds, bool)
-        for i, env in enumerate(self._envs):
-            after[i], rewards[i], terminated[i], truncated[i], _ = env.step(actions[i])
+        infos = []
+        for i, result in enumerate(self._results(actions)):
+            after[i], rewards[i], terminated[i], truncated[i], info = result
+            infos.append(info)
         truncated &= ~terminated
         self._running += rewards
         # A copy: the policy and the replay may still hold the array of this step.
         self._observations = after.copy()
         for i in np.flatnonzero(terminated | truncated):
-            self._restart(i)
-        return Step(before, actions, rewards, after, terminated, truncated)
+            if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
+                self._count(i)
+            self._observations[i] = self._envs[i].reset()[0]
+        return Step(before, actions, rewards, after, terminated, truncated), infos
 
-    def _restart(self, i: int, seed: int | None = None) -> None:
+    def _results(self, actions: np.ndarray) -> Iterable[tuple]:
+        return (self._result(i, action) for i, action in enumerate(actions))
+
+    def _result(self, i: int, action: np.ndarray) -> tuple:
+        if i not in self._crashed:
+            try:
+                return self._envs[i].step(action)
+            except Exception as error:
+                self._crashed.add(i)
+                if len(self._crashed) == len(self._envs):
+                    raise
+                self.episode_returns[i] = torch.nan
+                print(
+                    f"corerl: the environment of seed {self._seeds[i]} crashed "
+                    f"({type(error).__name__}: {error}); the other seeds go on",
+                    file=sys.stderr,
+                )
+        return self._observations[i], np.nan, False, False, {}
+
+    def _count(self, i: int) -> None:
         self.episode_returns[i] = self._running[i]
         self._running[i] = 0.0
         self._episodes[i] += 1
-        self._observations[i] = self._envs[i].reset(seed=seed)[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Simulators, generators and time limits included, where the simulator can be restored."""
@@ -108,6 +135,7 @@ class Environments:
             "running": torch.from_numpy(self._running),
             "episodes": torch.from_numpy(self._episodes),
             "episode_returns": self.episode_returns,
+            "crashed": sorted(self._crashed),
             "simulators": [save_simulator(env) for env in self._envs],
         }
 
@@ -116,6 +144,7 @@ class Environments:
         self._running = state["running"].numpy()
         self._episodes = state["episodes"].numpy()
         self.episode_returns.copy_(state["episode_returns"])
+        self._crashed = set(state["crashed"])
         if None in state["simulators"]:
             print(
                 f"corerl: {self._envs[0].unwrapped} cannot be restored in the middle of an episode: "
@@ -124,23 +153,30 @@ class Environments:
             )
         for i, (env, saved) in enumerate(zip(self._envs, state["simulators"], strict=True)):
             if saved is None:
-                self._restart(i, streams.derive(self._seeds[i], f"env/{self._episodes[i]}"))
+                self._count(i)
+                seed = streams.derive(self._seeds[i], f"env/{self._episodes[i]}")
+                self._observations[i] = env.reset(seed=seed)[0]
             else:
                 load_simulator(env, saved)
 
+    @staticmethod
+    def _check(env: gymnasium.Env) -> None:
+        for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
+            if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+                raise CorerlError(
+                    f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
+                )
 
-def _check_spaces(env: gymnasium.Env) -> None:
-    for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise CorerlError(
-                f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
-            )
+
+def kept_as(env: gymnasium.Env) -> type:
+    """The type in which observations are kept: bytes as bytes, everything else as float32."""
+    return np.uint8 if env.observation_space.dtype == np.uint8 else np.float32
 
 
 def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
     """Everything that decides how `env` goes on, or None where that is not known.
 
-    Known are gymnasium's own MuJoCo and classic-control environments.
+    Known are gymnasium's own MuJoCo and classic-control environments, and those with a `state_dict`.
     """
     inner = env.unwrapped
     library = type(inner).__module__
@@ -148,6 +184,8 @@ def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
         parts = _save_mujoco(inner)
     elif library.startswith("gymnasium.envs.classic_control"):
         parts = {"state": torch.tensor(np.asarray(inner.state))}
+    elif hasattr(inner, "load_state_dict"):
+        parts = {"inner": inner.state_dict()}
     else:
         return None
     limit = _time_limit(env)
@@ -158,7 +196,9 @@ def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
 def load_simulator(env: gymnasium.Env, saved: dict[str, Any]) -> None:
     """The inverse of `save_simulator`, on an environment that has been reset at least once."""
     inner = env.unwrapped
-    if "state" in saved:
+    if "inner" in saved:
+        inner.load_state_dict(saved["inner"])
+    elif "state" in saved:
         inner.state = saved["state"].numpy()
     else:
         _load_mujoco(inner, saved)

@@ -13,10 +13,11 @@ from corerl.data.dataset import Dataset
 from corerl.launch import launch
 from corerl.loop import Run
 from corerl.runs import load_checkpoint
+from corerl.tasks import resolve
 
 torch.set_num_threads(1)
 
-OFFLINE = ("bc", "td3_bc", "iql", "rebrac")
+OFFLINE = ("bc", "td3_bc", "iql", "rebrac", "cql", "awac", "edac")
 FIXED = ["algo.hidden_width=16", "algo.batch_size=16", "compile=off", "eval.episodes=2"]
 """The settings of `config` as they are spelled on the command line."""
 
@@ -99,6 +100,7 @@ class Probe(Run):
     def __init__(self, algo: str, seeds, *, updates: int = 8, mode: str = "off", device="cpu"):
         self.cfg = config(Path("unused"), algo, steps=1000)
         self.seeds, self.mode, self.device = list(seeds), mode, torch.device(device)
+        self.task = resolve(self.cfg.task)
         self.updates, self.batches, self.metrics = updates, [], []
         importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
 

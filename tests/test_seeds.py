@@ -42,7 +42,7 @@ def test_batches_are_bit_equal(pair):
 
 def test_noise_is_bit_equal(pair):
     alone, _ = pair
-    noisy = {"td3_bc", "rebrac"}
+    noisy = {"td3_bc", "rebrac", "cql", "awac", "edac"}
     assert ("noise" in alone.parts) == (alone.cfg.algo.name in noisy)
     for name in alone.parts.keys() - {"agent", "buffer"}:
         mine, theirs = (probe.parts[name].next() for probe in pair)
