@@ -1,0 +1,179 @@
+"""QR-DQN against its transcription, by hand, and as a run that is stopped, resumed and learns."""
+
+import contextlib
+
+import pytest
+import torch
+from reference_distributional import QRDQN as Reference
+from reference_distributional import SEEDS, A, O, agree, make_transitions
+from small import config, flatten
+
+from corerl import streams
+from corerl.algos import hra, iqn, md3qn, qr_dqn
+from corerl.algos.qr_dqn import QRDQN, Config
+from corerl.convolution import Encoder
+from corerl.discrete import Collect
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted, Run
+from corerl.quantile import huber_quantile_loss
+from corerl.runs import load_checkpoint
+
+SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}
+SWITCHES = {
+    "paper": {},
+    "double": {"double": True},
+    "kappa": {"kappa": 0.3},
+    "absolute": {"kappa": 0.0},
+}
+ALGOS = {
+    "qr_dqn": (qr_dqn, {"quantiles": 5}),
+    "iqn": (iqn, {"fractions": 3, "target_fractions": 2, "policy_fractions": 4, "cosines": 5}),
+    "md3qn": (md3qn, {"particles": 4}),
+    "hra": (hra, {}),
+}
+
+
+def agent_of(seeds=SEEDS, **changes):
+    cfg = Config(**SMALL, quantiles=5, **changes)
+    return QRDQN(cfg, (O,), A, streams.generators(range(seeds), "init"))
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_five_updates_equal_the_equations(switch, tolerance):
+    agent = agent_of(**SWITCHES[switch])
+    agree(Reference, agent, agent.quantiles, make_transitions(5, 1), None, tolerance)
+
+
+def test_the_loss_by_hand():
+    # tau = 1/4 at 0 meets u = 2, -1, 1/2: (1.5 + 3 * .5 + .125) / 4; tau = 3/4 at 1 mirrors it.
+    quantiles, targets = torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, -1.0, 0.5]])
+    loss = huber_quantile_loss(quantiles, targets, torch.tensor([0.25, 0.75]))
+    torch.testing.assert_close(loss, torch.tensor([2 * (1.5 + 1.5 + 0.125) / 4 / 3]))
+
+
+def test_the_best_action_is_that_of_the_mean():
+    agent = agent_of(1)
+    with torch.no_grad():
+        agent.quantiles.head.weight.zero_()
+        bias = torch.zeros(A, 5)
+        bias[1], bias[2, 0] = 1.0, 4.0  # a mean of 1 beats a largest quantile of 4
+        agent.quantiles.head.bias.copy_(bias.view(1, 1, -1))
+    assert agent.act(torch.zeros(1, 3, O)).tolist() == [[1, 1, 1]]
+
+
+def own_settings(name, **data):
+    own = ALGOS[name][1]
+    data = {"learning_starts": 20, "train_every": 2, "capacity": 60, "epsilon_steps": 50} | data
+    return SMALL | own | {"batch_size": 4, "target_every": 10, "data": Collect(**data)}
+
+
+def settings(root, name, task="maze/v1-vector", own=None, data=None, **changes):
+    cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
+    return config(root, name, own=own_settings(name, **(data or {})) | (own or {}), **cell)
+
+
+def train(cfg, seeds=(0, 1), stop_at=None):
+    run = Run(cfg, list(seeds), lambda *_: None)
+    if stop_at is not None:
+        save = run.save
+        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        ALGOS[cfg.algo.name][0].train(cfg.algo, run)
+    return run.directory
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
+    data = {"n_step": 3, "eval_epsilon": 0.3}
+    whole = train(settings(tmp_path / "whole", name, data=data))
+    broken = settings(tmp_path / "broken", name, data=data)
+    train(broken, stop_at=54)
+    directory = train(broken)
+    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (directory / file).read_text() == (whole / file).read_text()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
+    assert one["experience"]["replay"]["added"] == 80
+    assert flatten(one) == flatten(two)
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, name):
+    together = load_checkpoint(train(settings(tmp_path / "a", name)) / "checkpoint.safetensors")
+    cfg = settings(tmp_path / "b", name)
+    alone = load_checkpoint(train(cfg, seeds=[1]) / "checkpoint.safetensors")
+    both, one = (state["state"]["experience"]["replay"] for state in (together, alone))
+    for part in ("frames", "actions", "rewards", "ends"):
+        assert torch.equal(both[part][1:], one[part])
+    both, one = (state["state"]["agent"]["target"] for state in (together, alone))
+    for key, value in one.items():
+        torch.testing.assert_close(both[key][1:], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGOS)
+def test_compiled_runs_equal_eager_ones(tmp_path, name):
+    eager, compiled = (
+        train(settings(tmp_path / mode, name, compile=mode)) for mode in ("off", "compile")
+    )
+    one, two = (
+        load_checkpoint(d / "checkpoint.safetensors")["state"]["agent"]["target"]
+        for d in (eager, compiled)
+    )
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-5)
+
+
+def test_stacked_convolutions_are_each_seeds_own():
+    rngs = streams.generators([0, 1, 2], "init")
+    encoder = Encoder((4, 84, 84), 1, 6, rngs, padding="same")
+    images = torch.randint(256, (3, 2, 4, 84, 84), dtype=torch.uint8)
+    together = encoder(images)
+    assert together.shape == (3, 2, 6) and encoder.dense.layers[0].weight.shape[1] == 11 * 11 * 64
+    for seed in range(3):
+        layers = [torch.nn.LazyConv2d(c, k, s) for c, k, s in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
+        x = images[seed].float() / 255
+        # TensorFlow's SAME on 84, 21 and 11 pixels.
+        for layer, ours, pad in zip(layers, encoder.convolutions, (2, (1, 2), 1), strict=True):
+            before, after = pad if isinstance(pad, tuple) else (pad, pad)
+            x = torch.nn.functional.pad(x, (before, after, before, after))
+            layer(x)
+            layer.weight.data, layer.bias.data = ours.weight[seed], ours.bias[seed]
+            x = torch.relu(layer(x))
+        linear = encoder.dense.layers[0]
+        alone = torch.relu(x.flatten(1) @ linear.weight[seed] + linear.bias[seed])
+        torch.testing.assert_close(together[seed], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "bad"),
+    [
+        (qr_dqn, {"quantiles": 0}),
+        (qr_dqn, {"kappa": -1.0}),
+        (qr_dqn, {"target_every": 10_001}),
+        (iqn, {"risk": 0.0}),
+        (iqn, {"cosines": 0}),
+        (md3qn, {"particles": 1}),
+        (md3qn, {"bandwidths": [0.0]}),
+        (md3qn, {"estimator": "w"}),
+        (md3qn, {"policy": "uniform"}),
+        (hra, {"bootstrap": "head"}),
+        (hra, {"hidden_layers": 0}),
+    ],
+)
+def test_settings_out_of_range(module, bad):
+    with pytest.raises(CorerlError, match=r"algo\."):
+        module.Config(**bad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qr_dqn", "iqn"])
+def test_it_learns_to_balance_a_pole(tmp_path, name):
+    from corerl.tables import table
+
+    rows = table(name, "gym/CartPole-v1")
+    data = {k.removeprefix("algo.data."): v for k, v in rows.items() if ".data." in k}
+    own = {k.removeprefix("algo."): v for k, v in rows.items() if ".data." not in k}
+    own = {"batch_size": 32, "hidden_width": 128} | own | {"data": Collect(**data)}
+    cfg = config(tmp_path, name, own=own, task="gym/CartPole-v1", steps=20_000)
+    last = (train(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
+    assert float(last.split(",")[5]) > 150
