@@ -24,6 +24,7 @@ from scipy import stats as scipy_stats
 from corerl.errors import CorerlError, nearest
 
 METRICS = ("iqm", "median", "mean", "optimality_gap")
+TAUS = (0.05, 0.1, 0.25)  # the lower tails whose static CVaR is reported
 REPLICATES = 50_000  # rliable's default; 0.1 s for 10 seeds on 15 tasks
 _CELLS = 1 << 16  # replicates x runs per block: what stays in the second-level cache
 
@@ -419,8 +420,35 @@ def cvar(samples: np.ndarray, tau: float) -> float:
     (x_1 + ... + x_k + (tau n - k) x_{k+1}) / (tau n): the CVaR of the empirical distribution
     (Rockafellar and Uryasev 2002), not the mean of a rounded number of samples.
     """
-    runs = _sample_runs(samples, tau)
-    return float(_cvar(runs, runs.weight[None], tau)[0])
+    samples = _check_samples(samples, tau)
+    return float(cvar_of_law(samples, np.full(samples.size, 1 / samples.size), tau))
+
+
+def cvar_of_law(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np.ndarray:
+    """CVaR_tau of discrete laws (..., K) along the last axis, the atom at the boundary split.
+
+    Higher is better and `tau` is the mass of the lower tail. A probability of 0 is an atom that is not
+    there.
+
+    Raises:
+        CorerlError: tau outside (0, 1], negative probabilities, or some that do not sum to one.
+    """
+    check_tau(tau)
+    values, probabilities = np.broadcast_arrays(
+        np.asarray(values, np.float64), np.asarray(probabilities, np.float64)
+    )
+    if not (probabilities >= 0).all() or not np.allclose(probabilities.sum(-1), 1, atol=1e-9):
+        raise CorerlError("CVaR of a law needs non-negative probabilities that sum to one.")
+    order = np.argsort(values, axis=-1, kind="stable")
+    upper = np.cumsum(np.take_along_axis(probabilities, order, -1), axis=-1)
+    shares = np.diff(np.minimum(upper, tau), axis=-1, prepend=0.0)
+    return (shares * np.take_along_axis(values, order, -1)).sum(-1) / shares.sum(-1)
+
+
+def check_tau(tau: float) -> None:
+    """Raises CorerlError unless 0 < tau <= 1."""
+    if not 0.0 < tau <= 1.0:
+        raise CorerlError(f"CVaR needs a fraction 0 < tau <= 1, not {tau}.")
 
 
 def cvar_interval(
@@ -437,12 +465,44 @@ def cvar_interval(
     return float(low), float(high)
 
 
-def _sample_runs(samples: np.ndarray, tau: float) -> _Runs:
+def cvar_of_seeds(
+    samples: Sequence[np.ndarray],
+    tau: float,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    level: float = 0.95,
+) -> tuple[float, float, float]:
+    """Mean over seeds of each seed's `cvar`, and its percentile bootstrap interval: value, low, high.
+
+    `samples` holds one array of episodes per seed. A replicate draws seeds with replacement and, for
+    each, its episodes with replacement. With one seed the interval is over its episodes alone; a single
+    episode has none (NaN).
+    """
+    runs = [_sample_runs(one, tau) for one in samples]
+    statistic = partial(_cvar, tau=tau)
+    value = float(np.mean([statistic(one, one.weight[None])[0] for one in runs]))
+    if not replicates or min(one.sizes.min() for one in runs) < 2:
+        return value, np.nan, np.nan
+    each = np.stack(
+        [_replicate(one, statistic, replicates, seed + i) for i, one in enumerate(runs)]
+    )
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(runs), size=(len(runs), replicates))
+    low, high = _percentiles(each[drawn, np.arange(replicates)].mean(0), level)
+    return value, float(low), float(high)
+
+
+def _check_samples(samples: np.ndarray, tau: float) -> np.ndarray:
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim != 1 or not samples.size or not np.isfinite(samples).all():
         raise CorerlError("CVaR needs a one-dimensional array of at least one finite sample.")
-    if not 0.0 < tau <= 1.0:
-        raise CorerlError(f"CVaR needs a fraction 0 < tau <= 1, not {tau}.")
+    check_tau(tau)
+    return samples
+
+
+def _sample_runs(samples: np.ndarray, tau: float) -> _Runs:
+    samples = _check_samples(samples, tau)
     return _sorted_runs(samples, np.zeros(samples.size, dtype=np.intp))
 
 

@@ -3,8 +3,12 @@
 d4rl/hopper-medium-v2        D4RL's files
 minari/D4RL/door/human-v2    Minari datasets; ids of different collections are different data
 neorl2/DMSD                  NeoRL-2
+ogbench/scene-play-singletask-v0   OGBench's single tasks
 corerl/pendulum              made by this package from a seed
+risk/A, risk/pointmass       tasks with spread returns, some with data (corerl/data/risk.py)
 gym/Hopper-v5                online: an environment without data
+maze/v0                      online: MD3QN's mazes, with rewards by source
+atari/MsPacman               online: a game of the Arcade Learning Environment
 """
 
 from __future__ import annotations
@@ -13,12 +17,20 @@ from dataclasses import dataclass
 
 import gymnasium
 
-from corerl.data import d4rl, embedded, minari, neorl2, simulators
+from corerl.data import d4rl, embedded, minari, neorl2, ogbench, risk, simulators
 from corerl.data.dataset import Dataset
+from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 
-COLLECTIONS = ("d4rl", "minari", "neorl2", "corerl", "gym")
-READERS = {"d4rl": d4rl, "minari": minari, "neorl2": neorl2, "corerl": embedded}
+COLLECTIONS = ("d4rl", "minari", "neorl2", "ogbench", "corerl", "risk", "gym", "maze", "atari")
+READERS = {
+    "d4rl": d4rl,
+    "minari": minari,
+    "neorl2": neorl2,
+    "ogbench": ogbench,
+    "corerl": embedded,
+    "risk": risk,
+}
 
 
 @dataclass(frozen=True)
@@ -32,11 +44,17 @@ class Task:
     def load(self) -> Dataset:
         """The dataset, downloaded or made where it is not on this machine yet.
 
-        Raises CorerlError for a gym task, and for a file that is missing or broken.
+        Raises CorerlError for an online task, and for a file that is missing or broken.
         """
-        if self.collection == "gym":
+        if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
         return READERS[self.collection].load(self.name)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a dataset, on this machine or to be brought."""
+        online = self.collection == "risk" and self.name not in risk.with_data()
+        return self.collection in READERS and not online
 
     def make_env(self) -> gymnasium.Env:
         """A new evaluation environment that takes the dataset's actions, in [-1, 1].
@@ -50,16 +68,31 @@ class Task:
             "d4rl": simulators.make_d4rl,
             "minari": simulators.make_minari,
             "neorl2": simulators.make_neorl2,
+            "ogbench": ogbench.make_env,
+            "risk": risk.make_env,
             "gym": simulators.make_gym,
+            "maze": mazes.make,
+            "atari": atari.make,
         }[self.collection]
         return make(self.name)
+
+    def make_training_env(self) -> gymnasium.Env:
+        """As `make_env`, but for learners: in an Atari game, an episode ends with a life."""
+        if self.collection == "atari":
+            return atari.make(self.name, life_loss=True)
+        return self.make_env()
 
     @property
     def reference(self) -> tuple[float, float] | None:
         """Returns that score 0 and 100; None where nobody has published them."""
-        if self.collection == "gym":
+        if self.collection not in READERS:
             return None
         return READERS[self.collection].reference(self.name)
+
+    @property
+    def scored_by_success(self) -> bool:
+        """Its score is the share of solved episodes x 100, not a return on a scale."""
+        return self.collection == "ogbench"
 
     def normalize(self, returns):
         """100 (R - min) / (max - min) for a return or an array of them, or None."""
@@ -87,12 +120,16 @@ def resolve(task_id: str) -> Task:
 
 
 def known_tasks() -> list[str]:
-    """Every task with a dataset that this version knows by name."""
+    """Every task that this version knows by name: those with a dataset, and others."""
     return [
         *(f"corerl/{name}" for name in embedded.names()),
         *(f"d4rl/{name}" for name in d4rl.names()),
         *(f"minari/{name}" for name in minari.names()),
         *(f"neorl2/{name}" for name in neorl2.names()),
+        *(f"ogbench/{name}" for name in ogbench.names()),
+        *(f"risk/{name}" for name in risk.names()),
+        *(f"maze/{name}" for name in mazes.names()),
+        *(f"atari/{name}" for name in atari.SOURCES),
     ]
 
 
@@ -101,6 +138,10 @@ def _exists(collection: str, name: str) -> bool:
         return simulators.is_gym(name)
     if collection == "minari":
         return minari.is_id(name)
+    if collection == "maze":
+        return name in mazes.names()
+    if collection == "atari":
+        return atari.is_game(name)
     return name in READERS[collection].names()
 
 

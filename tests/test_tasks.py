@@ -61,7 +61,7 @@ def test_a_mistyped_id_names_the_nearest(id, suggestion):
         tasks.resolve(id)
 
 
-@pytest.mark.parametrize("id", ["", "foo", "atari/Pong", "d4rl/", "minari/no version"])
+@pytest.mark.parametrize("id", ["", "foo", "atari/Pongo", "maze/v7", "d4rl/", "minari/no version"])
 def test_ids_that_are_no_tasks(id):
     with pytest.raises(CorerlError, match="Unknown task"):
         tasks.resolve(id)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from corerl import stats
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import figures, risk
 from corerl.report.files import write
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, page, reached
@@ -36,6 +36,7 @@ def build(args: argparse.Namespace) -> int:
     look = figures.looks(results.scores["algorithm"])
     pictures, failures = {}, []
     for section in parts:
+        risk.add(section, options)
         folder = args.out / _folder(section)
         _write_tables(section, folder)
         pictures[_folder(section)] = _draw(section, folder, look, options, failures)
@@ -121,6 +122,8 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
             lambda: figures.tasks(section.history, look, unit),
             wide=True,
         )
+    for name, (caption, draw) in risk.plots(section, look).items():
+        plan[name] = _Plot(caption, draw, wide=True)
     return plan
 
 

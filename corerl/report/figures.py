@@ -149,6 +149,29 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     return figure
 
 
+def distributions(returns: pd.DataFrame, look: dict) -> Figure:
+    """One panel per task: the cumulative share of episodes, seeds pooled, and dots at (CVaR, tau)."""
+    names = sorted(set(returns["task"]))
+    across = min(3, len(names))
+    down = math.ceil(len(names) / across)
+    figure, axes = _grid(down, across, max(HALF[0], 3.1 * across), 2.3 * down + 0.5)
+    for axis, task in zip(axes, names, strict=False):
+        for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
+            pooled = np.sort(np.concatenate(list(rows["returns"])))
+            share = np.arange(1, len(pooled) + 1) / len(pooled)
+            axis.step(pooled, share, where="post", label=name, **look[name])
+            tails = [np.mean([stats.cvar(r, tau) for r in rows["returns"]]) for tau in stats.TAUS]
+            axis.plot(tails, stats.TAUS, "o", markersize=4, color=look[name]["color"])
+        axis.set(title=task.partition("/")[2] or task, ylim=(-0.02, 1.02), xlabel="return")
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for axis in axes[::across]:
+        axis.set_ylabel("fraction of episodes")
+    handles, labels = _legend(axes)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+    return figure
+
+
 def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Mean and interval at the steps that every seed of the cell evaluated, thinned for drawing."""
     scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)

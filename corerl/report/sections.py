@@ -54,6 +54,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     others: list[Table] = field(default_factory=list)  # published numbers of algorithms not run
     notes: list[str] = field(default_factory=list)
+    returns: pd.DataFrame | None = None  # of every episode, for risky tasks (corerl/report/risk.py)
 
     @property
     def algorithms(self) -> list[str]:

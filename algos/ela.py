@@ -1,0 +1,246 @@
+"""ELA and ELLA: static CVaR in low-rank MDPs whose features are unknown (Zhao et al. 2024).
+
+Transitions are P_h(s'|s,a) = <phi_h(s,a), mu_h(s')> with phi and mu from finite classes that hold the
+truth; rewards are known. In every episode k, for each step h: gather transitions, fit (phi_h, mu_h) by
+maximum likelihood, give what phi_h has seen little of a bonus, and plan for CVaR with optimism:
+
+    W_H(s, b) = b^+,   W_h(s, b) = min_a { E_model[ W_{h+1}(s', b - r) ] - bonus_h(s, a) }
+    c^k = argmax_c { c - W_0(s_0, c) / tau },   bonus = min(alpha ||phi_h(s,a)||_{Sigma_h^-1}, H)
+
+`planner=exact` (ELA) takes the expectation under the fitted model. `planner=least_squares` (ELLA) rounds
+rewards and budgets down to multiples of `unit` and regresses W_{h+1} on phi_h over the data.
+
+    python algos/ela.py task=risk/low-rank steps=1000 algo.tau=0.25
+    corerl train -m algo=ela task=risk/low-rank algo.planner=exact,least_squares seeds=5
+
+A step is an episode of the algorithm. `suboptimality` is the exact optimum (cvar_tabular) less the exact
+CVaR of the policy that the episode used, `regret` its sum, `trajectories` what has been gathered.
+
+Our reading throughout: the paper's body was not at hand, and what follows is from its abstract, its
+reviews and REP-UCB (Uehara, Zhang and Sun 2022), of which the reviewers call it the augmented form.
+ 1. Data of step h: the last policy for h steps, then a uniform action; and for h > 0 besides, the last
+    policy for h - 1 steps, then two uniform actions. Likelihoods use both, Sigma_h the first.
+ 2. alpha = bonus_scale H sqrt((A + d^2) log(|classes| H k / delta)) and Sigma_h = sum phi phi' + lambda I
+    with lambda = d log(|classes| H k / delta): REP-UCB's form with its constants set to one. At
+    `bonus_scale=1` every bonus is at its cap H for the first thousands of episodes.
+ 3. W is kept in [0, H], since a cost below 0 is impossible.
+ 4. ELLA regresses on the observed transitions of step h. (The paper may draw them from the fitted model.)
+ 5. Transitions of the last step are not modelled: nothing is paid after it.
+ 6. Planning rounds each reward, acting what was collected, once; the two are one where rewards are
+    multiples of `unit`, as on risk/low-rank.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl import streams
+from corerl.algos.cvar_tabular import Player, static
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.finite import FiniteMDP, return_law
+from corerl.loop import Run
+
+
+@dataclass
+class Config:
+    name: str = "ela"
+    label: str = "ELA"
+
+    objective: str = "static"  # the CVaR that is optimised, for reports; there is no other here
+    tau: float = 0.25  # mass of the lower tail
+    planner: str = "exact"  # exact (ELA) | least_squares (ELLA)
+    unit: float = 0.25  # spacing of budgets; rewards are rounded down to it
+    bonus_scale: float = 0.01  # 1: the stated constants
+    delta: float = 0.1  # probability that the bounds may fail
+
+    def __post_init__(self):
+        require(self.objective == "static", f"algo.objective={self.objective} must be static")
+        require(0 < self.tau <= 1, f"algo.tau={self.tau} must lie in (0, 1]")
+        require(self.planner in ("exact", "least_squares"), f"algo.planner={self.planner} unknown")
+        require(self.unit > 0, f"algo.unit={self.unit} must be positive")
+        require(self.bonus_scale >= 0, f"algo.bonus_scale={self.bonus_scale} must not be negative")
+        require(0 < self.delta < 1, f"algo.delta={self.delta} must lie in (0, 1)")
+
+
+class ELA:
+    """One learner. `features` (F, S, A, d) and `measures` (M, d, S) are its classes.
+
+    Attributes: `plan`, the actions (H, S, budgets) and the place of the first budget; None at first.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        mdp: FiniteMDP,
+        features: np.ndarray,
+        measures: np.ndarray,
+        rng: np.random.Generator,
+    ):
+        self.cfg, self.mdp, self.features, self.measures, self.rng = (
+            cfg,
+            mdp,
+            features,
+            measures,
+            rng,
+        )
+        steps, (states, actions) = mdp.horizon, mdp.sizes
+        mean = (mdp.probabilities * mdp.rewards).sum(-1)
+        self.paid = np.floor(mean / cfg.unit + 1e-9).astype(int)  # (S, A) in units
+        highest = int(np.ceil(steps * max(mdp.rewards.max(), cfg.unit) / cfg.unit))
+        self.budgets = cfg.unit * np.arange(-highest, highest + 1)
+        kernels = np.einsum("fsad,mdt->fmsat", features, measures)
+        self.log_kernels = np.log(np.maximum(kernels, 1e-300))
+        modelled = max(1, steps - 1)  # difference 5
+        self.likelihood = np.zeros((modelled, len(features), len(measures)))
+        self.counts = np.zeros((modelled, states, actions, states))  # of all data
+        self.seen = np.zeros((modelled, states, actions))  # of Sigma's data
+        self.plan: tuple[np.ndarray, int] | None = None
+        self.episodes = self.trajectories = 0
+
+    def episode(self) -> float:
+        """Gathers data, fits and plans; returns the mean bonus of the plan."""
+        for h in range(len(self.counts)):
+            self._gather(h, uniform=1)
+            if h > 0:
+                self._gather(h, uniform=2)
+        self.episodes += 1
+        model = [self.fitted(h) for h in range(len(self.counts))]
+        bonuses = [self.bonus(h, phi) for h, (phi, _) in enumerate(model)]
+        self.plan = self.planned(model, bonuses)[1:]
+        return float(np.mean(bonuses))
+
+    def _gather(self, h: int, uniform: int) -> None:
+        """One transition of step h, whose last `uniform` actions are uniform."""
+        state, collected = self.mdp.first(self.rng), 0.0
+        self.trajectories += 1
+        for t in range(h + 1):
+            free = t > h - uniform or self.plan is None
+            action = self.rng.integers(self.mdp.sizes[1]) if free else self.act(t, state, collected)
+            before = state
+            reward, state = self.mdp.step(state, int(action), self.rng)
+            collected += reward
+        self.counts[h, before, action, state] += 1
+        self.seen[h, before, action] += uniform == 1
+        self.likelihood[h] += self.log_kernels[:, :, before, action, state]
+
+    def fitted(self, h: int) -> tuple[np.ndarray, np.ndarray]:
+        """The most likely features (S, A, d) and kernel (S, A, S') of step h."""
+        f, m = np.unravel_index(self.likelihood[h].argmax(), self.likelihood[h].shape)
+        return self.features[f], self.features[f] @ self.measures[m]
+
+    def bonus(self, h: int, phi: np.ndarray) -> np.ndarray:
+        """(S, A): alpha times the length of phi in the metric of what was seen, at most H."""
+        dimension, steps = phi.shape[-1], self.mdp.horizon
+        size = np.log(self.likelihood[h].size * steps * self.episodes / self.cfg.delta)
+        sigma = dimension * size * np.eye(dimension)
+        sigma += np.einsum("sa,sad,sae->de", self.seen[h], phi, phi)
+        length = np.sqrt(np.einsum("sad,de,sae->sa", phi, np.linalg.inv(sigma), phi))
+        alpha = steps * np.sqrt((self.mdp.sizes[1] + dimension**2) * size)
+        return np.minimum(self.cfg.bonus_scale * alpha * length, steps)
+
+    def planned(
+        self, model: list[tuple[np.ndarray, np.ndarray]], bonuses: list[np.ndarray]
+    ) -> tuple[float, np.ndarray, int]:
+        """The optimistic CVaR, the actions (H, S, budgets), and the place of the best first budget."""
+        states, place = self.mdp.sizes[0], np.arange(len(self.budgets))
+        cost = np.tile(np.maximum(self.budgets, 0), (states, 1))  # W_H (S, budgets)
+        rest = np.maximum(place - self.paid[..., None], 0)  # (S, A, budgets): where b - r stands
+        actions = []
+        for h in reversed(range(self.mdp.horizon)):
+            if h < len(bonuses):
+                ahead = self._expected(h, *model[h], cost)
+                q = np.take_along_axis(ahead, rest, -1) - bonuses[h][..., None]
+            else:
+                q = np.maximum(self.budgets[rest], 0)
+            actions.append(q.argmin(1))
+            cost = np.clip(q.min(1), 0, self.mdp.horizon)
+        values = self.budgets - self.mdp.start @ cost / self.cfg.tau
+        best = int(values.argmax())
+        return float(values[best]), np.stack(actions[::-1]), best
+
+    def _expected(
+        self, h: int, phi: np.ndarray, kernel: np.ndarray, cost: np.ndarray
+    ) -> np.ndarray:
+        """(S, A, budgets): E[cost(s', b)] by the model, or by regression of it on phi."""
+        if self.cfg.planner == "exact":
+            return kernel @ cost
+        counts = self.counts[h]
+        gram = np.einsum("sat,sad,sae->de", counts, phi, phi) + np.eye(phi.shape[-1])
+        weights = np.linalg.solve(gram, np.einsum("sat,sad,tb->db", counts, phi, cost))
+        return phi @ weights
+
+    def act(self, t: int, state: int, collected: float) -> int:
+        """The plan's action; before there is one, the first."""
+        if self.plan is None:
+            return 0
+        actions, first = self.plan
+        spent = round(collected / self.cfg.unit)
+        return int(actions[t, state, max(0, first - spent)])
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ARRAYS}
+        counters = {"episodes": self.episodes, "trajectories": self.trajectories}
+        plan = self.plan and {"actions": torch.from_numpy(self.plan[0]), "first": self.plan[1]}
+        return arrays | counters | {"plan": plan, "generator": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ARRAYS:
+            setattr(self, name, state[name].numpy().copy())
+        self.episodes, self.trajectories = state["episodes"], state["trajectories"]
+        plan = state["plan"]
+        self.plan = plan and (plan["actions"].numpy(), plan["first"])
+        self.rng.bit_generator.state = state["generator"]
+
+
+ARRAYS = ("likelihood", "counts", "seen")
+
+
+class Learners:
+    """One ELA per seed, and what they have lost against the optimum."""
+
+    def __init__(self, learners: list[ELA], mdp: FiniteMDP, tau: float):
+        self.learners, self.mdp, self.tau = learners, mdp, tau
+        self.optimum = static(mdp, tau).value
+        self.regret = torch.zeros(len(learners), dtype=torch.float64)
+
+    def update(self) -> dict[str, Tensor]:
+        """An episode of each; metrics (S,)."""
+        bonus = [learner.episode() for learner in self.learners]
+        values = [return_law(self.mdp, l.act)[0].cvar(self.tau) for l in self.learners]
+        loss = self.optimum - torch.tensor(values, dtype=torch.float64)
+        self.regret += loss
+        gathered = torch.tensor([float(l.trajectories) for l in self.learners])
+        metrics = {"suboptimality": loss, "regret": self.regret, "bonus": torch.tensor(bonus)}
+        return metrics | {"trajectories": gathered}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learners": [l.state_dict() for l in self.learners], "regret": self.regret}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for learner, saved in zip(self.learners, state["learners"], strict=True):
+            learner.load_state_dict(saved)
+        self.regret.copy_(state["regret"])
+
+
+def train(cfg: Config, run: Run) -> None:
+    env = run.task.make_env().unwrapped
+    if not hasattr(env, "features"):
+        raise CorerlError(f"{run.task.id} has no classes of features; ELA learns on risk/low-rank.")
+    rngs = [np.random.default_rng(streams.derive(seed, "ela")) for seed in run.seeds]
+    learners = [ELA(cfg, env.mdp, env.features, env.measures, rng) for rng in rngs]
+    agent = Learners(learners, env.mdp, cfg.tau)
+    player = Player(env.mdp, [learner.act for learner in learners])
+    for step in run.steps(agent=agent):
+        run.log(step, agent.update())
+        run.evaluate(step, player)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,328 @@
+"""ICVaR-L, ICVaR-G and ICVaR-HF: regret for the iterated CVaR (Chen et al. 2024, ICLR).
+
+    V_h(s) = max_a { r(s,a) + C[V_{h+1}](s,a) },   C[V] = max_x { x - E[(x - V(s'))^+] / tau }
+
+with the maximum taken over a net of spacing `net`. Three kinds of knowledge, chosen by `kind`:
+
+    linear      (L)  P = <theta_h, phi(s',s,a)>, phi known. E[(x - V)^+] = <theta_h, psi_x(s,a)> is linear in
+                     theta_h, psi_x = sum_s' phi(s',s,a) (x - V(s'))^+, so that theta_h is found by ridge
+                     regression of (x - V_{h+1}(s_{h+1}))^+ on psi_x, and Q gets the bonus
+                     2 net + beta / tau max_x ||psi_x||_{Lambda_h^-1}
+    general     (G)  P in a finite class: those whose squared error on the same targets is near the least
+                     form the confidence set, and the most optimistic model of it is played
+    preferences (HF) besides, r is in a finite class and unknown: each episode m pairs of trajectories, by
+                     the policy and by a uniform reference, are compared by a simulated person who prefers
+                     the first with probability sigmoid(its reward - the other's); rewards of nearly the
+                     largest likelihood form a second confidence set
+
+Which x an episode regresses at is part of the method: the one at which the least is known of the pair that
+was visited (L: the longest psi_x; G and HF: where the confidence set disagrees most).
+
+    python algos/icvar.py task=risk/linear-mixture steps=1000 algo.tau=0.25
+    corerl train -m algo=icvar task=risk/linear-mixture algo.kind=linear,general,preferences seeds=5
+
+A step is an episode. `suboptimality` is the exact iterated optimum (cvar_tabular) less the exact iterated
+CVaR of the policy that the episode used, `regret` its sum.
+
+Our reading throughout: the paper's body was not at hand, and what follows is from its abstract and reviews.
+ 1. beta = bonus_scale (H sqrt(d log((1 + k H^3) / delta)) + sqrt(lambda d)), lambda = ridge: the usual
+    self-normalised form, since V is at most H. At `bonus_scale=1` every Q is at its cap for thousands of
+    episodes.
+ 2. Q is capped at the steps that are left, since rewards are at most one (paper: at H).
+ 3. The width of the confidence sets is bonus_scale H^2 log(|class| H k / delta) for models and
+    bonus_scale log(|rewards| k / delta) for rewards.
+ 4. HF plays the best pair of model and reward for its iterated optimum. Rewards in the class differ by more
+    than a constant, so that comparisons tell them apart.
+ 5. Transitions of the last step are not modelled: nothing is paid after it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl import stats, streams
+from corerl.algos.cvar_tabular import Player, iterated
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.finite import FiniteMDP, markov
+from corerl.loop import Run
+
+
+@dataclass
+class Config:
+    name: str = "icvar"
+    label: str = "ICVaR"
+
+    kind: str = "linear"  # linear (L) | general (G) | preferences (HF)
+    objective: str = "iterated"  # the CVaR that is optimised, for reports; there is no other here
+    tau: float = 0.25  # mass of the lower tail, of every step
+    net: float = 0.05  # spacing of the values of x
+    bonus_scale: float = 0.03  # 1: the stated widths
+    delta: float = 0.1  # probability that the bounds may fail
+    ridge: float = 1.0  # linear: lambda
+    pairs: int = 5  # preferences: comparisons per episode, m
+
+    def __post_init__(self):
+        require(self.objective == "iterated", f"algo.objective={self.objective} must be iterated")
+        require(self.kind in LEARNERS, f"algo.kind={self.kind} unknown")
+        require(0 < self.tau <= 1, f"algo.tau={self.tau} must lie in (0, 1]")
+        require(self.net > 0, f"algo.net={self.net} must be positive")
+        require(self.bonus_scale >= 0, f"algo.bonus_scale={self.bonus_scale} must not be negative")
+        require(0 < self.delta < 1, f"algo.delta={self.delta} must lie in (0, 1)")
+        require(self.ridge > 0, f"algo.ridge={self.ridge} must be positive")
+        require(self.pairs > 0, f"algo.pairs={self.pairs} must be positive")
+
+
+class Linear:
+    """ICVaR-L for one seed. Attributes: `table` (H, S), the actions of the last episode."""
+
+    arrays = ("gram", "moments", "table")
+
+    def __init__(self, cfg: Config, env, rng: np.random.Generator):
+        self.cfg, self.rng, self.mdp, self.kernels = cfg, rng, env.mdp, env.kernels
+        self.rewards = (env.mdp.probabilities * env.mdp.rewards).sum(-1)  # (S, A)
+        steps, d = env.mdp.horizon, len(env.kernels)
+        self.net = np.arange(0, steps + cfg.net, cfg.net)  # (X,)
+        self.gram = np.tile(cfg.ridge * np.eye(d), (steps - 1, 1, 1))  # Lambda_h
+        self.moments = np.zeros((steps - 1, d))
+        self.table = np.zeros((steps, env.mdp.sizes[0]), int)
+        self.episodes = 0
+
+    def episode(self) -> dict[str, float]:
+        """Plans, plays once and learns from it."""
+        self.episodes += 1
+        values, lengths, psis = self.plan()
+        trail = played(self.mdp, self.table, self.rng)
+        for h, (state, action, successor) in enumerate(trail[:-1]):
+            x = lengths[h][state, action].argmax()
+            psi = psis[h][state, action, x]
+            self.gram[h] += np.outer(psi, psi)
+            self.moments[h] += psi * max(0.0, self.net[x] - values[h + 1][successor])
+        return {"uncertainty": float(np.mean([length.max(-1).mean() for length in lengths]))}
+
+    def plan(self) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+        """Optimistic values (S,) of steps 0 to H, and per modelled step ||psi_x|| and psi_x; sets `table`."""
+        steps, values = self.mdp.horizon, [np.zeros(self.mdp.sizes[0])]
+        lengths: list[np.ndarray] = []
+        psis: list[np.ndarray] = []
+        for h in reversed(range(steps)):
+            q = self.rewards
+            if h < steps - 1:
+                psi = features(self.kernels, values[0], self.net)  # (S, A, X, d)
+                inverse = np.linalg.inv(self.gram[h])
+                theta = inverse @ self.moments[h]
+                length = np.sqrt(np.einsum("saxd,de,saxe->sax", psi, inverse, psi))
+                worth = (self.net - psi @ theta / self.cfg.tau).max(-1)
+                bonus = 2 * self.cfg.net + self.beta() / self.cfg.tau * length.max(-1)
+                q = np.clip(self.rewards + worth + bonus, 0, steps - h)
+                lengths.insert(0, length)
+                psis.insert(0, psi)
+            self.table[h] = q.argmax(1)
+            values.insert(0, q.max(1))
+        return values, lengths, psis
+
+    def beta(self) -> float:
+        d, steps = len(self.kernels), self.mdp.horizon
+        size = np.log((1 + self.episodes * steps**3) / self.cfg.delta)
+        return self.cfg.bonus_scale * (steps * np.sqrt(d * size) + np.sqrt(self.cfg.ridge * d))
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.arrays}
+        return arrays | {"episodes": self.episodes, "generator": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.arrays:
+            getattr(self, name)[...] = state[name].numpy()
+        self.episodes = state["episodes"]
+        self.rng.bit_generator.state = state["generator"]
+
+
+class General(Linear):
+    """ICVaR-G for one seed: the class of models is that of the environment's mixtures."""
+
+    arrays = ("errors", "alive", "table")
+
+    def __init__(self, cfg: Config, env, rng: np.random.Generator):
+        self.cfg, self.rng, self.mdp = cfg, rng, env.mdp
+        self.models = np.einsum("md,dsat->msat", env.models, env.kernels)
+        steps, count = env.mdp.horizon, len(self.models)
+        self.net = np.arange(0, steps + cfg.net, cfg.net)
+        self.payoffs = self.known_payoffs(env)  # (R, S, A)
+        solved = optimum(self.models[:, None], self.payoffs, steps, cfg.tau)
+        self.values, self.tables = solved  # (H + 1, M, R, S), (H, M, R, S)
+        self.errors = np.zeros(count)  # squared, on all targets so far
+        self.alive = np.ones(count, bool)  # the confidence set
+        self.table = np.zeros((steps, env.mdp.sizes[0]), int)
+        self.episodes = 0
+
+    def known_payoffs(self, env) -> np.ndarray:
+        return (env.mdp.probabilities * env.mdp.rewards).sum(-1)[None]
+
+    def episode(self) -> dict[str, float]:
+        """Plays the most optimistic model and reward, and learns from it."""
+        self.episodes += 1
+        possible = np.outer(self.alive, self.possible_payoffs())
+        first = self.values[0] @ self.mdp.start
+        m, r = np.unravel_index(np.where(possible, first, -np.inf).argmax(), first.shape)
+        self.table[...] = self.tables[:, m, r]
+        trail = played(self.mdp, self.table, self.rng)
+        for h, (state, action, successor) in enumerate(trail[:-1]):
+            self._learn(self.values[h + 1, m, r], state, action, successor)
+        self.alive[...] = self.errors <= self.errors.min() + self.width()
+        self.compare(trail)
+        return {"models": float(self.alive.sum())}
+
+    def _learn(self, value: np.ndarray, state: int, action: int, successor: int) -> None:
+        short = np.maximum(self.net[:, None] - value, 0)  # (X, S)
+        means = self.models[:, state, action] @ short.T  # (M, X)
+        spread = np.ptp(means[self.alive], axis=0)
+        x = int(spread.argmax())
+        self.errors += (means[:, x] - short[x, successor]) ** 2
+
+    def width(self) -> float:
+        steps = self.mdp.horizon
+        size = np.log(len(self.models) * steps * self.episodes / self.cfg.delta)
+        return self.cfg.bonus_scale * steps**2 * size
+
+    def possible_payoffs(self) -> np.ndarray:
+        """(R,) bool: the rewards that may be true."""
+        return np.ones(1, bool)
+
+    def compare(self, trail: list[tuple[int, int, int]]) -> None:
+        """Rewards are known: nobody is asked."""
+
+
+class Preferences(General):
+    """ICVaR-HF for one seed: rewards are learnt from comparisons."""
+
+    arrays = (*General.arrays, "likelihood")
+
+    def __init__(self, cfg: Config, env, rng: np.random.Generator):
+        super().__init__(cfg, env, rng)
+        self.truth = (env.mdp.probabilities * env.mdp.rewards).sum(-1)  # what the person feels
+        self.likelihood = np.zeros(len(self.payoffs))
+
+    def known_payoffs(self, env) -> np.ndarray:
+        return env.payoffs
+
+    def possible_payoffs(self) -> np.ndarray:
+        size = np.log(len(self.payoffs) * self.episodes / self.cfg.delta)
+        return self.likelihood >= self.likelihood.max() - self.cfg.bonus_scale * size
+
+    def compare(self, trail: list[tuple[int, int, int]]) -> None:
+        """m pairs, the first with the episode's own trajectory."""
+        for i in range(self.cfg.pairs):
+            one = trail if i == 0 else played(self.mdp, self.table, self.rng)
+            other = played(self.mdp, None, self.rng)
+            difference = total(self.payoffs, one) - total(self.payoffs, other)  # (R,)
+            felt = total(self.truth[None], one) - total(self.truth[None], other)
+            prefers = self.rng.random() < 1 / (1 + np.exp(-felt[0]))
+            self.likelihood -= np.logaddexp(0, -difference if prefers else difference)
+
+    def episode(self) -> dict[str, float]:
+        return super().episode() | {"payoffs": float(self.possible_payoffs().sum())}
+
+
+LEARNERS = {"linear": Linear, "general": General, "preferences": Preferences}
+
+
+def features(kernels: np.ndarray, value: np.ndarray, net: np.ndarray) -> np.ndarray:
+    """psi_x(s, a) = sum_s' phi(s', s, a) (x - V(s'))^+, (S, A, X, d), of kernels (d, S, A, S')."""
+    short = np.maximum(net[:, None] - value, 0)
+    return np.einsum("dsat,xt->saxd", kernels, short)
+
+
+def optimum(
+    kernels: np.ndarray, rewards: np.ndarray, steps: int, tau: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exact iterated optima (H + 1, ..., S) and their actions (H, ..., S), of models (..., S, A, S') with
+    rewards (..., S, A)."""
+    shape = np.broadcast_shapes(kernels.shape[:-1], rewards.shape)
+    values, table = [np.zeros(shape[:-1])], []
+    for _ in range(steps):
+        q = rewards + stats.cvar_of_law(values[0][..., None, None, :], kernels, tau)
+        table.insert(0, q.argmax(-1))
+        values.insert(0, q.max(-1))
+    return np.array(values), np.array(table)
+
+
+def worth(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
+    """The exact iterated CVaR of the policy that a table (H, S) of actions is."""
+    policy, value = markov(table), np.zeros(mdp.sizes[0] + 1)
+    for t in reversed(range(mdp.horizon)):
+        q = stats.cvar_of_law(
+            mdp.rewards + mdp.discount * value[mdp.successors], mdp.probabilities, tau
+        )
+        value = np.append([q[s, policy(t, s, 0.0)] for s in range(len(q))], 0.0)
+    return float(mdp.start @ value[:-1])
+
+
+def played(
+    mdp: FiniteMDP, table: np.ndarray | None, rng: np.random.Generator
+) -> list[tuple[int, int, int]]:
+    """An episode's (state, action, successor), by a table (H, S) or uniformly."""
+    trail, state = [], mdp.first(rng)
+    for t in range(mdp.horizon):
+        action = int(rng.integers(mdp.sizes[1]) if table is None else table[t, state])
+        successor = mdp.step(state, action, rng)[1]
+        trail.append((state, action, successor))
+        state = successor
+    return trail
+
+
+def total(rewards: np.ndarray, trail: list[tuple[int, int, int]]) -> np.ndarray:
+    """(R,): what a trajectory is worth by each of the rewards (R, S, A)."""
+    states, actions, _ = np.array(trail).T
+    return rewards[:, states, actions].sum(-1)
+
+
+class Learners:
+    """One learner per seed, and what they have lost against the optimum."""
+
+    def __init__(self, cfg: Config, env, rngs: list[np.random.Generator]):
+        self.learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
+        self.mdp, self.tau = env.mdp, cfg.tau
+        self.optimum = iterated(env.mdp, cfg.tau).value
+        self.regret = torch.zeros(len(rngs), dtype=torch.float64)
+
+    def update(self) -> dict[str, Tensor]:
+        """An episode of each; metrics (S,)."""
+        shown = [learner.episode() for learner in self.learners]
+        found = [worth(self.mdp, learner.table, self.tau) for learner in self.learners]
+        loss = self.optimum - torch.tensor(found, dtype=torch.float64)
+        self.regret += loss
+        metrics = {name: torch.tensor([s[name] for s in shown]) for name in shown[0]}
+        return {"suboptimality": loss, "regret": self.regret} | metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learners": [l.state_dict() for l in self.learners], "regret": self.regret}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for learner, saved in zip(self.learners, state["learners"], strict=True):
+            learner.load_state_dict(saved)
+        self.regret.copy_(state["regret"])
+
+
+def train(cfg: Config, run: Run) -> None:
+    env = run.task.make_env().unwrapped
+    if not hasattr(env, "kernels"):
+        raise CorerlError(
+            f"{run.task.id} is no known mixture; ICVaR learns on risk/linear-mixture."
+        )
+    rngs = [np.random.default_rng(streams.derive(seed, "icvar")) for seed in run.seeds]
+    agent = Learners(cfg, env, rngs)
+    policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
+    player = Player(env.mdp, policies)
+    for step in run.steps(agent=agent):
+        run.log(step, agent.update())
+        run.evaluate(step, player)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,144 @@
+"""`risk/...`: tasks whose returns are spread, for risk-sensitive learning.
+
+    risk/A, B, C                     finite MDPs whose CVaR optima are known (envs/mdps.py)
+    risk/D1, D2                      their continuous siblings; data: uniform actions
+    risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
+    risk/arbitrage                   statistical arbitrage, online
+    risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
+    risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
+    risk/hopper-medium-stochastic-regenerated, -v0, -v2
+                                     the same with data: `corerl data make`'s or D4RL's, relabelled
+
+Data that has a seed is that of seed 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+
+from corerl.data import d4rl, embedded
+from corerl.data.dataset import Dataset
+from corerl.envs import stochastic_mujoco
+from corerl.envs.stochastic_mujoco import HAZARDS, Hazard
+from corerl.errors import CorerlError
+
+SMALL = {
+    "A": "mdps:lock_in",
+    "B": "mdps:wagers",
+    "C": "mdps:hazard",
+    "D1": "mdps:Gamble",
+    "D2": "mdps:Gamble",
+    "low-rank": "low_rank:LowRankEnv",
+    "linear-mixture": "low_rank:MixtureEnv",
+    "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
+    "pointmass": "risky_pointmass:RiskyPointMass",
+    "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training
+}
+"""Where each is made; imported when asked for, since every command imports this table."""
+OPTIONS = {"D1": {"steps": 1}, "D2": {"steps": 2}, "pointmass": {"evaluation": True}}
+RECIPES = {
+    "D1": "mdps:gamble_data",
+    "D2": "mdps:gamble_data",
+    "pointmass": "risky_pointmass:make",
+    "pointmass-anywhere": "risky_pointmass:make",
+}
+ONLINE = {
+    "HalfCheetah-stochastic-v4": "halfcheetah",
+    "HalfCheetah-expert-stochastic-v4": "halfcheetah-expert",
+    "Hopper-stochastic-v4": "hopper",
+    "Walker2d-stochastic-v4": "walker2d",
+}
+RELABELLED = re.compile(
+    r"(halfcheetah|hopper|walker2d)-(medium|expert)-stochastic-(v0|v2|regenerated)"
+)
+PACKAGED = "halfcheetah-replay-stochastic-regenerated"  # from the set that comes with the package
+REFERENCE = {
+    "halfcheetah": (-57.95, 659.49),
+    "hopper": (-13.37, 1602.04),
+    "walker2d": (-17.32, 1790.02),
+}
+"""Returns of these risky tasks that score 0 and 100 in Moghimi and Ku's AC-SRM code (medium levels)."""
+
+
+def names() -> list[str]:
+    """Every task, with data or without."""
+    made = [
+        f"{body}-{quality}-stochastic-{version}"
+        for body in REFERENCE
+        for quality in ("medium", "expert")
+        for version in ("v0", "v2", "regenerated")
+    ]
+    return [*SMALL, *ONLINE, *made, PACKAGED]
+
+
+def with_data() -> list[str]:
+    return [name for name in names() if name in RECIPES or _source(name)]
+
+
+def make_env(name: str) -> gymnasium.Env:
+    """A new environment of this task."""
+    from corerl.data import simulators
+
+    if name in SMALL:
+        made = _named(SMALL[name])(**OPTIONS.get(name, {}))
+        return made if isinstance(made, gymnasium.Env) else _named("mdps:FiniteEnv")(made)
+    hazard = _hazard(name)
+    env = simulators._make(hazard.environment, max_episode_steps=hazard.steps)
+    return stochastic_mujoco.StochasticPenalty(env, hazard)
+
+
+def load(name: str) -> Dataset:
+    """The data, made or relabelled. Raises CorerlError for an online task."""
+    id = f"risk/{name}"
+    if name in RECIPES:
+        steps = {"steps": OPTIONS[name]["steps"]} if name in ("D1", "D2") else {}
+        return Dataset.from_steps(id=id, **_named(RECIPES[name])(**steps))
+    source = _source(name)
+    if source is None:
+        raise CorerlError(f"{id} is an online task: it has no dataset.")
+    reader, base = source
+    return stochastic_mujoco.relabelled(reader.load(base), _hazard(name), id)
+
+
+def find(name: str) -> Path | None:
+    """The file that the data is made from, where it is on this machine."""
+    source = _source(name)
+    return source[0].find(source[1]) if source else None
+
+
+def reference(name: str) -> tuple[float, float] | None:
+    """Returns that score 0 and 100, or None."""
+    return REFERENCE.get(_level(name))
+
+
+def _named(where: str) -> Callable:
+    module, _, name = where.partition(":")
+    return getattr(importlib.import_module(f"corerl.envs.{module}"), name)
+
+
+def _source(name: str):
+    """The reader and the set that this task relabels."""
+    if name == PACKAGED:
+        return embedded, "halfcheetah-replay-regenerated"
+    found = RELABELLED.fullmatch(name)
+    if found is None:
+        return None
+    body, quality, version = found.groups()
+    if version == "regenerated":
+        return embedded, f"mujoco/{body}-{quality}-regenerated"
+    return d4rl, f"{body}-{quality}-{version}"
+
+
+def _hazard(name: str) -> Hazard:
+    return HAZARDS[_level(name)]
+
+
+def _level(name: str) -> str:
+    """Which of HAZARDS a stochastic MuJoCo task has; another name for any other task."""
+    set_of = name.partition("-stochastic-")[0]
+    return ONLINE.get(name) or (set_of if set_of in HAZARDS else set_of.partition("-")[0])

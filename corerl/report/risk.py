@@ -1,0 +1,168 @@
+"""What a report says of spread returns: static CVaR with intervals, their distribution, regret.
+
+It reads what runs wrote beside their scores: `returns.jsonl`, the return of every episode of an
+evaluation, and `metrics.jsonl` where an algorithm knows its regret.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from matplotlib.figure import Figure
+
+from corerl import stats
+from corerl.errors import CorerlError
+from corerl.report import figures
+from corerl.report.sections import Options, Section
+from corerl.report.tables import Cell, Column, Row, Table
+
+COLLECTIONS = ("risk",)
+ENOUGH = 20  # episodes per seed in the tail; with fewer an estimate is noisy and too high
+REPLICATES = 2000
+_COLUMNS = ["algorithm", "task", "seed", "objective", "tau", "returns"]
+
+
+def add(section: Section, options: Options) -> None:
+    """Gives a section of risky tasks its returns and the table of their CVaR."""
+    if section.name not in COLLECTIONS:
+        return
+    section.returns = read_returns(section.runs)
+    if len(section.returns):
+        section.tables.append(_table(section, options))
+
+
+def plots(section: Section, look: dict) -> dict[str, tuple[str, Callable[[], Figure]]]:
+    """{file stem: (caption, draw)} of what there is."""
+    found: dict[str, tuple[str, Callable[[], Figure]]] = {}
+    if section.returns is not None and len(section.returns):
+        found["returns"] = (
+            "Returns: fraction of episodes of at most x, all seeds together; dots stand at "
+            "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
+            partial(figures.distributions, section.returns, look),
+        )
+        regret = read_regret(section.runs)
+        if len(regret):
+            caption = "Regret against the exact optimum: mean over seeds with 95% t intervals"
+            found["regret"] = (caption, partial(figures.tasks, regret, look, "regret"))
+    return found
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run whose returns were kept: algorithm, task, seed, objective, tau, returns (n,).
+
+    `tau` is the tail that the run optimised, NaN where it names none.
+    """
+    rows = []
+    for folder, group in _folders(runs):
+        kept = {
+            (line["seed"], line["step"]): np.asarray(line["returns"], np.float64)
+            for line in _lines(folder / "returns.jsonl")
+        }
+        objective, tau = _objective(folder.parent / "config.yaml")
+        for run in group.itertuples():
+            if (run.seed, run.step) in kept:
+                returns = kept[run.seed, run.step]
+                rows.append((run.algorithm, run.task, run.seed, objective, tau, returns))
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
+    """algorithm, task, seed, step, score: what the algorithms that know their regret logged of it."""
+    rows = []
+    for folder, group in _folders(runs):
+        names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}
+        rows += [
+            (*names[line["seed"]], line["seed"], line["step"], line["regret"])
+            for line in _lines(folder / "metrics.jsonl")
+            if "regret" in line and line["seed"] in names
+        ]
+    return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+
+
+def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame]]:
+    for file, group in runs.groupby("file", sort=False):
+        yield Path(file).parent, group
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.exists():
+        return
+    for number, line in enumerate(file.read_text().splitlines(keepends=True), 1):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if line.endswith("\n"):  # else cut by a kill
+                raise CorerlError(
+                    f"{file}, line {number} is not JSON ({error}); repair or remove the file."
+                ) from error
+
+
+def _objective(file: Path) -> tuple[str, float]:
+    """What the settings say was optimised, `static, tau 0.25`, and tau; `mean` where they name nothing."""
+    settings = (yaml.safe_load(file.read_text()) or {}) if file.exists() else {}
+    algo = settings.get("algo") or {}
+    tau, objective = algo.get("tau"), algo.get("objective")
+    if tau is None or objective == "mean":
+        return str(objective or "mean"), math.nan
+    return f"{objective or 'CVaR'}, tau {tau:g}", float(tau)
+
+
+# ---------------------------------------------------------------------------------------- the table
+
+
+def _table(section: Section, options: Options) -> Table:
+    groups = list(section.returns.groupby(["task", "algorithm", "objective"], sort=False))
+    groups.sort(key=lambda pair: pair[0][0])
+    fewest = min(len(returns) for returns in section.returns["returns"])
+    replicates = min(options.replicates, REPLICATES)
+    rows = tuple(
+        Row(_name(*key, group["returns"]), _cells(group, replicates)) for key, group in groups
+    )
+    notes = [
+        "Undiscounted returns. CVaR at tau is the mean of the worst share tau of a seed's episodes (the "
+        "episode at the boundary counts in part), then the mean over seeds. In brackets: 95% bootstrap "
+        f"intervals over seeds and episodes ({replicates:,} replicates), over episodes alone for one seed."
+    ]
+    few = [f"{tau:g}" for tau in stats.TAUS if tau * fewest < ENOUGH]
+    if few:
+        notes.append(
+            f"At tau {', '.join(few)} some runs have fewer than {ENOUGH} episodes in the tail, where "
+            f"the estimate is noisy and on average too high: play eval.episodes={ENOUGH}/tau."
+        )
+    columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(stats.TAUS)), "CVaR at own tau"]
+    return Table(
+        "cvar",
+        f"{section.name}: static CVaR of the return, {options.protocol}",
+        "task: algorithm (objective optimised; episodes)",
+        tuple(map(Column, columns)),
+        rows,
+        digits=2,
+        notes=tuple(notes),
+    )
+
+
+def _name(task: str, algorithm: str, objective: str, returns: pd.Series) -> str:
+    counts = sorted({len(r) for r in returns})
+    episodes = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}-{counts[-1]:,}"
+    played = f"{len(returns)} x {episodes} episodes" if len(returns) > 1 else f"{episodes} episodes"
+    return f"{task.partition('/')[2]}: {algorithm} ({objective}; {played})"
+
+
+def _cells(group: pd.DataFrame, replicates: int) -> tuple[Cell | None, ...]:
+    returns, cells = list(group["returns"]), []
+    for tau in (1.0, *reversed(stats.TAUS), group["tau"].iloc[0]):
+        if math.isnan(tau):
+            cells.append(None)
+            continue
+        value, low, high = stats.cvar_of_seeds(returns, tau, replicates=replicates)
+        cells.append(Cell(value, low=low, high=high, interval=not math.isnan(low)))
+    return tuple(cells)

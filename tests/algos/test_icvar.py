@@ -1,0 +1,150 @@
+"""ICVaR-L, -G and -HF: operators by hand, regression by least squares, confidence sets, learning."""
+
+import numpy as np
+import pytest
+
+from corerl import stats
+from corerl.algos import icvar
+from corerl.algos.cvar_tabular import iterated
+from corerl.envs.low_rank import MixtureEnv
+from corerl.errors import CorerlError
+
+ENV = MixtureEnv()
+KERNEL, REWARDS = ENV.mdp.probabilities, ENV.mdp.rewards[..., 0]
+THETA = np.linalg.lstsq(ENV.kernels.reshape(3, -1).T, KERNEL.ravel(), rcond=None)[0]
+
+
+def learner(kind: str, seed: int = 0, **own):
+    cfg = icvar.Config(kind=kind, **own)
+    return icvar.LEARNERS[kind](cfg, ENV, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.25, 0.5, 1.0])
+def test_the_optimum_of_a_model_is_the_exact_solvers(tau):
+    values, table = icvar.optimum(KERNEL, REWARDS, 4, tau)
+    exact = iterated(ENV.mdp, tau)
+    assert values[0][0] == pytest.approx(exact.value, abs=1e-12)
+    assert icvar.worth(ENV.mdp, table, tau) == pytest.approx(exact.value, abs=1e-12)
+    worse = icvar.worth(ENV.mdp, np.zeros_like(table), tau)
+    assert worse < exact.value
+
+
+def test_optima_of_many_models_are_each_alone():
+    models = np.einsum("md,dsat->msat", ENV.models[:3], ENV.kernels)
+    values, table = icvar.optimum(models[:, None], ENV.payoffs[:4], 4, 0.3)
+    for m, r in np.ndindex(3, 4):
+        one, actions = icvar.optimum(models[m], ENV.payoffs[r], 4, 0.3)
+        np.testing.assert_allclose(values[:, m, r], one)
+        np.testing.assert_array_equal(table[:, m, r], actions)
+
+
+def test_features_give_the_cvar_to_the_spacing_of_the_net():
+    """max_x x - <theta, psi_x> / tau is CVaR where the net holds the atom, else lower by less than it."""
+    value, net = np.random.default_rng(0).uniform(0, 3, 6), np.arange(0, 4, 0.05)
+    psi = icvar.features(ENV.kernels, value, net)
+    assert psi[2, 1, 30] == pytest.approx(
+        [(k[2, 1] * np.maximum(net[30] - value, 0)).sum() for k in ENV.kernels]
+    )
+    found = (net - psi @ THETA / 0.25).max(-1)
+    exact = stats.cvar_of_law(value, KERNEL, 0.25)
+    assert (found <= exact + 1e-9).all() and (found > exact - 0.05 / 0.25).all()
+    with_atoms = np.union1d(net, value)
+    found = (with_atoms - icvar.features(ENV.kernels, value, with_atoms) @ THETA / 0.25).max(-1)
+    np.testing.assert_allclose(found, exact, atol=1e-9)
+
+
+def test_linear_regression_is_ridge_on_what_it_chose_to_regress():
+    agent = learner("linear", ridge=0.5)
+    rows, targets = [], []
+    for _ in range(8):
+        agent.episodes += 1
+        state = agent.rng.bit_generator.state
+        values, lengths, psis = agent.plan()
+        trail = icvar.played(ENV.mdp, agent.table, agent.rng)
+        agent.rng.bit_generator.state = state
+        agent.episodes -= 1
+        s, a, successor = trail[1]
+        x = int(np.argmax([np.sqrt(p @ np.linalg.inv(agent.gram[1]) @ p) for p in psis[1][s, a]]))
+        np.testing.assert_allclose(
+            lengths[1][s, a, x],
+            np.sqrt(psis[1][s, a, x] @ np.linalg.inv(agent.gram[1]) @ psis[1][s, a, x]),
+        )
+        rows.append(psis[1][s, a, x])
+        targets.append(max(0.0, agent.net[x] - values[2][successor]))
+        agent.episode()
+    stacked = np.vstack([rows, np.sqrt(0.5) * np.eye(3)])
+    theta = np.linalg.lstsq(stacked, np.append(targets, np.zeros(3)), rcond=None)[0]
+    np.testing.assert_allclose(np.linalg.solve(agent.gram[1], agent.moments[1]), theta, atol=1e-9)
+
+
+def test_linear_with_the_true_parameter_is_hopeful_by_no_more_than_its_bonus():
+    agent = learner("linear", bonus_scale=0.0)
+    agent.gram[:] = 1e12 * np.eye(3)
+    agent.moments[:] = 1e12 * THETA
+    values, _, _ = agent.plan()
+    exact = iterated(ENV.mdp, 0.25).value
+    assert exact - 1e-6 <= values[0][0] <= exact + 3 * 2 * 0.05 + 1e-6
+
+
+def test_a_general_step_by_hand():
+    agent = learner("general")
+    value = np.array([2.0, 1.0, 1.5, 0.5, 2.5, 0.0])
+    agent.alive[:] = False
+    agent.alive[[1, 4, 7]] = True
+    agent._learn(value, 3, 2, 5)
+    best = max(
+        (max(e) - min(e), -i, x)
+        for i, x in enumerate(agent.net)
+        for e in [[agent.models[m, 3, 2] @ np.maximum(x - value, 0) for m in (1, 4, 7)]]
+    )[2]
+    for m in range(20):
+        predicted = agent.models[m, 3, 2] @ np.maximum(best - value, 0)
+        assert agent.errors[m] == pytest.approx((predicted - max(0, best - 0.0)) ** 2)
+
+
+def test_the_likelihood_of_a_preference_by_hand():
+    agent = learner("preferences", pairs=1)
+    agent.rng = np.random.default_rng(5)
+    trail = [(0, 1, 2), (2, 0, 3), (3, 2, 4), (4, 1, 1)]
+    state = agent.rng.bit_generator.state
+    agent.compare(trail)
+    agent.rng.bit_generator.state = state
+    other = icvar.played(ENV.mdp, None, agent.rng)
+    gain = [
+        sum(r[s, a] for s, a, _ in trail) - sum(r[s, a] for s, a, _ in other) for r in ENV.payoffs
+    ]
+    felt = sum(REWARDS[s, a] for s, a, _ in trail) - sum(REWARDS[s, a] for s, a, _ in other)
+    sign = 1 if agent.rng.random() < 1 / (1 + np.exp(-felt)) else -1
+    np.testing.assert_allclose(agent.likelihood, np.log(1 / (1 + np.exp(-sign * np.array(gain)))))
+
+
+@pytest.mark.parametrize("kind", ["general", "preferences"])
+def test_the_truth_stays_in_wide_sets(kind):
+    agent = learner(kind, bonus_scale=1.0)
+    for _ in range(40):
+        agent.episode()
+    m = np.abs(agent.models - KERNEL).max((1, 2, 3)).argmin()
+    r = np.abs(agent.payoffs - REWARDS).max((1, 2)).argmin()
+    assert agent.alive[m] and agent.possible_payoffs()[r]
+
+
+@pytest.mark.parametrize("kind", ["linear", "general", "preferences"])
+def test_it_finds_the_optimum(kind):
+    agents = icvar.Learners(icvar.Config(kind=kind), ENV, [np.random.default_rng(0)])
+    losses = np.array([agents.update()["suboptimality"].item() for _ in range(200)])
+    assert losses.min() > -1e-9
+    assert losses[0] > 0.5
+    assert losses[-50:].mean() < 0.02
+    assert agents.regret.item() == pytest.approx(losses.sum())
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        *({"tau": 2.0}, {"kind": "cubic"}, {"net": 0.0}, {"bonus_scale": -1.0}),
+        *({"delta": 0.0}, {"ridge": 0.0}, {"pairs": 0}, {"objective": "static"}),
+    ],
+)
+def test_settings_out_of_range_are_refused(own):
+    with pytest.raises(CorerlError, match=f"algo.{next(iter(own))}="):
+        icvar.Config(**own)

@@ -1,0 +1,92 @@
+"""What a report says of risky tasks: CVaR, episode counts, objectives, pictures."""
+
+import json
+
+import numpy as np
+import pytest
+from trees import write_run
+
+from corerl import stats
+
+GOOD, BAD = [1.0, 2.0, 3.0, 4.0], [-6.0, 2.0, 3.0, 5.0]
+
+
+def risky_run(root, algorithm: str, returns: dict[int, list[float]], **options):
+    group = write_run(root, "risk/A", algorithm, seeds=tuple(returns), normalised=False, **options)
+    lines = [{"step": 3000, "seed": seed, "returns": r} for seed, r in returns.items()]
+    lines.insert(0, {"step": 1000, "seed": 0, "returns": [99.0] * 4})  # not the last evaluation
+    (group / "returns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return group
+
+
+def table(out) -> str:
+    return (out / "risk-raw" / "cvar.txt").read_text()
+
+
+def test_the_table_of_cvar(tmp_path, report):
+    risky_run(
+        tmp_path / "runs", "Careful", {0: GOOD, 1: BAD}, algo={"objective": "static", "tau": 0.25}
+    )
+    risky_run(tmp_path / "runs", "Greedy", {0: BAD}, config="ffff0000")
+    status, out, printed, _ = report(tmp_path / "runs")
+    assert status == 0
+    text = table(out)
+    assert "A: Careful (static, tau 0.25; 2 x 4 episodes)" in text
+    assert "A: Greedy (mean; 4 episodes)" in text
+    rows = {line.split(" (")[0]: line for line in text.splitlines() if line.startswith("A: ")}
+    careful = rows["A: Careful"].split("episodes)")[1].split()
+    numbers = [word for word in careful if "[" not in word and "]" not in word]
+    assert numbers == ["1.75", "-2.50", "-2.50", "-2.50", "-2.50"]  # of 2.5 and 1; of 1 and -6
+    assert rows["A: Greedy"].split()[-1] == "–" and " -6.00" in rows["A: Greedy"]
+    assert "fewer than 20 episodes in the tail" in text
+    assert "static CVaR of the return" in printed
+
+
+def test_enough_episodes_are_not_warned_of(tmp_path, report):
+    many = list(np.random.default_rng(0).normal(size=400))
+    risky_run(tmp_path / "runs", "Careful", {0: many, 1: many})
+    _, out, _, _ = report(tmp_path / "runs")
+    text = table(out)
+    assert "2 x 400 episodes" in text and "in the tail" not in text
+    assert f"{stats.cvar(np.array(many), 0.05):.2f} [" in text
+
+
+def test_pictures_of_returns_and_regret(tmp_path, report):
+    group = risky_run(tmp_path / "runs", "Careful", {0: GOOD, 1: BAD})
+    metrics = [{"step": k, "seed": s, "regret": 0.1 * k + s} for k in (1000, 2000) for s in (0, 1)]
+    (group / "metrics.jsonl").write_text("".join(json.dumps(m) + "\n" for m in metrics))
+    status, out, _, _ = report(tmp_path / "runs")
+    assert status == 0
+    for name in ("returns", "regret"):
+        assert (out / "risk-raw" / f"{name}.png").stat().st_size > 5000
+        assert f'id="risk-raw-{name}-' in (out / "index.html").read_text()
+
+
+def test_runs_without_returns_have_no_such_table(tmp_path, report):
+    write_run(tmp_path / "runs", "risk/A", "Old", normalised=False)
+    status, out, _, _ = report(tmp_path / "runs")
+    assert status == 0 and not (out / "risk-raw" / "cvar.txt").exists()
+
+
+def test_tasks_of_other_collections_have_no_such_table(tmp_path, report):
+    group = write_run(tmp_path / "runs", "gym/Hopper-v4", "SAC", normalised=False)
+    (group / "returns.jsonl").write_text('{"step": 3000, "seed": 0, "returns": [1.0]}\n')
+    _, out, _, _ = report(tmp_path / "runs")
+    assert not (out / "gym-raw" / "cvar.txt").exists()
+
+
+def test_a_broken_line_is_named(tmp_path):
+    import pandas as pd
+
+    from corerl.errors import CorerlError
+    from corerl.report import risk
+
+    file = tmp_path / "scores.csv"
+    runs = pd.DataFrame([("A", "risk/A", 0, 1, str(file))])
+    runs.columns = ["algorithm", "task", "seed", "step", "file"]
+    good = '{"step": 1, "seed": 0, "returns": [1.0, 2.0]}\n'
+    (tmp_path / "returns.jsonl").write_text(good + '{"step": 1, "se')  # cut by a kill
+    assert len(risk.read_returns(runs)) == 1
+    (tmp_path / "returns.jsonl").write_text("{oops\n" + good)
+    with pytest.raises(CorerlError, match=r"returns.jsonl, line 1 is not JSON"):
+        risk.read_returns(runs)
