@@ -2,6 +2,7 @@
 
 d4rl/hopper-medium-v2        D4RL's files
 minari/D4RL/door/human-v2    Minari datasets; ids of different collections are different data
+adroit/door-binary           D4RL's demonstrations with rewards of -1 and 0
 neorl2/DMSD                  NeoRL-2
 ogbench/scene-play-singletask-v0   OGBench's single tasks
 corerl/pendulum              made by this package from a seed
@@ -17,15 +18,18 @@ from dataclasses import dataclass
 
 import gymnasium
 
-from corerl.data import d4rl, embedded, minari, neorl2, ogbench, risk, simulators
+from corerl.data import adroit, d4rl, embedded, minari, neorl2, ogbench, risk, simulators
 from corerl.data.dataset import Dataset
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 
-COLLECTIONS = ("d4rl", "minari", "neorl2", "ogbench", "corerl", "risk", "gym", "maze", "atari")
+COLLECTIONS = (
+    *("d4rl", "minari", "adroit", "neorl2", "ogbench", "corerl", "risk", "gym", "maze", "atari"),
+)
 READERS = {
     "d4rl": d4rl,
     "minari": minari,
+    "adroit": adroit,
     "neorl2": neorl2,
     "ogbench": ogbench,
     "corerl": embedded,
@@ -67,6 +71,7 @@ class Task:
         make = {
             "d4rl": simulators.make_d4rl,
             "minari": simulators.make_minari,
+            "adroit": adroit.make_env,
             "neorl2": simulators.make_neorl2,
             "ogbench": ogbench.make_env,
             "risk": risk.make_env,
@@ -92,7 +97,7 @@ class Task:
     @property
     def scored_by_success(self) -> bool:
         """Its score is the share of solved episodes x 100, not a return on a scale."""
-        return self.collection == "ogbench"
+        return self.collection in ("ogbench", "adroit") or self.id.startswith("corerl/metaworld/")
 
     def normalize(self, returns):
         """100 (R - min) / (max - min) for a return or an array of them, or None."""
@@ -125,6 +130,7 @@ def known_tasks() -> list[str]:
         *(f"corerl/{name}" for name in embedded.names()),
         *(f"d4rl/{name}" for name in d4rl.names()),
         *(f"minari/{name}" for name in minari.names()),
+        *(f"adroit/{name}" for name in adroit.names()),
         *(f"neorl2/{name}" for name in neorl2.names()),
         *(f"ogbench/{name}" for name in ogbench.names()),
         *(f"risk/{name}" for name in risk.names()),
