@@ -10,6 +10,7 @@ INSTALLED := $(VENV)/.installed
 
 demo: $(INSTALLED)
 	$(BIN)/corerl train sweep=demo
+	$(BIN)/corerl train sweep=demo_locomotion
 	$(BIN)/corerl report runs/demo --out report
 	@echo "The report is report/index.html"
 
