@@ -125,7 +125,8 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
         _band(axis, rows["step"], rows, name, look)
     axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
     _count_steps(axis)
-    axis.legend()
+    names = axis.get_legend_handles_labels()[1]
+    figure.legend(loc="outside upper center", ncols=min(4, len(names)))
     return figure
 
 
@@ -135,10 +136,11 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     across = min(3, len(names))
     down = math.ceil(len(names) / across)
     figure, axes = _grid(down, across, 3.1 * across, 2.1 * down + 0.5)
+    titles = _titles(names)
     for axis, task in zip(axes, names, strict=False):
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
             _band(axis, *_mean_curve(rows), algorithm, look)
-        axis.set_title(task.partition("/")[2] or task)
+        axis.set_title(titles[task])
         _count_steps(axis)
     for axis in axes[len(names) :]:
         axis.set_visible(False)
@@ -155,6 +157,7 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
     across = min(3, len(names))
     down = math.ceil(len(names) / across)
     figure, axes = _grid(down, across, max(HALF[0], 3.1 * across), 2.3 * down + 0.5)
+    titles = _titles(names)
     for axis, task in zip(axes, names, strict=False):
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
             pooled = np.sort(np.concatenate(list(rows["returns"])))
@@ -162,7 +165,7 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
             axis.step(pooled, share, where="post", label=name, **look[name])
             tails = [np.mean([stats.cvar(r, tau) for r in rows["returns"]]) for tau in stats.TAUS]
             axis.plot(tails, stats.TAUS, "o", markersize=4, color=look[name]["color"])
-        axis.set(title=task.partition("/")[2] or task, ylim=(-0.02, 1.02), xlabel="return")
+        axis.set(title=titles[task], ylim=(-0.02, 1.02), xlabel="return")
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     for axis in axes[::across]:
@@ -180,6 +183,14 @@ def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     low, high = stats.mean_interval(scores.to_numpy())
     curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
     return scores.columns.to_numpy(), curve
+
+
+def _titles(tasks: list[str]) -> dict[str, str]:
+    """The last parts of the ids, which fit above a panel, where they tell the tasks apart."""
+    last = {task: task.rpartition("/")[2] for task in tasks}
+    if len(set(last.values())) == len(tasks):
+        return last
+    return {task: task.partition("/")[2] or task for task in tasks}
 
 
 def _legend(axes: list) -> tuple[list, list[str]]:
