@@ -65,23 +65,28 @@ class Config:
     loss_over: str = "valid"  # valid (authors) | all (CORL) steps of a window
 
     def __post_init__(self):
-        for name in ("context", "layers", "max_timestep", "return_scale", "warmup_steps"):
-            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
-        require(
-            self.width % self.heads == 0,
-            f"algo.width={self.width} must be a multiple of algo.heads={self.heads}",
-        )
-        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
+        check(self)
+        require(self.warmup_steps > 0, f"algo.warmup_steps={self.warmup_steps} must be positive")
         require(self.targets is None or len(self.targets) > 0, "algo.targets=[] names no target")
-        choices = {
-            "activation": ("relu", "gelu"),
-            "init": ("official", "corl"),
-            "padding": ("left", "right"),
-            "loss_over": ("valid", "all"),
-        }
+        choices = {"padding": ("left", "right"), "loss_over": ("valid", "all")}
         for name, known in choices.items():
             value = getattr(self, name)
             require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
+
+
+def check(cfg) -> None:
+    """What a `__post_init__` asks of the settings of the transformer and its windows."""
+    positive = ("context", "layers", "heads", "max_timestep", "return_scale", "max_grad_norm")
+    for name in (*positive, "lr", "batch_size"):
+        require(getattr(cfg, name) > 0, f"algo.{name}={getattr(cfg, name)} must be positive")
+    require(
+        cfg.width % cfg.heads == 0,
+        f"algo.width={cfg.width} must be a multiple of algo.heads={cfg.heads}",
+    )
+    require(0 <= cfg.dropout < 1, f"algo.dropout={cfg.dropout} must lie in [0, 1)")
+    for name, known in {"activation": ("relu", "gelu"), "init": ("official", "corl")}.items():
+        value = getattr(cfg, name)
+        require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
 
 
 class Transformer(nn.Module):
@@ -153,6 +158,22 @@ class Transformer(nn.Module):
             outputs = states if i == len(self.blocks) - 1 else slice(None)
             x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
         return torch.tanh(transformer.each(self.action, transformer.each(self.norm, x)))
+
+    def branches(self, windows: Windows, last: Tensor) -> Tensor:
+        """Actions `(S, B, R, A)` at the windows' last step, had its return-to-go been `last` `(S, B, R)`.
+
+        What came before is computed once; the last return-to-go and state of each stand behind it as a
+        branch of their own.
+        """
+        tokens = self.tokens(windows)
+        past, state = tokens[:, :, :-3], tokens[:, :, -2, None]
+        returns = transformer.each(self.embed_return, last[..., None])
+        returns = returns + self.embed_time(windows.timesteps[:, :, -1:])
+        returns = transformer.each(self.embed_norm, returns)
+        ends = torch.stack([returns, state.expand_as(returns)], 3).flatten(2, 3)
+        valid = (windows.valid[:, :, :-1] > 0).repeat_interleave(3, dim=2)
+        allowed = transformer.branching(valid, last.shape[2], 2)
+        return self.actions(torch.cat([past, ends], 2), allowed, slice(past.shape[2] + 1, None, 2))
 
     def recent(self, lead: tuple[int, int], length: int) -> Recent:
         """A memory of the last `length` steps, for a policy that acts in `lead` = (S, n) episodes."""

@@ -87,6 +87,15 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
 
 
+@torch.no_grad()
+def polyak_where(now: Tensor, target: nn.Module, online: nn.Module, rate: float) -> None:
+    """As `polyak` where `now` `()` is true; else nothing moves. A captured graph can replay both."""
+    targets = list(target.parameters())
+    moves = torch._foreach_sub(list(online.parameters()), targets)
+    torch._foreach_mul_(moves, torch.where(now, rate, 0.0))
+    torch._foreach_add_(targets, moves)
+
+
 def step(optimizers: Sequence[Adam], grads: Sequence[Tensor]) -> None:
     """Steps several optimisers with the gradients of all their parameters, concatenated in order."""
     start = 0
@@ -151,6 +160,11 @@ def cosine(total: int) -> Callable[[Tensor], Tensor]:
 def warmup(steps: int) -> Callable[[Tensor], Tensor]:
     """Linear from 1/steps to 1 over the first `steps` steps, then 1."""
     return lambda count: ((count + 1) / steps).clamp(max=1.0)
+
+
+def in_rounds(factor: Callable[[Tensor], Tensor], steps: int) -> Callable[[Tensor], Tensor]:
+    """`factor` of the number of rounds of so many steps, constant within each."""
+    return lambda count: factor(torch.floor(count / steps))
 
 
 def rise_and_fall(total: int, rising: float, low: float = 0.1) -> Callable[[Tensor], Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl import streams
+from corerl.buffers import Batch
 from corerl.config import require
 from corerl.data.preferences.comparisons import Comparisons
 
@@ -20,8 +21,22 @@ class Pairs(NamedTuple):
     labels: Tensor  # (S, B): the probability that the second segment is preferred
 
 
+def transitions(pairs: Pairs) -> Batch:
+    """The steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`; nothing ends there.
+
+    The last step is only the state that the one before it leads to. Rewards are 0.
+    """
+    now, later = pairs.observations[..., :-1, :], pairs.observations[..., 1:, :]
+    actions = pairs.actions[..., :-1, :].flatten(1, 3)
+    zeros = torch.zeros_like(actions[..., 0])
+    return Batch(now.flatten(1, 3), actions, zeros, later.flatten(1, 3), zeros, actions[..., :0])
+
+
 class PairBuffer:
     """Comparisons on the device; each seed draws its own, uniformly with replacement.
+
+    Attributes:
+        batch_size: B.
 
     Args:
         comparisons: what is drawn from.
@@ -59,7 +74,7 @@ class PairBuffer:
         # All rows of a segment are used, so that they still follow each other.
         self._starts = torch.from_numpy(np.searchsorted(used, comparisons.starts)).to(device)
         self._labels = torch.from_numpy(comparisons.labels).to(self._rows)
-        self._whole = comparisons.length
+        self.batch_size, self._whole = batch_size, comparisons.length
         self._steps = torch.arange(crop or self._whole, device=device)
         self._indices = streams.indices(seeds, len(comparisons), batch_size, device, "pairs")
         self._spare = self._whole - len(self._steps) + 1

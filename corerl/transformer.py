@@ -103,6 +103,17 @@ def causal(valid: Tensor) -> Tensor:
     return ((steps[:, None] >= steps) & valid[:, :, None]) | itself
 
 
+def branching(past: Tensor, branches: int, length: int) -> Tensor:
+    """As `causal`, for `past` tokens `(S, B, P)` and then branches of `length` tokens that go on from them.
+
+    Each looks at the past and at its own tokens up to itself, so that one pass computes them all.
+    """
+    valid = F.pad(past, (0, branches * length), value=True)
+    number = torch.arange(1, branches + 1, device=past.device).repeat_interleave(length)
+    number = F.pad(number, (past.shape[-1], 0))
+    return causal(valid) & ((number == 0) | (number[:, None] == number))
+
+
 def dropout_keys(
     seeds: Sequence[int], places: int, device: torch.device | str = "cpu"
 ) -> streams.Stream:
@@ -135,3 +146,10 @@ def kept(key: Tensor, shape: Sequence[int], rate: float) -> Tensor:
     x = (x ^ ((x >> 15) & 0x1FFFF)) * (0x846CA68B - 2**32)
     x = x ^ ((x >> 16) & 0xFFFF)
     return (x & 0xFFFFFF) >= round(rate * 2**24)
+
+
+def multipliers(keys: Tensor | None, shape: Sequence[int], rate: float) -> list[Tensor] | None:
+    """For `networks.MLP.forward(keep=...)`: 0 or 1/(1 - rate), `(S, *shape)`, for keys `(S, layers)`."""
+    if keys is None:
+        return None
+    return [kept(key, shape, rate) / (1 - rate) for key in keys.unbind(1)]

@@ -38,7 +38,7 @@ class Episode(NamedTuple):
 
 
 Chunk = Callable[[int], list[Episode]]
-"""`chunk(i)` plays the i-th handful of episodes, the same ones whenever it is called."""
+"""`chunk(i)` plays the i-th handful of episodes, the same ones whenever it is called; none: it was all."""
 
 Act = Callable[[np.ndarray, np.random.Generator, int], np.ndarray]
 """`act(observations (n, O), rng, action_dim) -> (n, A)` in [-1, 1]."""
@@ -116,7 +116,10 @@ def _played(name: str, parts: Path, chunk: Chunk, size: int) -> tuple[list[Episo
             path = parts / f"{number:04d}.npz"
             if not path.exists():
                 started = time.monotonic()
-                _save(path, chunk(number), started)
+                fresh = chunk(number)
+                if not fresh:
+                    break
+                _save(path, fresh, started)
             played, took = _load(path)
             seconds += took
             for episode in played:
@@ -161,7 +164,7 @@ def _write(name: str, recipe: dict, episodes: list[Episode], policy: str, facts:
     import minari
     from minari.data_collector import EpisodeBuffer
 
-    low, high = suites.reference(name)
+    low, high = suites.reference(name) or (None, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the environment is an old version, no permalink, ...
         env = gymnasium.make(recipe["environment"])

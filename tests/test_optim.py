@@ -165,3 +165,25 @@ def test_clipping_is_torchs_for_each_seed(limit):
 def test_clipping_takes_scalars_per_seed():
     (clipped,) = optim.clip_per_seed([torch.tensor([3.0, -0.5])], 1.0)
     torch.testing.assert_close(clipped, torch.tensor([1.0, -0.5]), rtol=1e-5, atol=0)
+
+
+def test_a_rate_rises_from_a_tenth_and_falls_back():
+    rate = optim.rise_and_fall(100, 0.1)
+    found = [rate(torch.tensor(float(k))).item() for k in (0, 5, 10, 55, 100)]
+    assert found == pytest.approx([0.1, 0.55, 1.0, 0.55, 0.1])
+
+
+def test_a_rate_in_rounds_is_constant_within_each():
+    rate = optim.in_rounds(optim.cosine(2), 10)
+    found = [rate(torch.tensor(float(k))).item() for k in (0, 9, 10, 19, 20)]
+    assert found == pytest.approx([1.0, 1.0, 0.5, 0.5, 0.0])
+
+
+def test_a_target_may_follow_at_times_only():
+    online, target = nn.Linear(2, 2), nn.Linear(2, 2)
+    before = [p.detach().clone() for p in target.parameters()]
+    optim.polyak_where(torch.tensor(False), target, online, 0.25)
+    assert all(map(torch.equal, target.parameters(), before))
+    optim.polyak_where(torch.tensor(True), target, online, 0.25)
+    for moved, old, new in zip(target.parameters(), before, online.parameters(), strict=True):
+        torch.testing.assert_close(moved, 0.75 * old + 0.25 * new)

@@ -6,7 +6,7 @@ import torch
 
 from corerl.data.preferences.comparisons import Comparisons
 from corerl.errors import CorerlError
-from corerl.segments import PairBuffer
+from corerl.segments import PairBuffer, Pairs, transitions
 
 STEPS = np.arange(12, dtype=np.float32)
 GIVEN = {
@@ -87,6 +87,17 @@ def test_a_seed_draws_the_same_alone_and_goes_on_where_it_was_saved():
     again = PairBuffer(comparisons(), [0, 7], 5, crop=2)
     again.load_state_dict(state)
     assert all(map(torch.equal, again.sample(), expected))
+
+
+def test_transitions_are_the_steps_within_segments():
+    s, a = (torch.randn(2, 3, 2, 5, n) for n in (4, 2))
+    batch = transitions(Pairs(s, a, torch.ones(2, 3)))
+    assert batch.observations.shape == (2, 3 * 2 * 4, 4) and batch.actions.shape == (2, 24, 2)
+    row = (1 * 2 + 1) * 4 + 2  # comparison 1, second segment, step 2
+    assert torch.equal(batch.observations[:, row], s[:, 1, 1, 2])
+    assert torch.equal(batch.actions[:, row], a[:, 1, 1, 2])
+    assert torch.equal(batch.next_observations[:, row], s[:, 1, 1, 3])
+    assert not batch.terminated.any() and batch.next_actions.shape == (2, 24, 0)
 
 
 def test_segments_by_value_keep_their_order():

@@ -15,10 +15,11 @@ from corerl import tasks
 from corerl.config import require
 from corerl.data import download, embedded, minari, suites
 from corerl.data.dataset import Dataset
+from corerl.data.preferences import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands list, info, download and make."""
+    """Adds the subcommands list, info, download, make and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
@@ -30,11 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument(
         "suite",
         help="corerl/pendulum; corerl/mujoco, or a part of it such as corerl/mujoco/hopper or "
-        "corerl/mujoco/hopper-medium; corerl/pointmaze",
+        "corerl/mujoco/hopper-medium; corerl/pointmaze; corerl/metaworld",
     )
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--size", type=int, help="steps per set of a suite")
     make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
+    show.add_arguments(commands.add_parser("preferences", help="comparisons on a dataset"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.command == "download":
         for task in [tasks.resolve(id) for id in args.task]:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
+    elif args.command == "preferences":
+        show.show(console, args)
     else:
         return _make(console, args)
     return 0
@@ -81,6 +85,7 @@ def _is_part(name: str, suite: str, part: str) -> bool:
         "",
         rest,
         rest.removesuffix("-regenerated"),
+        rest.removesuffix("-v3"),
         rest.partition("-")[0],
     )
 

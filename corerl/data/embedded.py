@@ -106,8 +106,8 @@ def find(name: str) -> Path | None:
     return download.find("corerl", [_file(name, 0)])
 
 
-def reference(name: str) -> tuple[float, float]:
-    """Returns that score 0 and 100: our own for pendulum, else D4RL's."""
+def reference(name: str) -> tuple[float, float] | None:
+    """Returns that score 0 and 100: our own for pendulum, else the suite's."""
     return REFERENCE[name] if name in REFERENCE else suites.reference(PACKAGED.get(name, name))
 
 

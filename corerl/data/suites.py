@@ -1,4 +1,4 @@
-"""`corerl/mujoco/...` and `corerl/pointmaze/...`: sets that `corerl data make` makes on this machine.
+"""`corerl/mujoco/...`, `pointmaze/...`, `metaworld/...`: sets that `corerl data make` makes on this machine.
 
 They are Minari datasets (`corerl/mujoco/hopper-medium-regenerated-v0`), so that other tools read them.
 Their names say `regenerated`: made by D4RL's recipe and scored on D4RL's scale, they are not D4RL's
@@ -27,11 +27,24 @@ MAZES = {
     "large": "PointMaze_Large-v3",
 }
 
+METAWORLD = (
+    "button-press-v3",
+    "drawer-open-v3",
+    "sweep-into-v3",
+    "plate-slide-v3",
+    "door-close-v3",
+    "assembly-v3",
+)
+
 ENVIRONMENTS = {
     f"mujoco/{body}-{quality}-regenerated": environment
     for body, environment in LOCOMOTION.items()
     for quality in QUALITIES
 } | {f"pointmaze/{maze}": environment for maze, environment in MAZES.items()}
+ENVIRONMENTS |= {
+    f"metaworld/{task}": f"corerl.envs.metaworld_suite:corerl/metaworld-{task}"
+    for task in METAWORLD
+}
 """Every set that can be made, and the environment that it is made and evaluated in."""
 
 # Mean returns over 1,000 episodes of uniform random actions and of the noise-free controller:
@@ -90,8 +103,13 @@ def load(name: str) -> Dataset:
     return replace(minari.load(minari_id(name)), id=f"corerl/{name}")
 
 
-def reference(name: str) -> tuple[float, float]:
-    """Returns that score 0 and 100: D4RL's of this robot; for a maze our own of the recipe's controller."""
+def reference(name: str) -> tuple[float, float] | None:
+    """Returns that score 0 and 100: D4RL's of this robot; for a maze our own of the recipe's controller.
+
+    None for a task of MetaWorld, which is scored by success.
+    """
+    if name.startswith("metaworld/"):
+        return None
     if name in MAZE_REFERENCE:
         return MAZE_REFERENCE[name]
     body = name.removeprefix("mujoco/").partition("-")[0]

@@ -6,7 +6,7 @@ import json
 import pytest
 from small import flatten
 
-from corerl.algos import awac, cql, dt, edac
+from corerl.algos import awac, codac, cql, cvar_offline, dt, edac, oraac
 from corerl.config import Config, Eval
 from corerl.loop import Interrupted, Run
 from corerl.runs import load_checkpoint
@@ -26,6 +26,18 @@ SETTINGS = {
     "awac": (awac, awac.Config(hidden_width=8, batch_size=8)),
     "edac": (edac, edac.Config(hidden_width=8, batch_size=8, critics=3)),
     "sac-n": (edac, edac.Config(hidden_width=8, batch_size=8, critics=3, eta=0.0)),
+    "oraac": (
+        oraac,
+        oraac.Config(hidden_width=8, batch_size=8, actor_widths=[8], vae_width=8, policy_delay=1),
+    ),
+    "codac": (
+        codac,
+        codac.Config(hidden_width=8, batch_size=8, samples=2, fractions=4, tune_alpha=True),
+    ),
+    "static cvar": (
+        cvar_offline,
+        cvar_offline.Config(hidden_width=8, batch_size=8, policy_delay=1, cosine=True),
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from corerl.data import download
 from corerl.data.dataset import Dataset
 from corerl.data.preferences import readers, teachers
 from corerl.data.preferences.comparisons import Comparisons
+from corerl.errors import CorerlError
 
 if TYPE_CHECKING:
     from corerl.loop import Run
@@ -82,7 +83,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     if cfg.path is not None:
         root = Path(cfg.path).expanduser()
     if cfg.source == "ipl":
-        return readers.read_ipl(root, task.name, task.id).first(cfg.pairs)
+        return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
         return readers.read_own(root, _vectors(dataset())).first(cfg.pairs)
     require(
@@ -92,6 +93,23 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(_vectors(dataset()), found, cfg.source, cfg.crossing)
     return compared.first(cfg.pairs)
+
+
+def _fitting(task: Task, compared: Comparisons) -> Comparisons:
+    """`compared`, where its numbers are those of the task's environment or that cannot be made here."""
+    try:
+        env = task.make_env()
+    except CorerlError:
+        return compared
+    sizes = env.observation_space.shape, env.action_space.shape
+    env.close()
+    theirs = (compared.observation_dim,), (compared.action_dim,)
+    require(
+        sizes == theirs,
+        f"observations and actions of {task.id} have shapes {sizes[0]} and {sizes[1]}, and the labels "
+        f"are on {theirs[0]} and {theirs[1]}",
+    )
+    return compared
 
 
 def _vectors(dataset: Dataset) -> Dataset:

@@ -10,6 +10,7 @@ from corerl import streams
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.data.preferences.comparisons import Comparisons
+from corerl.errors import CorerlError
 
 if TYPE_CHECKING:
     from corerl.data.preferences import Preferences
@@ -121,20 +122,19 @@ def _draw(
         f"(algo.preferences.length={cfg.length}; its longest has {dataset.episode_lengths().max()})",
     )
     rng = np.random.default_rng(streams.derive(cfg.seed, "preferences/segments"))
-    drawn, answered = [], 0
-    for _ in range(ROUNDS):
-        drawn.append(possible[rng.integers(len(possible), size=(pairs, 2))])
-        starts = np.concatenate(drawn)
-        kept = np.arange(len(starts))
+    answered, numbers = [], []
+    for round in range(ROUNDS):
+        drawn = possible[rng.integers(len(possible), size=(pairs, 2))]
+        worth = np.arange(pairs)
         if cfg.skip:
-            kept = np.flatnonzero(sums.plain(starts).max(1) > cfg.skip * sums.unit)
-        answered = len(kept)
-        if answered >= pairs:
-            return starts[kept[:pairs]], kept[:pairs]
-    require(
-        False,
-        f"algo.preferences.skip={cfg.skip:g} leaves {answered} of {len(starts)} pairs of segments of "
-        f"{dataset.id}, and {pairs} are wanted",
+            worth = np.flatnonzero(sums.plain(drawn).max(1) > cfg.skip * sums.unit)
+        answered.append(drawn[worth])
+        numbers.append(round * pairs + worth)
+        if sum(map(len, numbers)) >= pairs:
+            return np.concatenate(answered)[:pairs], np.concatenate(numbers)[:pairs]
+    raise CorerlError(
+        f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} pairs of "
+        f"segments of {dataset.id}, and {pairs} are wanted."
     )
 
 

@@ -1,0 +1,210 @@
+"""Contrastive Preference Learning (Hejna et al. 2024, arXiv:2310.13639).
+
+Preferences follow regret, and the advantage of the optimal policy of maximum-entropy RL is
+alpha log pi(a|s), so that a policy is learned from comparisons by one contrastive loss: no reward, no
+critic, no bootstrapping. With the score of a segment A = alpha sum_t log pi(a_t|s_t),
+
+    L = -log [ exp A(preferred) / (exp A(preferred) + exp b A(other)) ],
+
+where a bias b < 1 keeps the policy near the data; behaviour cloning of all segments comes first.
+
+    python algos/cpl.py task=corerl/pendulum steps=20000 algo.bc_steps=8000 seeds=3
+    corerl train algo=cpl task=d4rl/hopper-medium-replay-v2 seeds=5
+
+The authors' variants are tables: algo=cpl_bc (no bias, cloning goes on) and algo=cpl_kl (log pi counts from
+the cloned policy's).
+
+The authors' code is jhejna/cpl at b333667; the paper was not at hand, so the equations are our reading of
+that code.
+
+Differences, each with its reason:
+ 1. The score is a sum without discount (authors' code).
+ 2. A tie, y = 1/2, counts half for either order (authors).
+ 3. Comparisons are drawn with replacement; the authors walk through a permutation. Where `crop` is set,
+    every segment is cropped by itself; the authors crop all first segments of a batch alike, and all
+    second ones.
+ 4. The second phase has an optimiser of its own, which is the authors' reset of the first one's; its rate
+    rises linearly over `warmup_steps` to `lr_factor` times `lr`, also where bc_steps=0, when theirs is
+    constant.
+ 5. Dropout acts after each hidden activation, theirs before: with ReLU it is the same. The reference
+    policy has none (authors).
+ 6. The authors' table on ranked segments (each batch pairs segments afresh by their regret) is not
+    offered: a comparison here is given by its label.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from corerl import compile, networks, offline, optim, paired, transformer
+from corerl.algos.iql import Policy
+from corerl.config import require
+from corerl.data.preferences import Preferences
+from corerl.loop import Run
+from corerl.reward_models import preference_loss
+from corerl.runs import Stateful
+from corerl.segments import PairBuffer, Pairs
+
+
+@dataclass
+class Config:
+    name: str = "cpl"
+    label: str = "CPL"
+
+    alpha: float = 0.1  # log-probabilities times this are advantages
+    bias: float = 0.5  # b, in (0, 1]: weight of the other segment's score
+    bc_weight: float = 0.0  # of behaviour cloning beside the contrastive loss; CPL-BC: 1
+    reference: bool = False  # log pi counts from the cloned policy's; CPL-KL
+    bc_steps: int = 200_000  # first updates, which clone all segments
+
+    lr: float = 1e-4
+    warmup_steps: int = 10_000  # of the contrastive phase, linear
+    lr_factor: float = 1.0  # the contrastive phase's rate over the cloning's; CPL-KL: 0.1
+    pairs: int = 96  # comparisons in a batch
+    crop: int | None = None  # steps of each segment in a batch; null: all
+    preferences: Preferences = field(default_factory=Preferences)
+    policy: str = "deterministic"  # log pi = -|pi(s) - a|^2 | gaussian
+    hidden_layers: int = 2
+    hidden_width: int = 512
+    dropout: float = 0.25
+    log_std_min: float = -5.0  # of policy=gaussian
+    log_std_max: float = 2.0
+    data: offline.Preprocess = field(
+        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    )
+
+    def __post_init__(self):
+        require(self.alpha > 0, f"algo.alpha={self.alpha} must be positive")
+        require(0 < self.bias <= 1, f"algo.bias={self.bias} must lie in (0, 1]")
+        require(self.bc_weight >= 0, f"algo.bc_weight={self.bc_weight} must not be negative")
+        require(self.bc_steps >= 0, f"algo.bc_steps={self.bc_steps} must not be negative")
+        require(
+            self.bc_steps > 0 or not self.reference,
+            "algo.reference=true compares with the cloned policy, and algo.bc_steps=0 clones none",
+        )
+        for name in ("pairs", "warmup_steps", "lr_factor"):
+            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
+        paired.check_crop(self.crop, self.preferences)
+        require(self.policy in ("deterministic", "gaussian"), f"algo.policy={self.policy} unknown")
+        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
+
+
+class CPL(Stateful):
+    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        *,
+        normalizer: networks.Normalizer | None = None,
+        device: torch.device | str = "cpu",
+        mode: str = "off",
+    ):
+        self.cfg = cfg
+        sizes = [observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, action_dim]
+        self.policy = Policy(cfg, sizes, rngs, networks.orthogonal(1.0)).to(device)
+        self.normalizer = normalizer or nn.Identity()
+        if cfg.reference:
+            self.reference = optim.target_of(self.policy)
+        self.bc_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
+        self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr * cfg.lr_factor)
+        self.schedule = optim.Schedule(self.optimizer, optim.warmup(cfg.warmup_steps))
+        parameters = self.optimizer.parameters
+        self._bc_gradients = compile.gradients(self.bc_loss, parameters, mode)
+        self._gradients = compile.gradients(self.loss, parameters, mode)
+
+    # Losses, each (S,).
+
+    def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The contrastive loss, and `bc_weight` times behaviour cloning."""
+        log_prob = self._log_prob(self.policy, pairs, keys)
+        bc_loss = -log_prob.mean((1, 2, 3))
+        if self.cfg.reference:
+            with torch.no_grad():
+                cloned = self._log_prob(self.reference, pairs, None)
+            log_prob = log_prob - cloned
+        scores = self.cfg.alpha * log_prob.sum(-1)
+        first, second = scores.unbind(-1)
+        if_second = F.softplus(self.cfg.bias * first - second)
+        if_first = F.softplus(self.cfg.bias * second - first)
+        loss = (pairs.labels * if_second + (1 - pairs.labels) * if_first).mean(-1)
+        _, accuracy = preference_loss(scores, pairs.labels)
+        metrics = {"cpl_loss": loss, "bc_loss": bc_loss, "accuracy": accuracy}
+        return loss + self.cfg.bc_weight * bc_loss, metrics
+
+    def bc_loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """-log pi of every step of both segments."""
+        loss = -self._log_prob(self.policy, pairs, keys).mean((1, 2, 3))
+        return loss, {"bc_loss": loss}
+
+    def _log_prob(self, policy: Policy, pairs: Pairs, keys: Tensor | None) -> Tensor:
+        """`(S, B, 2, L)`, up to a constant where the policy is deterministic."""
+        observations, actions = pairs.observations.flatten(1, 3), pairs.actions.flatten(1, 3)
+        shape = (observations.shape[1], self.cfg.hidden_width)
+        mean = policy(observations, transformer.multipliers(keys, shape, self.cfg.dropout))
+        if self.cfg.policy == "deterministic":
+            log_prob = -(mean - actions).square().sum(-1)
+        else:
+            log_prob = policy.log_prob(mean, actions)
+        return log_prob.view(pairs.observations.shape[:-1])
+
+    def imitate(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
+        """One step of the first phase; `keys` (S, layers) are for dropout."""
+        grads, metrics = self._bc_gradients(pairs, keys)
+        self.bc_optimizer.step(grads)
+        if self.cfg.reference:
+            optim.polyak(self.reference, self.policy, 1.0)
+        return metrics
+
+    def update(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
+        """One step of the second phase; `keys` (S, layers) are for dropout."""
+        grads, metrics = self._gradients(pairs, keys)
+        self.optimizer.step(grads)
+        self.schedule.step()
+        return metrics
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        return self.policy(self.normalizer(observations)).clamp(-1, 1)
+
+
+def train(cfg: Config, run: Run) -> None:
+    require(
+        cfg.bc_steps < run.cfg.steps,
+        f"algo.bc_steps={cfg.bc_steps} leaves none of steps={run.cfg.steps} to learn from preferences",
+    )
+    compared = paired.comparisons(run, cfg.preferences, cfg.data.clip_actions)
+    compared, normalizer = paired.prepared(run, compared, cfg.data)
+    pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)
+    agent = CPL(
+        cfg,
+        pairs.observation_dim,
+        pairs.action_dim,
+        run.rngs(),
+        normalizer=normalizer,
+        device=run.device,
+        mode=run.mode,
+    )
+    keys = None
+    if cfg.dropout:
+        keys = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
+    imitate = compile.captured(agent.imitate, run.mode)
+    update = compile.captured(agent.update, run.mode)
+    for step in run.steps(agent=agent, pairs=pairs, keys=keys):
+        learn = imitate if step <= cfg.bc_steps else update
+        metrics = learn(pairs.sample(), keys and keys.next())
+        run.log(step, metrics)
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,326 @@
+"""Inverse Preference Learning (Hejna and Sadigh 2023, arXiv:2305.15363).
+
+Preferences between segments train a critic directly, with no reward network: whatever Q is, the inverse
+Bellman operator names the reward that it is optimal for,
+
+    r_Q(s, a) = Q(s, a) - gamma V(s'),
+
+so this implicit reward is put into the Bradley-Terry model of a preference, and regularised,
+
+    L(Q) = E[ -log P(the preferred segment) ] + lambda E[ r_Q(s, a)^2 ],
+    P(second preferred) = sigmoid( sum_t r_Q of the second - sum_t r_Q of the first ).
+
+V and the policy are those of an offline algorithm of one's choice; here IQL's, or AWAC's.
+
+    python algos/ipl.py task=corerl/pendulum steps=20000 seeds=3
+    corerl train algo=ipl task=d4rl/hopper-medium-replay-v2 seeds=5
+
+The authors' code is jhejna/inverse-preference-learning at 8037b84; the paper was not at hand, so the
+equations are our reading of that code.
+
+Differences, each with its reason:
+ 1. The last step of a crop is left out of everything but as the state before it looks to: L steps give
+    L - 1 transitions (authors).
+ 2. An end of the episode inside a segment does not cut V(s'): comparisons know no terminals (authors).
+    In the dataset beside them it does.
+ 3. Comparisons are drawn with replacement; the authors walk through a permutation. All segments of a
+    batch are cropped alike (authors), but here the last possible start is drawn as well.
+ 4. Policy and critic share one gradient call after the value's step; in the authors' code the critic
+    steps first, but nothing that the policy's loss reads has changed by then.
+ 5. The authors keep a moving average of all networks and read the critics' alone: only that is kept.
+ 6. V(s') is clipped to 1 / (lambda (1 - gamma)) everywhere; the authors divide by one minus the
+    transition's own discount, which differs at terminals only, where V(s') is multiplied by 0.
+ 7. `form=xql` is the first algorithm of the paper, but not in the authors' code: Gumbel regression in
+    place of the expectile, in the form that we know from XQL (Garg et al. 2023, arXiv:2301.02328);
+    `gumbel_scale` and `gumbel_limit` are ours.
+ 8. `form=awac` takes the configuration's critic targets as a mean (`min_target=false`), although the
+    class of the authors' code prefers the smaller one.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from corerl import compile, networks, offline, optim, paired, streams, transformer
+from corerl.algos.iql import Policy
+from corerl.buffers import Batch
+from corerl.config import require
+from corerl.data.preferences import Preferences
+from corerl.loop import Run
+from corerl.reward_models import preference_loss
+from corerl.runs import Stateful
+from corerl.segments import PairBuffer, Pairs, transitions
+
+FORMS = ("iql", "awac", "xql")
+
+
+@dataclass
+class Config:
+    name: str = "ipl"
+    label: str = "IPL"
+
+    form: str = "iql"  # iql | awac | xql (not in the authors' code)
+    chi2: float = 0.5  # lambda, weight of the squared implicit rewards
+    expectile: float = 0.7  # of form=iql
+    temperature: float = 1 / 3  # divides the advantage; the authors' beta, and 1 / IQL's
+    advantage_limit: float = 100.0  # largest weight of a sample in the policy's loss
+    target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)); not of form=awac
+    replay: bool = True  # the task's dataset beside the comparisons; false: comparisons alone
+    replay_weight: float = 0.5  # share of the dataset in every mean; the comparisons have the rest
+    min_target: bool = False  # form=awac: the smaller critic's next value, not the mean
+    gumbel_scale: float = 1.0  # form=xql: divides Q - V
+    gumbel_limit: float = 7.0  # form=xql: clips it from above
+    discount: float = 0.99
+    polyak: float = 0.005  # share of the new critics in their targets, every update
+
+    lr: float = 3e-4  # of all networks
+    pairs: int = 8  # comparisons in a batch
+    crop: int | None = 64  # steps of each segment in a batch; null: all
+    preferences: Preferences = field(default_factory=Preferences)
+    batch_size: int = 256  # transitions of the dataset in a batch
+    critics: int = 2
+    hidden_layers: int = 2
+    hidden_width: int = 256
+    dropout: float = 0.0  # in the policy
+    log_std_min: float = -5.0
+    log_std_max: float = 2.0
+    data: offline.Preprocess = field(
+        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    )
+
+    def __post_init__(self):
+        require(self.form in FORMS, f"algo.form={self.form} is not one of {', '.join(FORMS)}")
+        require(0 < self.expectile < 1, f"algo.expectile={self.expectile} must lie in (0, 1)")
+        require(0 <= self.discount < 1, f"algo.discount={self.discount} must lie in [0, 1)")
+        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
+        weight = self.replay_weight
+        require(0 <= weight <= 1, f"algo.replay_weight={weight} must lie in [0, 1]")
+        require(
+            self.dropout == 0 or self.form != "awac",
+            f"algo.dropout={self.dropout} with algo.form=awac: that form has no dropout",
+        )
+        require(
+            self.chi2 > 0 or (self.chi2 == 0 and not self.target_clipping),
+            f"algo.chi2={self.chi2} must be positive, or 0 with algo.target_clipping=false",
+        )
+        for name in ("temperature", "advantage_limit", "gumbel_scale", "pairs", "batch_size"):
+            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
+        require(self.critics > 0, f"algo.critics={self.critics} must be positive")
+        paired.check_crop(self.crop, self.preferences, least=2)
+
+
+class Points(NamedTuple):
+    """Transitions of S seeds: N = B * 2 * `steps` of the comparisons, then those of the dataset."""
+
+    batch: Batch  # (S, N, ...), its rewards of no meaning
+    labels: Tensor  # (S, B): probability that the second segment is preferred
+    steps: int
+
+    @classmethod
+    def of(cls, pairs: Pairs, replay: Batch | None) -> "Points":
+        """All transitions of an update, for one pass through the networks."""
+        batch = transitions(pairs)
+        if replay is not None:
+            batch = Batch(*(torch.cat(both, 1) for both in zip(batch, replay, strict=True)))
+        return cls(batch, pairs.labels, pairs.actions.shape[3] - 1)
+
+
+class IPL(Stateful):
+    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        *,
+        normalizer: networks.Normalizer | None = None,
+        device: torch.device | str = "cpu",
+        mode: str = "off",
+    ):
+        self.cfg = cfg
+        init, seeds = networks.orthogonal(1.0), len(rngs)
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        critic = networks.MLP(
+            [observation_dim + action_dim, *hidden, 1], (seeds, cfg.critics), rngs, init=init
+        )
+        policy = Policy(cfg, [observation_dim, *hidden, action_dim], rngs, init)
+        self.critic, self.policy = critic.to(device), policy.to(device)
+        self.target = optim.target_of(self.critic)
+        self.normalizer = normalizer or nn.Identity()
+        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
+        self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
+        pi, q = self.policy_optimizer.parameters, self.critic_optimizer.parameters
+        if cfg.form == "awac":
+            self._critic_gradients = compile.gradients(self._awac_critic_loss, q, mode)
+            self._policy_gradients = compile.gradients(self._awac_policy_loss, pi, mode)
+            return
+        self.value = networks.MLP([observation_dim, *hidden, 1], (seeds,), rngs, init=init)
+        self.value.to(device)
+        self.value_optimizer = optim.Adam(self.value.parameters(), cfg.lr)
+        self._value_gradients = compile.gradients(
+            self.value_loss, self.value_optimizer.parameters, mode
+        )
+        self._later_gradients = compile.gradients(self._policy_and_critic_loss, pi + q, mode)
+
+    # Losses, each (S,). What is per point is (..., N).
+
+    def value_loss(self, points: Points) -> tuple[Tensor, dict[str, Tensor]]:
+        """The expectile (IQL, eq. 5) or Gumbel regression of the smallest target Q."""
+        with torch.no_grad():
+            target_q = self._q(self.target, points.batch.observations, points.batch.actions).amin(1)
+        difference = target_q - self._v(points.batch.observations)
+        if self.cfg.form == "xql":
+            z = (difference / self.cfg.gumbel_scale).clamp(max=self.cfg.gumbel_limit)
+            per_point = torch.exp(z) - z - 1
+        else:
+            weight = torch.where(difference < 0, 1 - self.cfg.expectile, self.cfg.expectile)
+            per_point = weight * difference.square()
+        loss = self._mean(per_point, points)
+        metrics = {"value_loss": loss, "advantage": difference.mean(-1), "target_q": target_q}
+        return loss, metrics
+
+    def critic_loss(self, points: Points, next_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of the comparisons under the implicit rewards, and lambda times their squares."""
+        q = self._q(self.critic, points.batch.observations, points.batch.actions)
+        discount = self.cfg.discount * (1 - points.batch.terminated)
+        rewards = q - (discount * next_value)[:, None]
+        of_segments = self._compared(rewards, points).unflatten(-1, (-1, 2, points.steps)).sum(-1)
+        entropy, accuracy = preference_loss(of_segments, points.labels[:, None])
+        penalty = self.cfg.chi2 * self._mean(rewards.square(), points)
+        metrics = {
+            "preference_loss": entropy.mean(1),
+            "chi2_loss": penalty.mean(1),
+            "accuracy": accuracy.mean(1),
+            "reward": rewards.mean((1, 2)),
+            "q": q.mean(1),
+        }
+        return (entropy + penalty).mean(1), metrics
+
+    def policy_loss(self, points: Points, advantage: Tensor, keys: Tensor | None) -> Tensor:
+        """Regression towards the data's actions, weighted by exp(advantage / temperature)."""
+        weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
+        shape = (advantage.shape[1], self.cfg.hidden_width)
+        keep = transformer.multipliers(keys, shape, self.cfg.dropout)
+        mean = self.policy(points.batch.observations, keep)
+        return self._mean(-weight * self.policy.log_prob(mean, points.batch.actions), points)
+
+    def _policy_and_critic_loss(self, points: Points, target_q: Tensor, keys: Tensor | None):
+        with torch.no_grad():
+            advantage = target_q - self._v(points.batch.observations)
+            next_value = self._v(points.batch.next_observations)
+            if self.cfg.target_clipping:
+                limit = 1 / (self.cfg.chi2 * (1 - self.cfg.discount))
+                next_value = next_value.clamp(-limit, limit)
+        policy_loss = self.policy_loss(points, advantage, keys)
+        critic_loss, metrics = self.critic_loss(points, next_value)
+        return policy_loss + critic_loss, metrics | {"policy_loss": policy_loss}
+
+    def _awac_critic_loss(self, points: Points, noise: Tensor):
+        """V(s') is the target critics' at one sample of the policy there."""
+        with torch.no_grad():
+            states = points.batch.next_observations
+            next_q = self._q(self.target, states, self._sample(states, noise))
+            next_value = next_q.amin(1) if self.cfg.min_target else next_q.mean(1)
+        return self.critic_loss(points, next_value)
+
+    def _awac_policy_loss(self, points: Points, q: Tensor, noise: Tensor):
+        """The advantage is `q`, of before the critics' step, over the new Q of one sample."""
+        with torch.no_grad():
+            states = points.batch.observations
+            advantage = q - self._q(self.critic, states, self._sample(states, noise)).mean(1)
+        loss = self.policy_loss(points, advantage, None)
+        return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
+
+    def _compared(self, per_point: Tensor, points: Points) -> Tensor:
+        return per_point[..., : points.labels.shape[1] * 2 * points.steps]
+
+    def _mean(self, per_point: Tensor, points: Points) -> Tensor:
+        """Over comparisons and over the dataset, then of the two: `(..., N)` to `(...)`."""
+        compared = self._compared(per_point, points)
+        if compared.shape == per_point.shape:
+            return compared.mean(-1)
+        replayed = per_point[..., compared.shape[-1] :]
+        return torch.lerp(compared.mean(-1), replayed.mean(-1), self.cfg.replay_weight)
+
+    @staticmethod
+    def _q(critic: nn.Module, observations: Tensor, actions: Tensor) -> Tensor:
+        """Every critic, `(S, critics, N)`."""
+        return critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
+
+    def _v(self, observations: Tensor) -> Tensor:
+        return self.value(observations).squeeze(-1)
+
+    def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        std = torch.exp(self.policy.log_std.clamp(*self.policy.limits))
+        return self.policy(observations) + std * noise
+
+    def update(
+        self, pairs: Pairs, replay: Batch | None = None, draws: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """One step of everything.
+
+        `draws`: dropout keys `(S, layers)`, or for form=awac normal draws `(S, 2, N, A)`.
+        """
+        points = Points.of(pairs, replay)
+        if self.cfg.form == "awac":
+            metrics = self._update_awac(points, *draws.unbind(1))
+        else:
+            metrics = self._update_iql(points, draws)
+        optim.polyak(self.target, self.critic, self.cfg.polyak)
+        return metrics | {"q": metrics["q"].mean(-1)}
+
+    def _update_iql(self, points: Points, keys: Tensor | None) -> dict[str, Tensor]:
+        grads, metrics = self._value_gradients(points)
+        self.value_optimizer.step(grads)
+        target_q = metrics["target_q"]
+        grads, more = self._later_gradients(points, target_q, keys)
+        optim.step((self.policy_optimizer, self.critic_optimizer), grads)
+        return metrics | more | {"target_q": target_q.mean(-1)}
+
+    def _update_awac(self, points: Points, later: Tensor, now: Tensor) -> dict[str, Tensor]:
+        grads, metrics = self._critic_gradients(points, later)
+        self.critic_optimizer.step(grads)
+        grads, more = self._policy_gradients(points, metrics["q"], now)
+        self.policy_optimizer.step(grads)
+        return metrics | more
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        return self.policy(self.normalizer(observations)).clamp(-1, 1)
+
+
+def train(cfg: Config, run: Run) -> None:
+    compared, beside, normalizer = paired.load(cfg, run)
+    pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop, crop_alike=True)
+    agent = IPL(
+        cfg,
+        pairs.observation_dim,
+        pairs.action_dim,
+        run.rngs(),
+        normalizer=normalizer,
+        device=run.device,
+        mode=run.mode,
+    )
+    draws = None
+    if cfg.form == "awac":
+        rows = cfg.pairs * 2 * (pairs.length - 1) + cfg.batch_size * cfg.replay
+        draws = streams.normal(run.seeds, "noise", (2, rows, pairs.action_dim), run.device, 16)
+    elif cfg.dropout:
+        draws = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
+    update = compile.captured(agent.update, run.mode)
+    for step in run.steps(agent=agent, pairs=pairs, buffer=beside, draws=draws):
+        metrics = update(pairs.sample(), beside and beside.sample(), draws and draws.next())
+        run.log(step, metrics)
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,138 @@
+"""P-IQL, also called MR: a Markovian reward from comparisons, and IQL on what it says.
+
+Reward networks r(s, a) are fitted to the Bradley-Terry model of preferences (Christiano et al. 2017,
+arXiv:1706.03741),
+
+    P(second preferred) = sigmoid( sum_t r of the second - sum_t r of the first ),
+
+and IQL (algos/iql.py; Kostrikov et al. 2022) learns from transitions whose rewards are r(s, a). This is the
+baseline of Inverse Preference Learning, with the settings of its authors' code,
+jhejna/inverse-preference-learning at 8037b84.
+
+    python algos/pref_iql.py task=corerl/pendulum steps=20000 algo.reward.steps=5000 seeds=3
+    corerl train algo=pref_iql task=d4rl/hopper-medium-replay-v2 seeds=5
+
+The default fits one network; `algo.reward.members` is for ensembles, whose mean IQL gets.
+
+Differences, each with its reason:
+ 1. Both learn from the first update on, and the reward stays as it is after `reward.steps` (authors).
+    `reward_first=true` makes those steps the reward's alone, which is what the name says.
+ 2. IQL is our own with its authors' order and initial weights (gain sqrt(2)); the port in IPL's code takes
+    the policy's advantage before the value's step, and has a gain of 1, as the reward has here.
+ 3. IQL's inverse temperature `beta` is a factor; in IPL's code it divides.
+ 4. All steps of a crop count for the reward (authors), which is one more than IPL looks at.
+ 5. Without the dataset, IQL learns from the comparisons' own transitions, in which no episode ends
+    (authors).
+ 6. Rewards are not normalised (authors).
+ 7. Comparisons are drawn with replacement; the authors walk through a permutation.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from corerl import compile, paired, streams
+from corerl.algos import iql
+from corerl.buffers import Batch
+from corerl.config import require
+from corerl.data.preferences import Preferences
+from corerl.loop import Run
+from corerl.reward_models import Markov, MarkovReward, markov
+from corerl.segments import Pairs, transitions
+
+
+def one_network() -> Markov:
+    """The reward of IPL's authors."""
+    return Markov(
+        steps=20_000,
+        members=1,
+        hidden_layers=2,
+        activation="relu",
+        init="orthogonal",
+        bounded=False,
+        batch_size=8,
+        stop_accuracy=None,
+    )
+
+
+@dataclass
+class Config(iql.Config):
+    name: str = "pref_iql"
+    label: str = "P-IQL"
+
+    critic_loss: str = "mean"  # as IPL's code has it
+    reward: Markov = field(default_factory=one_network)
+    reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
+    preferences: Preferences = field(default_factory=Preferences)
+    crop: int | None = 64  # steps of each segment in a batch; null: all
+    replay: bool = True  # IQL learns from the task's dataset; false: from the comparisons' steps
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.phase == "offline", f"algo.phase={self.phase}: P-IQL learns offline only")
+        paired.check_crop(self.crop, self.preferences, least=2)
+
+
+class PrefIQL(iql.IQL):
+    """S independent learners, as `IQL`, each with a reward of its own; `reward` has S of them."""
+
+    def __init__(
+        self, cfg: Config, observation_dim: int, action_dim: int, rngs, *, reward, **options
+    ):
+        super().__init__(cfg, observation_dim, action_dim, rngs, **options)
+        self.reward: MarkovReward = reward
+
+    def fit_reward(self, pairs: Pairs) -> dict[str, Tensor]:
+        """One step of the reward."""
+        return self.reward.update(pairs)
+
+    def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
+        """IQL's step on the rewards that the networks give; those of the batch are not read."""
+        with torch.no_grad():
+            inputs = torch.cat([batch.observations, batch.actions], -1)
+            batch = batch._replace(rewards=self.reward(inputs[:, None]).mean(1))
+        return super().update(batch, uniforms) | {"reward": batch.rewards.mean(-1)}
+
+
+def train(cfg: Config, run: Run) -> None:
+    waits = cfg.reward.steps if cfg.reward_first else 0
+    require(
+        waits < run.cfg.steps,
+        f"algo.reward_first=true with algo.reward.steps={waits} leaves none of steps={run.cfg.steps} to IQL",
+    )
+    compared, beside, normalizer = paired.load(cfg, run)
+    reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
+    agent = PrefIQL(
+        cfg,
+        segments.observation_dim,
+        segments.action_dim,
+        run.rngs(),
+        reward=reward,
+        steps=run.cfg.steps - waits,
+        normalizer=normalizer,
+        device=run.device,
+        mode=run.mode,
+    )
+    dropout = None
+    if cfg.dropout:
+        rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
+        shape = (cfg.hidden_layers, rows, cfg.hidden_width)
+        dropout = streams.uniform(run.seeds, "dropout", shape, run.device, 32)
+    fit_reward = compile.captured(agent.fit_reward, run.mode)
+    update = compile.captured(agent.update, run.mode)
+    for step in run.steps(agent=agent, pairs=segments, buffer=beside, dropout=dropout):
+        pairs = segments.sample()
+        metrics = fit_reward(pairs) if step <= cfg.reward.steps else {}
+        if step > waits:
+            batch = beside.sample() if cfg.replay else transitions(pairs)
+            metrics = metrics | update(batch, dropout and dropout.next())
+        run.log(step, metrics)
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

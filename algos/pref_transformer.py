@@ -1,0 +1,324 @@
+"""Preference Transformer (Kim et al. 2023, ICLR, OpenReview Peot1SFDX0), then IQL.
+
+People do not judge a segment step by step, so the reward is not of one state and action: a causal
+transformer reads (a, s) of all steps up to t and says r_t, and a preference-attention layer, which looks
+both ways, says how much each r_t counts: z_t = sum_j softmax_j(q_t k_j / sqrt(d)) r_j. A segment's score is
+the mean of its z_t, and IQL learns from the dataset relabelled with r_t.
+
+    python algos/pref_transformer.py task=corerl/pendulum steps=4000 algo.reward.steps=500
+    corerl train algo=pref_transformer task=d4rl/hopper-medium-replay-v2 seeds=8
+
+Of `steps`, the first `reward.steps` fit the reward; then the dataset is relabelled, and the others are IQL's
+(algos/iql.py, with all its settings).
+
+Differences from the paper, which we could not read, and the authors' code (csmile-1006/PreferenceTransformer
+at f71647b), each with its reason:
+ 1. The README's commands leave the preference attention off, and a small head says r_t instead, whose mean
+    is the score: `reward.attention=false`.
+ 2. The reward at a step is r_t of the `window` steps that end there, whose time steps begin at 1 (code).
+    With preference attention it is r_t, not z_t (code).
+ 3. `reward.keep=best` relabels with the weights of the smallest loss, looked at without dropout every five
+    epochs, and in the end, on the last tenth of the comparisons, which are trained on as well (code,
+    everywhere but on AntMaze, where it looks at the training loss); `last` with the last ones.
+ 4. Comparisons are drawn with replacement; the authors shuffle them anew for every epoch, whose last batch
+    is smaller. Fewer comparisons than a batch are one batch.
+ 5. Padding cannot be looked at; the authors add -1e4 to its scores, which is the same in float32.
+ 6. A return is of a true episode, on the rows that D4RL keeps (code: ends are found by comparing states).
+ 7. The rows of the time table that no window reaches are left out.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from corerl import compile, networks, offline, optim, paired, relabelling, streams, transformer
+from corerl.algos import iql
+from corerl.config import require
+from corerl.data.preferences import Preferences
+from corerl.loop import Run
+from corerl.relabelling import Rows
+from corerl.reward_models import in_pieces, keep_where, preference_loss
+from corerl.runs import Stateful
+from corerl.segments import PairBuffer, Pairs
+
+
+@dataclass
+class Reward:
+    """The reward transformer and how it is fitted."""
+
+    steps: int = 20_000  # of the run's: 10,000 epochs of 500 comparisons, in two batches each
+    attention: bool = True  # the preference-attention layer; false: the README's commands
+    keep: str = "best"  # best (authors) | last weights
+    window: int = 100  # steps of context where the dataset is relabelled
+
+    layers: int = 1
+    heads: int = 4
+    width: int = 256
+    dropout: float = 0.1  # of the embedding, the attention weights, and each block's two outputs
+
+    lr: float = 1e-3  # reached after the warm-up; it begins and ends at a tenth
+    warmup: float = 0.1  # share of the steps
+    weight_decay: float = 1e-4  # on all parameters
+    batch_size: int = 256  # comparisons
+    clip_actions: float = 0.999  # actions are clipped to plus-minus this
+
+    def __post_init__(self):
+        key = "algo.reward"
+        for name in ("steps", "window", "layers", "heads", "width", "lr", "batch_size"):
+            require(getattr(self, name) > 0, f"{key}.{name}={getattr(self, name)} must be positive")
+        require(
+            self.width % self.heads == 0,
+            f"{key}.width={self.width} must be a multiple of {key}.heads={self.heads}",
+        )
+        require(self.width % 2 == 0, f"{key}.width={self.width} must be even")
+        for name in ("dropout", "warmup"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"{key}.{name}={value} must lie in [0, 1)")
+        decay, limit = self.weight_decay, self.clip_actions
+        require(decay >= 0, f"{key}.weight_decay={decay} must not be negative")
+        require(0 < limit <= 1, f"{key}.clip_actions={limit} must lie in (0, 1]")
+        require(self.keep in ("best", "last"), f"{key}.keep={self.keep} is neither best nor last")
+
+
+@dataclass
+class Config(iql.Config):
+    name: str = "pref_transformer"
+    label: str = "PT+IQL"
+
+    reward: Reward = field(default_factory=Reward)
+    preferences: Preferences = field(default_factory=Preferences)
+    spread_worst: bool = False  # first takes the worst return from every episode, over its steps
+    data: offline.Preprocess = field(  # its scales are for the learned rewards
+        default_factory=lambda: offline.Preprocess(return_range=True, clip_actions=1 - 1e-5)
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            self.phase == "offline",
+            f"algo.phase={self.phase}: the environment's rewards are not on the learned scale, so "
+            "pref_transformer trains offline only",
+        )
+
+
+def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+    """Flax's: a normal cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
+    std = weight.shape[0] ** -0.5 / 0.87962566103423978
+    nn.init.trunc_normal_(weight, 0, std, -2 * std, 2 * std, generator=rng)
+    bias.zero_()
+
+
+class RewardTransformer(nn.Module):
+    """From the steps of segments `(S, n, L, ...)` to rewards; `length` is the largest L."""
+
+    def __init__(
+        self,
+        cfg: Reward,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        length: int,
+    ):
+        super().__init__()
+        lead, width = (len(rngs),), cfg.width
+        self.rate = cfg.dropout
+        self.embed_state = networks.Linear(observation_dim, width, lead, rngs, lecun)
+        self.embed_action = networks.Linear(action_dim, width, lead, rngs, lecun)
+        self.embed_time = networks.Table(length + 1, width, lead, rngs, std=width**-0.5)
+        self.embed_norm = networks.LayerNorm(width, lead)
+        self.blocks = nn.ModuleList(
+            transformer.Block(width, cfg.heads, rngs, init=lecun) for _ in range(cfg.layers)
+        )
+        self.norm = networks.LayerNorm(width, lead)
+        if cfg.attention:
+            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, lecun)
+        else:
+            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=lecun)
+        self.attention = cfg.attention
+
+    @property
+    def places(self) -> int:
+        """Where units are dropped: the embedding, and three times in each block."""
+        return 1 + 3 * len(self.blocks)
+
+    def hidden(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        valid: Tensor,
+        keys: Tensor | None = None,
+        wanted: slice = slice(1, None, 2),
+    ) -> Tensor:
+        """The last block's tokens, of states unless `wanted` says otherwise, `(S, n, L', width)`.
+
+        `valid` `(S, n, L)` is 0.0 in padding, which stands on the left. `keys` `(S, places)` drop units.
+        """
+        each = transformer.each
+        time = self.embed_time((valid.cumsum(-1) * valid).long())
+        tokens = [
+            each(self.embed_action, actions) + time,
+            each(self.embed_state, observations) + time,
+        ]
+        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
+        allowed = transformer.causal((valid > 0).repeat_interleave(2, dim=2))
+        keys = [None] * self.places if keys is None else keys.unbind(1)
+        x = transformer.dropout(x, keys[0], self.rate)
+        for i, block in enumerate(self.blocks):
+            outputs = wanted if i == len(self.blocks) - 1 else slice(None)
+            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
+        return each(self.norm, x)
+
+    def rewards(self, hidden: Tensor) -> Tensor:
+        """r_t, `(S, n, L, width)` to `(S, n, L)`."""
+        if self.attention:
+            return transformer.each(self.preference, hidden)[..., -1]
+        return transformer.each(self.head, hidden).squeeze(-1)
+
+    def score(self, observations: Tensor, actions: Tensor, keys: Tensor | None = None) -> Tensor:
+        """Of whole segments `(S, n, L, ...)`: the mean of z_t, or of r_t without preference attention."""
+        valid = torch.ones_like(observations[..., 0])
+        hidden = self.hidden(observations, actions, valid, keys)
+        if not self.attention:
+            return self.rewards(hidden).mean(-1)
+        parts = transformer.each(self.preference, hidden)
+        width = hidden.shape[-1]
+        query, key, reward = parts.split([width, width, 1], -1)
+        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(width), -1)
+        return (weights @ reward).squeeze(-1).mean(-1)
+
+
+class RewardModel(Stateful):
+    """S learners of a reward; `rngs` one per seed. `rewards` uses the weights that were kept."""
+
+    IMPROVED = 1e-3  # by how much a loss must be smaller to count as better
+
+    def __init__(
+        self,
+        cfg: Reward,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        *,
+        length: int,
+        device: torch.device | str = "cpu",
+        mode: str = "off",
+    ):
+        self.cfg = cfg
+        length = max(length, cfg.window)
+        self.network = RewardTransformer(cfg, observation_dim, action_dim, rngs, length).to(device)
+        self.kept = optim.target_of(self.network)
+        self.best_loss = networks.Scalar(math.inf, len(rngs)).to(device).requires_grad_(False)
+        self.optimizer = optim.Adam(
+            self.network.parameters(), cfg.lr, weight_decay=cfg.weight_decay
+        )
+        self.schedule = optim.Schedule(self.optimizer, optim.rise_and_fall(cfg.steps, cfg.warmup))
+        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+
+    def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of the labels; `keys` are for dropout."""
+        segments = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
+        scores = self.network.score(*segments, keys).unflatten(1, (-1, 2))
+        loss, accuracy = preference_loss(scores, pairs.labels)
+        return loss, {"reward_loss": loss, "reward_accuracy": accuracy}
+
+    def update(self, pairs: Pairs, keys: Tensor | None) -> dict[str, Tensor]:
+        """One step."""
+        grads, metrics = self._gradients(pairs, keys)
+        self.optimizer.step(grads)
+        self.schedule.step()
+        return metrics
+
+    @torch.no_grad()
+    def look(self, pairs: Pairs) -> None:
+        """Keeps the weights of the seeds whose loss on these comparisons is the smallest so far."""
+        loss, _ = self.loss(pairs, None)
+        best = self.best_loss.value
+        not_better = ~(best - loss > self.IMPROVED)
+        keep_where(not_better, list(self.kept.parameters()), list(self.network.parameters()))
+        keep_where(not_better, [best], [loss])
+
+    def rewards(self, rows: Rows, piece: int = 256) -> Tensor:
+        """r_t at every row, of the `window` steps that end there, `(S, N)`."""
+        network = self.kept if self.cfg.keep == "best" else self.network
+        device = network.norm.weight.device
+        starts = np.repeat(
+            np.append(0, rows.episode_ends[:-1]), np.diff(rows.episode_ends, prepend=0)
+        )
+        starts = torch.from_numpy(starts).to(device)
+        parts = [torch.from_numpy(x).to(device) for x in (rows.observations, rows.actions)]
+        back = torch.arange(-self.cfg.window + 1, 1, device=device)
+
+        @torch.no_grad()
+        def of_rows(chosen: slice) -> Tensor:
+            at = torch.arange(chosen.start, chosen.stop, device=device)[:, None] + back
+            valid = at >= starts[chosen, None]
+            observations, actions = (x[at.clamp(min=0)][None] for x in parts)
+            valid = valid[None].to(observations.dtype)
+            hidden = network.hidden(observations, actions, valid, wanted=slice(-1, None))
+            return network.rewards(hidden).squeeze(-1)
+
+        return in_pieces(of_rows, len(rows.observations), piece)
+
+
+def train(cfg: Config, run: Run) -> None:
+    policy_steps = run.cfg.steps - cfg.reward.steps
+    require(
+        policy_steps > 0,
+        f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps} to the policy",
+    )
+    compared = paired.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
+    rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
+    sizes = (buffer.observation_dim, buffer.action_dim)
+    at_once = min(cfg.reward.batch_size, len(compared))
+    pairs = PairBuffer(compared, run.seeds, at_once, run.device)
+    last_tenth = pairs.last(max(1, len(pairs) // 10))
+    look_every = 5 * (len(pairs) // cfg.reward.batch_size + 1)
+    reward = RewardModel(
+        cfg.reward,
+        *sizes,
+        streams.generators(run.seeds, "reward"),
+        length=pairs.length,
+        device=run.device,
+        mode=run.mode,
+    )
+    agent = iql.IQL(
+        cfg,
+        *sizes,
+        run.rngs(),
+        steps=policy_steps,
+        normalizer=normalizer,
+        device=run.device,
+        mode=run.mode,
+    )
+    keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
+    dropout = None
+    if cfg.dropout:
+        shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
+        dropout = streams.uniform(run.seeds, "dropout", shape, run.device)
+    fit = compile.captured(reward.update, run.mode)
+    update = compile.captured(agent.update, run.mode)
+    parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}
+    for step in run.steps(**parts, dropout=dropout):
+        if step <= cfg.reward.steps:
+            metrics = fit(pairs.sample(), keys.next())
+            last = step == cfg.reward.steps
+            if cfg.reward.keep == "best" and (last or step % look_every == 0):
+                reward.look(last_tenth)
+            if last:
+                learned = reward.rewards(rows), rows.episode_ends
+                buffer.rewards.copy_(relabelling.scaled(*learned, cfg.data, cfg.spread_worst))
+        else:
+            metrics = update(buffer.sample(), dropout and dropout.next())
+        run.log(step, metrics)
+        if step > cfg.reward.steps:
+            run.evaluate(step, agent.act)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,237 @@
+"""The Preference Transformer against its transcription; what is kept and what is relabelled."""
+
+import math
+
+import numpy as np
+import pytest
+import reference_dt
+import reference_pref_transformer
+import torch
+from agreement import SEEDS, assert_networks, generators, net, scramble
+
+from corerl import transformer
+from corerl.algos.pref_transformer import Config, Reward, RewardModel
+from corerl.errors import CorerlError
+from corerl.relabelling import Rows
+from corerl.segments import Pairs
+
+O, A, L, B = 3, 2, 4, 3
+
+
+def settings(**more) -> Reward:
+    tiny = {
+        "steps": 8,
+        "window": 3,
+        "heads": 2,
+        "layers": 2,
+        "width": 8,
+        "dropout": 0.25,
+        "lr": 1e-2,
+        "warmup": 0.25,
+        "weight_decay": 0.1,
+    }
+    return Reward(**tiny | more)
+
+
+def model(cfg: Reward, seeds: int = SEEDS) -> RewardModel:
+    made = RewardModel(cfg, O, A, generators(seeds), length=L)
+    scramble(made.network, made.kept)
+    return made
+
+
+def comparisons(seed: int = 0) -> Pairs:
+    """Of each seed's own, ties among them."""
+    rng, dtype = np.random.default_rng(seed), torch.get_default_dtype()
+    segments = [torch.from_numpy(rng.normal(size=(SEEDS, B, 2, L, n))).to(dtype) for n in (O, A)]
+    return Pairs(*segments, torch.tensor([[0.0, 1.0, 0.5], [1.0, 1.0, 0.5]], dtype=dtype))
+
+
+def rows(seed: int = 0) -> Rows:
+    """Episodes of 1, 5 and 2 steps."""
+    rng = np.random.default_rng(seed)
+    states, actions = (rng.normal(size=(8, n)).astype(np.float32) for n in (O, A))
+    return Rows(states, actions, np.zeros(8, bool), np.array([1, 6, 8]))
+
+
+def masks(keys: list[int], cfg: Reward):
+    """Dropout decisions place by place, numbered through segments, heads, tokens and features."""
+
+    def kept(place, n, head, shape):
+        attention, last = place % 3 == 1, (place - 1) // 3 == cfg.layers - 1
+        heads = cfg.heads if attention else 1
+        used = slice(1, None, 2) if last and place else slice(None)  # of a last block, states only
+        count = len(range(shape[0])[used])
+        size = count * shape[1]
+        every = reference_dt.kept(keys[place], (n + 1) * heads * size, cfg.dropout)
+        whole = np.ones(shape, bool)
+        whole[used] = every[(n * heads + head) * size :][:size].reshape(count, shape[1])
+        return whole
+
+    return kept
+
+
+def forget_shifts(parameters: dict, cfg: Reward) -> None:
+    """Leaves out what no score depends on: its gradient is rounding, which Adam scales up to lr.
+
+    A softmax is blind to a bias of all keys, and a difference of scores to a bias of all rewards, as is that
+    of a hidden unit which is on at every step.
+    """
+    for i in range(cfg.layers):
+        name = f"blocks.{i}.key_value.bias"
+        parameters[name] = parameters[name][:, cfg.width :]
+    if cfg.attention:
+        parameters["preference.bias"] = parameters["preference.bias"][:, : cfg.width]
+    else:
+        del parameters["head.layers.0.bias"], parameters["head.layers.1.bias"]
+
+
+@pytest.mark.parametrize("attention", [True, False], ids=["attention", "readme"])
+def test_five_updates_equal_the_equations(attention, tolerance):
+    cfg = settings(attention=attention)
+    mine = model(cfg)
+    keys = transformer.dropout_keys(range(SEEDS), mine.network.places)
+    theirs = [reference_pref_transformer.Reward(net(mine.network, s), cfg) for s in range(SEEDS)]
+    for k in range(5):
+        batch, key = comparisons(k), keys.next()
+        loss = mine.update(batch, key)["reward_loss"]
+        for s in range(SEEDS):
+            own = (x[s].double() for x in batch)
+            expected = theirs[s].update(*own, masks(key[s].tolist(), cfg))
+            assert loss[s].item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
+    for s in range(SEEDS):
+        networks = net(mine.network, s), theirs[s].network()
+        if tolerance > 1e-6:
+            for parameters in networks:
+                forget_shifts(parameters, cfg)
+        assert_networks(*networks, tolerance)
+
+
+@pytest.mark.parametrize("attention", [True, False], ids=["attention", "readme"])
+def test_a_reward_is_of_the_window_that_ends_at_its_step(attention, tolerance):
+    cfg = settings(attention=attention, keep="last")
+    mine, data = model(cfg), rows()
+    dtype = torch.get_default_dtype()
+    data = data._replace(
+        observations=torch.from_numpy(data.observations).to(dtype).numpy(),
+        actions=torch.from_numpy(data.actions).to(dtype).numpy(),
+    )
+    rewards = mine.rewards(data, piece=3)
+    for s in range(SEEDS):
+        theirs = reference_pref_transformer.Reward(net(mine.network, s), cfg)
+        states, actions = (torch.from_numpy(x).double() for x in data[:2])
+        expected = theirs.relabelled(states, actions, data.episode_ends)
+        np.testing.assert_allclose(rewards[s], expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_score_by_hand():
+    """Equal queries and keys weigh every step alike, so that z_t is the mean of the rewards."""
+    mine = model(settings(), seeds=1)
+    with torch.no_grad():
+        mine.network.preference.weight[..., :-1] = 0
+    observations, actions, _ = (x[:1] for x in comparisons())
+    segment = observations[:, :, 0], actions[:, :, 0]
+    hidden = mine.network.hidden(*segment, torch.ones(1, B, L))
+    expected = mine.network.rewards(hidden).mean(-1)
+    torch.testing.assert_close(mine.network.score(*segment), expected)
+
+
+def test_no_reward_sees_the_future_but_attention_weighs_it():
+    mine = model(settings())
+    observations, actions, _ = (x[:, :, 0] if x.ndim > 2 else x for x in comparisons())
+    changed = observations.clone()
+    changed[:, :, -1] += 1
+    before, after = (
+        mine.network.rewards(mine.network.hidden(x, actions, torch.ones(SEEDS, B, L)))
+        for x in (observations, changed)
+    )
+    assert torch.equal(before[..., :-1], after[..., :-1])
+    assert not torch.equal(before[..., -1], after[..., -1])
+    own = actions.clone()
+    own[:, :, 1] += 1
+    after = mine.network.rewards(mine.network.hidden(observations, own, torch.ones(SEEDS, B, L)))
+    assert torch.equal(before[..., 0], after[..., 0])
+    assert not torch.equal(before[..., 1], after[..., 1]), "a reward sees its own action"
+
+
+def test_weights_are_kept_where_the_loss_is_smallest():
+    mine = model(settings(dropout=0.0))
+    batch = comparisons()
+    mine.look(batch)
+    assert mine.best_loss.value.isfinite().all()
+    first = {k: v.clone() for k, v in mine.kept.state_dict().items()}
+    for name, value in mine.network.state_dict().items():
+        assert torch.equal(first[name], value)
+    with torch.no_grad():  # seed 0 gets worse, seed 1 perfect
+        mine.network.preference.weight.mul_(3)
+        loss = mine.loss(batch, None)[0]
+        mine.best_loss.value.copy_(loss + torch.tensor([-0.1, 0.1]))
+    mine.look(batch)
+    for name, value in mine.kept.state_dict().items():
+        assert torch.equal(value[0], first[name][0])
+        assert torch.equal(value[1], mine.network.state_dict()[name][1])
+    torch.testing.assert_close(mine.best_loss.value, loss - torch.tensor([0.1, 0.0]))
+    with torch.no_grad():  # an improvement of less than a thousandth is none
+        mine.best_loss.value.copy_(loss + 5e-4)
+        mine.network.norm.weight.mul_(1)
+        mine.kept.norm.weight.zero_()
+    mine.look(batch)
+    assert not mine.kept.norm.weight.any()
+
+
+def test_kept_weights_make_the_rewards():
+    mine = model(settings(keep="best"))
+    assert not torch.allclose(mine.rewards(rows()), model_of_last(mine).rewards(rows()))
+    mine.look(comparisons())
+    torch.testing.assert_close(mine.rewards(rows()), model_of_last(mine).rewards(rows()))
+
+
+def model_of_last(mine: RewardModel) -> RewardModel:
+    other = RewardModel(settings(keep="last"), O, A, generators(), length=L)
+    other.load_state_dict(mine.state_dict())
+    return other
+
+
+# Weights and settings.
+
+
+def test_weights_begin_as_flax_draws_them():
+    cfg = Reward(width=256, heads=4)
+    network = RewardModel(cfg, 17, 6, generators(1), length=100).network
+    for layer in (network.blocks[0].widen, network.preference, network.embed_state):
+        fan_in = layer.weight.shape[-2]
+        assert layer.weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.05)
+        assert layer.weight.abs().max() <= 2 * fan_in**-0.5 / 0.8796
+        assert not layer.bias.any()
+    assert network.embed_time.weight.std().item() == pytest.approx(1 / 16, rel=0.05)
+    assert len(network.blocks) == 1 and network.preference.weight.shape[-1] == 513
+    head = RewardModel(Reward(attention=False), 17, 6, generators(1), length=100).network.head
+    assert [layer.weight.shape[-1] for layer in head.layers] == [128, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"window": 0}, "algo.reward.window=0 must be positive"),
+        ({"width": 9}, "algo.reward.width=9 must be a multiple of algo.reward.heads=2"),
+        ({"keep": "first"}, "algo.reward.keep=first is neither best nor last"),
+        ({"dropout": 1.0}, r"algo.reward.dropout=1.0 must lie in \[0, 1\)"),
+        ({"clip_actions": 0.0}, r"algo.reward.clip_actions=0.0 must lie in \(0, 1\]"),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong, told):
+    with pytest.raises(CorerlError, match=told):
+        settings(**wrong)
+
+
+def test_fine_tuning_is_refused():
+    with pytest.raises(CorerlError, match=r"phase=online.* trains offline only"):
+        Config(phase="online")
+
+
+def test_infinity_survives_a_checkpoint(tmp_path):
+    from corerl import runs
+
+    mine, other = model(settings()), model(settings())
+    runs.save_checkpoint(tmp_path / "c", mine.state_dict())
+    other.load_state_dict(runs.load_checkpoint(tmp_path / "c"))
+    assert other.best_loss.value.tolist() == [math.inf] * SEEDS

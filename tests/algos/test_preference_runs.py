@@ -1,0 +1,213 @@
+"""Every algorithm that learns from comparisons through the whole loop: stopping, seeds, phases, refusals."""
+
+import contextlib
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from agreement import generators
+from small import flatten, parameters
+
+from corerl import tasks
+from corerl.algos import cpl, dtr, ipl, pref_iql, pref_transformer
+from corerl.config import Config, Eval
+from corerl.data.preferences import Preferences
+from corerl.data.preferences.comparisons import Comparisons
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted, Run
+from corerl.reward_models import Markov, MarkovReward
+from corerl.runs import load_checkpoint
+from corerl.segments import PairBuffer, transitions
+
+TEACHER = Preferences(pairs=40, length=8)
+SMALL = {"preferences": TEACHER, "hidden_width": 8}
+PAIRS = SMALL | {"pairs": 3}
+CROPPED = PAIRS | {"crop": 4}
+BOTH = CROPPED | {"batch_size": 8}
+ONE = replace(pref_iql.one_network(), steps=20, hidden_width=8, batch_size=3)
+MR = SMALL | {"crop": 4, "batch_size": 8}
+MARKOV = Markov(steps=20, hidden_width=8, batch_size=4)
+WINDOWS = {"width": 8, "layers": 1, "heads": 2, "context": 3, "ema_start": 3}
+DTR = WINDOWS | {"preferences": TEACHER, "batch_size": 4}
+PT = pref_transformer.Reward(steps=20, width=8, heads=2, batch_size=4, window=5, lr=0.01)
+SETTINGS = {
+    "ipl": (ipl, ipl.Config(**BOTH, dropout=0.1)),
+    "ipl awac": (ipl, ipl.Config(**BOTH, form="awac", critics=1)),
+    "ipl alone": (ipl, ipl.Config(**CROPPED, replay=False)),
+    "pref_iql": (pref_iql, pref_iql.Config(**MR, reward=ONE)),
+    "pref_iql first": (pref_iql, pref_iql.Config(**MR, reward=MARKOV, reward_first=True)),
+    "pref_iql alone": (pref_iql, pref_iql.Config(**MR, reward=ONE, replay=False, dropout=0.1)),
+    "cpl": (cpl, cpl.Config(**PAIRS, bc_steps=20, warmup_steps=10)),
+    "cpl-kl": (cpl, cpl.Config(**CROPPED, bc_steps=20, reference=True)),
+    "dtr": (dtr, dtr.Config(**DTR, reward=MARKOV, repeats=2)),
+    "dtr blocks": (  # one reward for all seeds
+        dtr,
+        dtr.Config(**DTR, reward=replace(MARKOV, seed=999), trajectories="blocks", select="argmax"),
+    ),
+    "pt": (
+        pref_transformer,
+        pref_transformer.Config(**SMALL, reward=PT, batch_size=4, dropout=0.1),
+    ),
+}
+TWO_PHASES = ("pref_iql first", "dtr", "dtr blocks", "pt")
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", cache(first_episodes(tasks.Task.load)))
+
+
+def first_episodes(load):
+    """Some 2,000 steps, so that relabelling them is quick."""
+
+    def loaded(task):
+        return load(task).select_episodes(range(10))
+
+    return loaded
+
+
+def config(root, name: str, **changes) -> Config:
+    values = {"steps": 40, "save_every": 10, "log_every": 10, "task": "corerl/pendulum"}
+    options = {"root": str(root), "compile": "off", "device": "cpu"}
+    options |= {"eval": Eval(every=40, episodes=1), "algo": SETTINGS[name][1]}
+    return Config(**(options | values | changes))
+
+
+def run(root, name: str, stop_at: int | None = None, seeds=(0, 4), **changes):
+    cfg = config(root, name, **changes)
+    job = Run(cfg, list(seeds), lambda *_: None)
+    if stop_at is not None:
+        save = job.save
+        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        SETTINGS[name][0].train(cfg.algo, job)
+    return job.directory
+
+
+def checkpoint(folder) -> dict:
+    return load_checkpoint(folder / "checkpoint.safetensors")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
+    """Stopped in the first phase, where it ends, and in the second."""
+    whole = run(tmp_path / "whole", name)
+    for stop_at in (13, 20, 33):
+        run(tmp_path / "broken", name, stop_at)
+    resumed = run(tmp_path / "broken", name)
+    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (resumed / file).read_text() == (whole / file).read_text()
+    assert flatten(checkpoint(resumed)) == flatten(checkpoint(whole))
+
+
+class Kept(Run):
+    """Forty updates of which nothing is written; keeps the parts."""
+
+    def steps(self, *, stride=1, **parts):
+        self.parts = parts
+        yield from range(1, 41)
+
+    def log(self, *_):
+        """Nothing is written."""
+
+    evaluate = save = log
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name):
+    found = []
+    for seeds in ([3], [1, 3]):
+        cfg = config(tmp_path, name)
+        job = Kept(cfg, seeds, lambda *_: None)
+        SETTINGS[name][0].train(cfg.algo, job)
+        agent, reward = (job.parts.get(part) for part in ("agent", "reward"))
+        found.append(parameters(agent) | (parameters(reward) if reward else {}))
+    alone, together = found
+    for key in alone:
+        torch.testing.assert_close(alone[key][0], together[key][1], rtol=1e-3, atol=1e-5)
+    if name != "dtr blocks":  # whose rewards are one and the same
+        weights = [key for key in together if key.endswith("weight")]
+        assert weights and all((together[key][0] != together[key][1]).any() for key in weights)
+
+
+@pytest.mark.parametrize("name", TWO_PHASES)
+def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp_path, name):
+    folder = run(tmp_path, name)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    of_reward = [line["step"] for line in lines if "reward_loss" in line and line["seed"] == 0]
+    of_policy = [line["step"] for line in lines if "reward_loss" not in line and line["seed"] == 0]
+    assert of_reward == [10, 20] and of_policy == [30, 40]
+    if name != "pref_iql first":  # whose rewards are looked up as they are needed
+        rewards = checkpoint(folder)["state"]["buffer"]["rewards"]
+        assert rewards.std(1).min() > 0
+        assert torch.equal(rewards[0], rewards[1]) == (name == "dtr blocks")
+
+
+def unread(task):
+    raise AssertionError("nothing was to be read")
+
+
+@pytest.mark.parametrize("name", ["cpl", *TWO_PHASES])
+def test_a_first_phase_must_leave_steps_to_the_second(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", unread)
+    with pytest.raises(CorerlError, match=r"steps=20 leaves none of steps=20"):
+        run(tmp_path, name, steps=20)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_numbered_actions_are_refused_before_anything_is_read(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", unread)
+    with pytest.raises(CorerlError, match="continuous actions, and corerl/cartpole has actions of"):
+        run(tmp_path, name, task="corerl/cartpole")
+
+
+# Learning.
+
+STATES = torch.rand(1, 500, 2, generator=generators(1)[0]) * 2 - 1
+BANDIT = {"hidden_width": 32, "lr": 2e-3, "crop": None}
+
+
+def bandit() -> PairBuffer:
+    """States and actions uniform on [-1, 1]^2, segments of four; r = -|a - 0.6 s|^2 decides."""
+    rng = np.random.default_rng(0)
+    s, a = rng.uniform(-1, 1, (2, 2000, 2, 4, 2))
+    returns = -((a - 0.6 * s)[..., :-1, :] ** 2).sum((2, 3))
+    labels = 1.0 * (returns[:, 1] > returns[:, 0])
+    return PairBuffer(Comparisons.by_value("test/bandit", "its reward", s, a, labels), [0], 32)
+
+
+def slope(agent) -> float:
+    """Of the policy's actions along the best ones; 1 is the best, 0 the data's mean."""
+    best, actions = 0.6 * STATES, agent.act(STATES)
+    return float((actions * best).sum() / best.square().sum())
+
+
+def test_ipl_learns_what_is_preferred():
+    cfg = ipl.Config(**BANDIT, replay=False, discount=0.0, temperature=0.2, target_clipping=False)
+    agent, buffer = ipl.IPL(cfg, 2, 2, generators(1)), bandit()
+    for _ in range(300):
+        agent.update(buffer.sample())
+    assert 0.65 < slope(agent) < 1.1
+
+
+def test_cpl_learns_what_is_preferred():
+    cfg = cpl.Config(**BANDIT, bc_steps=0, dropout=0.0, alpha=1.0, warmup_steps=1)
+    agent, buffer = cpl.CPL(cfg, 2, 2, generators(1)), bandit()
+    for _ in range(300):
+        agent.update(buffer.sample())
+    assert 0.5 < slope(agent) < 0.8
+
+
+def test_p_iql_learns_what_is_preferred():
+    of_reward = replace(pref_iql.one_network(), hidden_width=32, lr=2e-3)
+    cfg = pref_iql.Config(**BANDIT, replay=False, discount=0.0, beta=5.0, reward=of_reward)
+    reward, buffer = MarkovReward(of_reward, 2, 2, generators(1)), bandit()
+    agent = pref_iql.PrefIQL(cfg, 2, 2, generators(1), reward=reward, steps=300)
+    for _ in range(300):
+        pairs = buffer.sample()
+        agent.fit_reward(pairs)
+        agent.update(transitions(pairs))
+    assert 0.65 < slope(agent) < 1.1
