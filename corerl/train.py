@@ -138,8 +138,8 @@ def _help(arguments: list[str]) -> str:
         if name in algorithms():
             cfg = importlib.import_module(f"corerl.algos.{name}").Config()
             lines += ["", *_fields(cfg, "algo.")]
-            lines += _fields(cfg.data, "algo.data.") if hasattr(cfg, "data") else []
-            lines += _fields(cfg.online, "algo.online.") if hasattr(cfg, "online") else []
+            for part, settings in vars(cfg).items():
+                lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
     return "\n".join(lines)
 
 
