@@ -12,13 +12,14 @@ import yaml
 from small import config, flatten
 
 from corerl import offline, runs
-from corerl.algos import awac, cal_ql, cql, iql, rebrac, rlpd, wsrl
+from corerl.algos import arsq, awac, cal_ql, cql, cqn, iql, rebrac, rlpd, wsrl
+from corerl.demonstrations import Demos
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
 from corerl.online import Environments
 from corerl.phases import Online, Phases
 
-MODULES = {m.Config().name: m for m in (iql, rebrac, awac, cql, cal_ql, rlpd, wsrl)}
+MODULES = {m.Config().name: m for m in (iql, rebrac, awac, cql, cal_ql, rlpd, wsrl, arsq, cqn)}
 OWN = {
     "iql": {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=10)},
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
@@ -31,6 +32,15 @@ OWN = {
         "critics": 3,
         "samples": 2,
         "online": Online(pretrain_steps=20, warmup_steps=20, offline_ratio=0.0),
+    },
+    "arsq": {"phase": "both", "demos": Demos(rows=8), "online": Online(pretrain_steps=20)},
+    "cqn": {
+        "phase": "both",
+        "levels": 1,
+        "atoms": 5,
+        "utd": 2,
+        "demos": Demos(rows=8),
+        "online": Online(pretrain_steps=20),
     },
 }
 
@@ -107,17 +117,20 @@ def goes_on(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
     return replace(settings(tmp_path / "after", algo, **own), steps=40)
 
 
-def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path):
-    cell = pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("algo", "part"), [("iql", "policy_optimizer"), ("arsq", "optimizer"), ("cqn", "optimizer")]
+)
+def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, part):
+    cell = pretrained(tmp_path, algo)
     directory = train(
-        goes_on(tmp_path, cell), seeds=[1]
+        goes_on(tmp_path, cell, algo), seeds=[1]
     )  # a warm-up throughout: nothing is learned
     before = runs.load_checkpoint(cell / "seeds-0-1" / "checkpoint.safetensors")["state"]["agent"]
     after = runs.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
     for gone in (before, after):  # shared by all seeds; the rate's schedule ends with pre-training
         gone.pop("normalizer"), gone.pop("schedule", None)
     own = {name: flatten(part) for name, part in after.items()}
-    assert own.keys() == before.keys() and "policy_optimizer" in own
+    assert own.keys() == before.keys() and part in own
 
     def second(state):
         if isinstance(state, torch.Tensor) and state.ndim:

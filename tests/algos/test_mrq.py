@@ -1,0 +1,240 @@
+"""MR.Q against its transcription, by hand, what a resumed run must keep, and that a seed is an identity."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_mrq
+import torch
+from agreement import (
+    SEEDS,
+    WIDTH,
+    A,
+    B,
+    O,
+    as_tensor,
+    assert_losses,
+    assert_networks,
+    generators,
+    net,
+    scramble,
+    twins,
+)
+from small import config, flatten
+
+from corerl import runs
+from corerl.algos.mrq import MRQ, Config, train
+from corerl.errors import CorerlError
+from corerl.loop import Interrupted, Run
+from corerl.priorities import Pieces
+
+SMALL = {
+    "hidden_width": WIDTH,
+    "action_width": 4,
+    "reward_bins": 9,
+    "reward_limit": 2.0,
+    "horizon": 3,
+    "discount": 0.9,
+    "encoder_lr": 1e-3,
+    "weight_decay": 0.1,
+    "max_norm": 0.5,
+    "flatness": 0.1,
+    "smallest_priority": 0.5,
+}
+
+
+def make(mode: str = "off", **settings) -> MRQ:
+    return MRQ(Config(**SMALL | settings), O, A, generators(), mode=mode)
+
+
+def parts(agent: MRQ, seed: int) -> tuple:
+    """Online networks and targets."""
+    return tuple(
+        (net(encoder, seed), net(policy, seed), twins(critic, seed))
+        for encoder, policy, critic in (agent._online(), agent.targets)
+    )
+
+
+def make_pieces(count: int, length: int) -> list[Pieces]:
+    """Other data for each seed; two thirds end early, half of those and some others at a terminal."""
+    rng = np.random.default_rng(0)
+
+    def pieces() -> Pieces:
+        lead = (SEEDS, B, length)
+        steps = rng.integers(1, 2 * length, (SEEDS, B, 1)).clip(max=length)
+        counted = np.arange(length) < steps
+        terminated = (np.arange(length) == steps - 1) & (rng.random((SEEDS, B, 1)) < 0.5)
+        s, after = rng.normal(size=(SEEDS, B, O)), rng.normal(size=(*lead, O))
+        a, r = rng.uniform(-1, 1, (*lead, A)), 4 * rng.normal(size=lead)
+        return Pieces(*map(as_tensor, (s, a, r, after, terminated, counted)))
+
+    return [pieces() for _ in range(count)]
+
+
+def one(pieces: Pieces, seed: int) -> Pieces:
+    return Pieces(*(x[seed].double().numpy() for x in pieces))
+
+
+def test_steps_and_a_copy_between_them_equal_the_transcription(tolerance):
+    """Encoders, values, policy; then a copy, and all of it again on the new scale."""
+    agent = make()
+    scramble(*agent._online(), *agent.targets)
+    references = [reference_mrq.MRQ(*parts(agent, i), agent.cfg) for i in range(SEEDS)]
+    noises = list(as_tensor(np.random.default_rng(1).normal(size=(5, SEEDS, B, A)) * 2))
+    met = torch.tensor([1.0, 0.0]).to(noises[0].dtype)
+    data = zip(make_pieces(5, 3), make_pieces(5, 3), noises, strict=True)
+    for number, (windows, returns, noise) in enumerate(data):
+        if number in (2, 4):
+            sizes = as_tensor([0.7 + number, 2.0])
+            agent.copy_targets(sizes)
+        agent.represent(windows, met)
+        metrics, priorities = agent.update(returns, noise)
+        for i, reference in enumerate(references):
+            if number in (2, 4):
+                reference.copy(float(sizes[i]))
+            losses = reference.represent(one(windows, i), float(met[i]))
+            more, expected = reference.update(one(returns, i), noise[i].double())
+            assert_losses(metrics, i, losses | more, 10 * tolerance)
+            np.testing.assert_allclose(priorities[i], expected, rtol=10 * tolerance)
+    for i, reference in enumerate(references):
+        assert_networks(parts(agent, i), reference.networks(), tolerance)
+
+
+def test_rewards_are_told_by_the_two_bins_around_them():
+    """Bins symexp(-2, -1, 0, 1, 2); 0.5 is 0.291 of the way from 0 to e - 1."""
+    agent = make(reward_bins=5)
+    e = np.e - 1
+    marks = [-(np.e**2 - 1), -e, 0, e, np.e**2 - 1]
+    np.testing.assert_allclose(agent.bins, marks, rtol=1e-6)
+    shares = agent.two_hot(torch.tensor([[0.5, 0.0, -100.0, 100.0, marks[1]]]))[0]
+    expected = [
+        [0, 0, 1 - 0.5 / e, 0.5 / e, 0],
+        [0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1],
+        [0, 1, 0, 0, 0],
+    ]
+    torch.testing.assert_close(shares, torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+def test_goal_by_hand():
+    """Q' = 10 and 8 whatever is asked: min 8, times the old scale 3, discounted by the steps counted."""
+    agent = make(n_step=3)
+    with torch.no_grad():
+        for p in agent.targets[2].parameters():
+            p.zero_()
+        agent.targets[2].layers[-1].bias.copy_(torch.tensor([10.0, 8.0]).view(1, 2, 1, 1))
+    agent.since.target_scale.fill_(3.0)
+    agent.since.scale.fill_(2.0)
+    counted = [[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0]]
+    terminated = [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 1]]  # past the end they say nothing
+    rewards = [[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]]
+    rows = (torch.zeros(4, O), torch.zeros(4, 3, A), rewards, torch.zeros(4, 3, O))
+    pieces = Pieces(
+        *(torch.as_tensor(x).float().expand(SEEDS, *torch.as_tensor(x).shape) for x in rows),
+        *(torch.tensor(x).float().expand(SEEDS, -1, -1) for x in (terminated, counted)),
+    )
+    y = agent.goal(pieces, torch.zeros(SEEDS, 4, A))
+    expected = [1 + 1.8 + 2.43 + 0.729 * 24, 2.8 + 0.81 * 24, 2.8, 1 + 0.9 * 24]
+    assert y[0].tolist() == pytest.approx([x / 2 for x in expected])
+
+
+def test_a_model_that_is_right_has_no_error_but_of_its_bins():
+    """The end's and the features' errors vanish where both are constant, and past the end all do."""
+    agent = make()
+    with torch.no_grad():
+        for p in (*agent.encoder.parameters(), *agent.targets[0].parameters()):
+            p.zero_()
+    (pieces,) = make_pieces(1, 3)
+    pieces = pieces._replace(terminated=torch.zeros_like(pieces.terminated))
+    _, losses = agent.encoder_loss(pieces, torch.ones(SEEDS))
+    assert losses["dynamics_loss"].tolist() == losses["end_loss"].tolist() == [0, 0]
+    expected = np.log(9) * pieces.counted.sum(-1).mean(-1)
+    torch.testing.assert_close(losses["reward_loss"], expected)
+
+
+def test_a_fresh_network_is_glorots():
+    agent = make()
+    for network in agent._online():
+        for name, p in network.named_parameters():
+            if name.endswith("weight") and "norm" not in name:
+                bound = (6 / sum(p.shape[-2:])) ** 0.5
+                assert 0.8 * bound < p.abs().max() <= bound, name
+            elif name.endswith("bias"):
+                assert not p.any(), name
+
+
+@pytest.mark.slow
+def test_compiled_is_eager():
+    agents = [make(mode, horizon=2) for mode in ("off", "compile")]
+    noise = torch.randn(SEEDS, B, A)
+    for agent in agents:
+        for windows, returns in zip(make_pieces(2, 2), make_pieces(2, 3), strict=True):
+            agent.represent(windows, torch.ones(SEEDS))
+            agent.update(returns, noise)
+    for one_, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
+        torch.testing.assert_close(one_, other, rtol=1e-4, atol=1e-6)
+
+
+def settings(root: Path, **changes):
+    own = {"random_steps": 10, "target_every": 8, "action_width": 4} | changes
+    cfg = config(root, "mrq", own=own, steps=40, task="gym/Pendulum-v1")
+    return replace(cfg, eval=replace(cfg.eval, every=20, episodes=1))
+
+
+def run_it(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> tuple[Path, dict]:
+    for stop in (*stops, None):
+        run = Run(cfg, list(seeds), lambda *_: None)
+        save = run.save
+        run.save = lambda step, run=run, save=save, stop=stop: (
+            save(step),
+            setattr(run, "_stop", step == stop),
+        )
+        with contextlib.suppress(Interrupted):
+            train(cfg.algo, run)
+    state = runs.load_checkpoint(run.directory / "checkpoint.safetensors")["state"]
+    return run.directory, state
+
+
+def test_stopped_and_resumed_it_ends_as_unbroken(tmp_path):
+    """Before the first update, between two copies, and right after one."""
+    whole, one_ = run_it(settings(tmp_path / "whole"))
+    broken, two = run_it(settings(tmp_path / "broken"), stops=(7, 15, 27))
+    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (broken / name).read_text() == (whole / name).read_text(), name
+    assert flatten(one_) == flatten(two)
+
+
+def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
+    _, both = run_it(settings(tmp_path / "both"))
+    _, alone = run_it(settings(tmp_path / "alone"), seeds=(1,))
+    for name in ("rows", "priorities"):
+        mine, theirs = alone["replay"][name], both["replay"][name]
+        torch.testing.assert_close(mine[0], theirs[1], rtol=1e-3, atol=1e-3)
+    mine, theirs = ({k: v for k, v in x["agent"]["critic"].items()} for x in (alone, both))
+    for name in mine:
+        torch.testing.assert_close(mine[name][0], theirs[name][1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"horizon": 0}, "algo.horizon"),
+        ({"n_step": 0}, "algo.n_step"),
+        ({"random_steps": 0}, "algo.random_steps"),
+        ({"reward_bins": 1}, "algo.reward_bins"),
+        ({"reward_limit": 0.0}, "algo.reward_limit"),
+        ({"noise": -1.0}, "algo.noise"),
+        ({"max_norm": 0.0}, "algo.max_norm"),
+    ],
+)
+def test_bad_settings_are_refused(bad, message):
+    with pytest.raises(CorerlError, match=message):
+        Config(**bad)
+
+
+def test_numbered_actions_are_refused(tmp_path):
+    with pytest.raises(CorerlError, match="has actions of Discrete"):
+        run_it(replace(settings(tmp_path), task="gym/CartPole-v1"))
