@@ -10,7 +10,8 @@ so this implicit reward is put into the Bradley-Terry model of a preference, and
     L(Q) = E[ -log P(the preferred segment) ] + lambda E[ r_Q(s, a)^2 ],
     P(second preferred) = sigmoid( sum_t r_Q of the second - sum_t r_Q of the first ).
 
-V and the policy are those of an offline algorithm of one's choice; here IQL's, or AWAC's.
+V and the policy are those of an offline algorithm of one's choice; here IQL's, or AWAC's. The task's dataset,
+whose rewards are not read, has half of every mean but the first; `replay=false`: comparisons alone.
 
     python algos/ipl.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=ipl task=d4rl/hopper-medium-replay-v2 seeds=5
