@@ -10,7 +10,11 @@ def midpoints(count: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def huber_quantile_loss(
-    quantiles: Tensor, targets: Tensor, fractions: Tensor, kappa: float = 1.0
+    quantiles: Tensor,
+    targets: Tensor,
+    fractions: Tensor,
+    kappa: float = 1.0,
+    masses: Tensor | None = None,
 ) -> Tensor:
     """Every predicted quantile against every target: summed over the former, averaged over the latter.
 
@@ -21,6 +25,7 @@ def huber_quantile_loss(
         quantiles: predicted, `(..., N)`. targets: samples or quantiles, `(..., M)`, without gradient.
         fractions: of the predicted quantiles, `(..., N)` or `(N,)`.
         kappa: where the squared error turns into the absolute one.
+        masses: of the targets, `(..., M)`, with sum 1; None: all alike.
 
     Returns:
         `(...)`.
@@ -30,4 +35,20 @@ def huber_quantile_loss(
     if kappa > 0:
         size = torch.where(size <= kappa, 0.5 * u.square(), kappa * (size - 0.5 * kappa)) / kappa
     weight = (fractions[..., :, None] - (u < 0).to(u.dtype)).abs()
+    if masses is not None:
+        return (weight * size * masses[..., None, :]).sum((-2, -1))
     return (weight * size).mean(-1).sum(-1)
+
+
+def quantile_loss(quantiles: Tensor, targets: Tensor, fractions: Tensor) -> Tensor:
+    """`huber_quantile_loss` with kappa 0, in N + M steps rather than N * M.
+
+    Of M targets y, mean_j rho(y_j - q) = fraction * (mean(y) - q) + mean_j (q - y_j)^+, and the last term
+    needs only how many targets lie below q and their sum.
+    """
+    count = targets.shape[-1]
+    ascending = targets.sort(-1).values
+    below = torch.searchsorted(ascending, quantiles.detach().contiguous())
+    sums = torch.cat([torch.zeros_like(ascending[..., :1]), ascending.cumsum(-1)], -1)
+    over = (below * quantiles - sums.gather(-1, below)) / count
+    return (fractions * (targets.mean(-1, keepdim=True) - quantiles) + over).sum(-1)

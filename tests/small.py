@@ -4,6 +4,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from corerl.tasks import resolve
 torch.set_num_threads(1)
 
 OFFLINE = ("bc", "td3_bc", "iql", "rebrac", "cql", "awac", "edac")
+AVERSE = ("oraac", "codac", "cvar_offline")
 FIXED = ["algo.hidden_width=16", "algo.batch_size=16", "compile=off", "eval.episodes=2"]
 """The settings of `config` as they are spelled on the command line."""
 
@@ -102,6 +104,7 @@ class Probe(Run):
         self.seeds, self.mode, self.device = list(seeds), mode, torch.device(device)
         self.task = resolve(self.cfg.task)
         self.updates, self.batches, self.metrics = updates, [], []
+        self.record = SimpleNamespace(directory=Path("unused"))
         importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
 
     def dataset(self) -> Dataset:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from corerl import tasks
+from corerl import streams, tasks
 from corerl.discrete import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
 from corerl.errors import CorerlError
 from corerl.frames import DiscreteStep
@@ -67,6 +67,39 @@ def test_reward_vectors_of_varying_length_are_refused():
     envs.step(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(CorerlError, match=r"shape \(3,\) after announcing 2 sources"):
         envs.step(torch.zeros(1, 1, dtype=torch.int64))
+
+
+class Fragile(Vectors):
+    """Steps in threads; the one that is started with an odd seed crashes at its second step."""
+
+    threaded, left = True, 10
+
+    def reset(self, *, seed=None, options=None):
+        self.odd = bool(seed and seed % 2)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if self.odd and self.left < 10:
+            raise FloatingPointError("unstable")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_a_crash_spares_the_other_seeds_in_threads_too(threaded, monkeypatch, capsys):
+    monkeypatch.setattr(Fragile, "threaded", threaded)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    parity = {streams.derive(seed, "env") % 2: seed for seed in range(20)}
+    envs = DiscreteEnvironments(Fragile, [parity[0], parity[1]])
+    assert (envs._pool is not None) == threaded
+    steps = [envs.step(torch.zeros(2, 1, dtype=torch.int64)) for _ in range(3)]
+    assert f"seed {parity[1]} crashed (FloatingPointError: unstable)" in capsys.readouterr().err
+    assert steps[0].sources.tolist() == [[1, 1], [1, 1]]
+    for step in steps[1:]:
+        assert step.sources[0].tolist() == [1, 1] and np.isnan(step.sources[1]).all()
+        assert step.rewards[0] == 2 and np.isnan(step.rewards[1])
+    envs._envs[0].odd = True
+    with pytest.raises(FloatingPointError):
+        envs.step(torch.zeros(2, 1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Every algorithm is driven through its own `train`.
 import gymnasium
 import pytest
 import torch
-from small import OFFLINE, Probe, parameters
+from small import AVERSE, OFFLINE, Probe, parameters
 
 from corerl.evaluate import Evaluator
 
@@ -14,7 +14,7 @@ TEN = list(range(10))
 UPDATES = 8
 
 
-@pytest.fixture(scope="module", params=OFFLINE)
+@pytest.fixture(scope="module", params=OFFLINE + AVERSE)
 def pair(request) -> tuple[Probe, Probe]:
     """Seed 3 alone and in a batch of ten, after the same updates."""
     return Probe(request.param, [3], updates=UPDATES), Probe(request.param, TEN, updates=UPDATES)
@@ -27,7 +27,7 @@ def test_initial_weights_are_bit_equal(pair):
     assert len(weights) >= 3
     for name in mine:
         assert torch.equal(mine[name][0], theirs[name][3]), name
-    for name in (name for name in weights if "norms" not in name):
+    for name in (name for name in weights if "norm" not in name):
         assert not torch.equal(theirs[name][3], theirs[name][4]), name
 
 
@@ -42,7 +42,7 @@ def test_batches_are_bit_equal(pair):
 
 def test_noise_is_bit_equal(pair):
     alone, _ = pair
-    noisy = {"td3_bc", "rebrac", "cql", "awac", "edac"}
+    noisy = {"td3_bc", "rebrac", "cql", "awac", "edac", "codac", "cvar_offline"}
     assert ("noise" in alone.parts) == (alone.cfg.algo.name in noisy)
     for name in alone.parts.keys() - {"agent", "buffer"}:
         mine, theirs = (probe.parts[name].next() for probe in pair)
@@ -55,7 +55,7 @@ def test_parameters_agree_after_updates(pair):
     for name in alone:
         mine, theirs, other = alone[name][0], together[name][3], together[name][4]
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-6, msg=lambda m, n=name: n + m)
-        if mine.any() and "norms" not in name:
+        if mine.any() and "norm" not in name:
             assert (mine - theirs).abs().max() < 1e-2 * (mine - other).abs().max(), name
 
 
@@ -89,7 +89,7 @@ class Poisoned(Disturbed):
 
 
 @pytest.mark.parametrize("kind", [Scaled, Poisoned])
-@pytest.mark.parametrize("algo", OFFLINE)
+@pytest.mark.parametrize("algo", OFFLINE + AVERSE)
 def test_seeds_never_leak(algo, kind):
     seeds = [0, 1, 2]
     clean, disturbed = (cls(algo, seeds, updates=UPDATES) for cls in (Probe, kind))
@@ -105,7 +105,7 @@ def test_seeds_never_leak(algo, kind):
             assert torch.equal(one[name][[0, 2]], other[name][[0, 2]]), name
 
 
-@pytest.mark.parametrize("algo", OFFLINE)
+@pytest.mark.parametrize("algo", OFFLINE + AVERSE)
 def test_seeds_act_alike_and_apart(algo):
     probe = Probe(algo, [0, 1, 2], updates=2)
     observations = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,49 @@
+"""Distortion risk measures: which part of a quantile function an actor looks at.
+
+    naive  CVaR at tau of the return to come: fractions uniform on [0, tau]
+    wang   Wang 2000: fractions Phi(Phi^-1(u) + eta), u uniform; averse for eta < 0
+    mean   all fractions alike
+
+`naive` says what these objectives do: an actor that is greedy, state by state, for the CVaR of the return
+to come, with a critic of the law of that actor, optimises neither the CVaR of the whole return (static) nor
+the nested one (iterated). See corerl.algos.cvar_tabular for how far apart they are.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.config import require
+
+OBJECTIVES = ("naive", "wang", "mean")
+
+
+def check(cfg: Any) -> None:
+    """What an algorithm's `__post_init__` asks of its `objective` and `tau`."""
+    known = ", ".join(OBJECTIVES)
+    require(cfg.objective in OBJECTIVES, f"algo.objective={cfg.objective} is not one of {known}")
+    if cfg.objective == "wang":
+        require(cfg.tau is None, "algo.objective=wang has eta and no tail; set algo.tau=null")
+        return
+    require(
+        cfg.tau is not None and 0 < cfg.tau <= 1,
+        f"algo.tau={cfg.tau} must lie in (0, 1]: the share of worst returns that counts",
+    )
+
+
+def fractions(cfg: Any, uniforms: Tensor) -> Tensor:
+    """The fractions whose quantiles, averaged, are the measure; from uniform draws of any shape."""
+    if cfg.objective == "wang":
+        return torch.special.ndtr(torch.special.ndtri(uniforms) + cfg.eta)
+    return uniforms * (cfg.tau if cfg.objective == "naive" else 1.0)
+
+
+def weights(cfg: Any, fractions: Tensor) -> Tensor:
+    """The density of `fractions` above at given ones, of any shape: what each quantile counts."""
+    if cfg.objective == "wang":
+        x = torch.special.ndtri(fractions)
+        return torch.exp(cfg.eta * x - 0.5 * cfg.eta**2)
+    if cfg.objective == "naive":
+        return (fractions < cfg.tau).to(fractions.dtype) / cfg.tau
+    return torch.ones_like(fractions)

@@ -1,0 +1,56 @@
+"""The stock that makes static CVaR a problem with a state, and the CVaR of quantiles.
+
+CVaR_tau(G) = max_c { c - E[(c - G)^+] / tau }   (Rockafellar and Uryasev 2000), so that a policy of the
+largest CVaR is one that keeps the shortfall (c - G)^+ small from a well-chosen c. What it needs to know
+besides the state is the stock, what is still missing in units of the rewards to come (Bauerle and Ott
+2011):
+
+    c_0 = c,   c_{t+1} = (c_t - r_t) / discount,   c - G = discount^t (c_t - G_t)
+
+with G_t the discounted return from step t on. The stock is a budget: high where much is missing, and the
+maximising c is a tau-quantile of G. (Pires et al. 2025 write C = -c.)
+"""
+
+import torch
+from torch import Tensor
+
+
+def next_stock(stock: Tensor, rewards: Tensor, discounts: Tensor | float) -> Tensor:
+    """(c - r) / discount; 0 where the discount is 0, past the end of an episode. Shapes broadcast.
+
+    With n-step returns, `rewards` are their discounted sums and `discounts` are discount ** n.
+    """
+    left = stock - rewards
+    if not isinstance(discounts, Tensor):
+        return left / discounts
+    over = discounts == 0
+    return torch.where(over, 0.0, left / torch.where(over, 1.0, discounts))
+
+
+def shortfall(quantiles: Tensor, stock: Tensor) -> Tensor:
+    """E[(c - Z)^+] `(...)` of N equally likely values Z `(..., N)` at stocks c `(...)`."""
+    return (stock[..., None] - quantiles).clamp(min=0).mean(-1)
+
+
+def start_stock(quantiles: Tensor, stocks: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """The c `(...)` of the largest c - E[(c - G)^+] / tau among `stocks` `(..., C)`, and that value.
+
+    `quantiles` `(..., C, N)` are N equally likely returns from each start with that stock. The stock is
+    chosen before the first state is known: returns from several first states belong side by side in N.
+    """
+    values = stocks - shortfall(quantiles, stocks) / tau
+    best, where = values.max(-1)
+    return stocks.gather(-1, where[..., None]).squeeze(-1), best
+
+
+def cvar(quantiles: Tensor, tau: float) -> Tensor:
+    """CVaR_tau `(...)` of N equally likely values `(..., N)` in any order, the one at the boundary split."""
+    weights = tail_weights(quantiles.shape[-1], tau, quantiles)
+    return (quantiles.sort(-1).values * weights).sum(-1)
+
+
+def tail_weights(count: int, tau: float, like: Tensor) -> Tensor:
+    """What each of `count` ascending, equally likely values counts in the mean of the lower `tau`."""
+    share = tau * count
+    ranks = torch.arange(count, device=like.device, dtype=like.dtype)
+    return (share - ranks).clamp(0, 1) / share

@@ -1,0 +1,232 @@
+"""Deep CVaR and the policy gradients once more: float64, one seed, one transition or episode at a time.
+
+Written from the equations in the docstrings of the two algorithms, not from their code. A network is a dict
+of arrays with the names of corerl's modules.
+"""
+
+import math
+
+import numpy as np
+import torch
+from reference_distributional import Learner, layer, leaves, quantile_loss
+
+from corerl.episodes import Played
+
+SEEDS, E, T, O, A = 2, 6, 3, 3, 2
+
+
+def tail_mean(law, tau: float):
+    """The mean of the lowest mass tau of ascending values with probabilities: fill it from below."""
+    left, total = tau, 0.0
+    for value, probability in law:
+        taken = min(left, probability)
+        total, left = total + taken * value, left - taken
+    return total / tau
+
+
+class CVaR(Learner):
+    def table(self, net, s, c):
+        if c is not None:
+            share = min(max((c - self.c.low) / (self.c.high - self.c.low), 0.0), 1.0)
+            waves = [math.cos(math.pi * i * share) for i in range(1, self.c.cosines + 1)]
+            s = torch.cat([s, torch.tensor(waves, dtype=torch.float64)])
+        for i in range(self.c.hidden_layers):
+            s = torch.relu(layer(net, f"head.layers.{i}", s))
+        return layer(net, f"head.layers.{self.c.hidden_layers}", s).reshape(-1, self.c.quantiles)
+
+    def law(self, out):
+        """Pairs of a value and its probability, from below."""
+        if self.c.critic == "quantile":
+            return [(float(z), 1 / len(out)) for z in sorted(out, key=float)]
+        odds = [math.exp(float(x)) for x in out]
+        gap = (self.c.high - self.c.low) / (len(out) - 1)
+        return [(self.c.low + k * gap, o / sum(odds)) for k, o in enumerate(odds)]
+
+    def worth(self, out, c):
+        law = self.law(out)
+        if self.c.objective == "static":
+            return -sum(p * max(c - z, 0.0) for z, p in law)
+        return tail_mean(law, 1.0 if self.c.objective == "mean" else self.c.tau)
+
+    def loss_to(self, out, law):
+        """Quantile regression, or cross-entropy to the law put on the atoms with its mean kept."""
+        n = self.c.quantiles
+        if self.c.critic == "quantile":
+            taus = [(2 * i + 1) / (2 * n) for i in range(n)]
+            y = torch.tensor([z for z, _ in law], dtype=torch.float64)
+            return quantile_loss(out, taus, y, self.c.kappa)
+        log_odds = out - torch.logsumexp(out, 0)
+        atoms = [z for z, _ in self.law(out)]
+        total = 0.0
+        for z, p in law:
+            z = min(max(z, atoms[0]), atoms[-1])
+            for k, atom in enumerate(atoms):
+                near = max(0.0, 1 - abs(z - atom) / (atoms[1] - atoms[0]))
+                total = total - p * near * log_odds[k]
+        return total
+
+    def row_loss(self, s, a, r, s_next, discount, draw=None):
+        c = following = None
+        if draw is not None:
+            c = self.c.low + float(draw) * (self.c.high - self.c.low)
+            following = (c - float(r)) / float(discount) if discount > 0 else 0.0
+        ahead = self.table(self.target, s_next, following).detach()
+        values = [self.worth(out, following) for out in ahead]
+        choice = values.index(max(values))
+        later = self.law(ahead[choice])
+        if self.c.objective == "iterated":
+            later = [(values[choice], 1.0)]
+        y = [(float(r) + float(discount) * z, p) for z, p in later]
+        return self.loss_to(self.table(self.online, s, c)[a], y)
+
+
+# ------------------------------------------------------------------------------- policy gradients
+
+
+def make_played(count: int, numbered: bool) -> list[tuple[Played, torch.Tensor, torch.Tensor]]:
+    """Batches of episodes of 1 to T steps, and the v and etas that they were played with."""
+    rng = np.random.default_rng(0)
+
+    def tensor(x):
+        return torch.as_tensor(x).to(torch.get_default_dtype())
+
+    def one():
+        lengths = rng.integers(1, T + 1, (SEEDS, E, 1))
+        alive = np.arange(T) < lengths
+        observations = rng.normal(size=(SEEDS, E, T, O)) * alive[..., None]
+        rewards = rng.normal(size=(SEEDS, E, T)) * alive
+        if numbered:
+            actions = torch.as_tensor(rng.integers(A, size=(SEEDS, E, T)))
+        else:
+            actions = tensor(rng.normal(size=(SEEDS, E, T, A)))
+        played = Played(tensor(observations), actions, tensor(rewards), tensor(alive))
+        etas = torch.as_tensor(rng.integers(4, size=(SEEDS, E, T)))
+        return played, tensor(rng.normal(size=(SEEDS, E))), etas
+
+    return [one() for _ in range(count)]
+
+
+def perceptron(net, prefix, x, layers):
+    for i in range(layers):
+        x = torch.tanh(layer(net, f"{prefix}layers.{i}", x))
+    return layer(net, f"{prefix}layers.{layers}", x)
+
+
+class PolicyGradient:
+    """One seed. `numbered`: whether actions are numbers; `grid`: the values of eta, unscaled."""
+
+    def __init__(self, policy, critic, settings, numbered):
+        self.c, self.numbered = settings, numbered
+        self.policy, self.critic, self.v = leaves(policy), leaves(critic), 0.0
+        self.optimizers = [
+            torch.optim.Adam(self.policy.values(), lr=settings.lr),
+            torch.optim.Adam(self.critic.values(), lr=settings.critic_lr),
+        ]
+        low, high = settings.low or 0.0, settings.high or 0.0
+        self.grid = [low + i * (high - low) / (settings.etas - 1) for i in range(settings.etas)]
+
+    # The objective, in the units of the environment.
+
+    def score(self, x, v, tau):
+        c, u = self.c, x - v
+        return {
+            "cvar": max(-u, 0.0) / tau,
+            "variance": u**2,
+            "mean_variance": -u + c.weight * u**2,
+            "entropic": (math.exp(-c.beta * u) - 1) / c.beta,
+            "mean": -u,
+        }[c.objective]
+
+    def best_v(self, returns, tau):
+        n = len(returns)
+        if self.c.objective == "cvar":  # the largest x with P(X < x) <= tau
+            return max(x for x in returns if sum(y < x for y in returns) <= tau * n + 1e-6)
+        if self.c.objective == "entropic":
+            return -math.log(sum(math.exp(-self.c.beta * x) for x in returns) / n) / self.c.beta
+        return sum(returns) / n
+
+    def gains(self, rewards, v, etas, tau):
+        """What is collected at each step of an episode, in units of `scale`."""
+        c, gamma, n = self.c, self.c.discount, len(rewards)
+        if c.objective != "ecrm":
+            x = sum(gamma**t * r for t, r in enumerate(rewards))
+            unit = c.scale**2 if c.objective == "variance" else c.scale
+            return [0.0] * (n - 1) + [-self.score(x, v, tau) / unit]
+        w, eta, found = c.weight, [self.grid[e] for e in etas], []
+        for t, r in enumerate(rewards):
+            if c.eta == "now":
+                found.append((1 - w) * r + w * (eta[t] - max(eta[t] - r, 0.0) / tau))
+                continue
+            if t:
+                r = (1 - w) * r - w * max(eta[t - 1] - r, 0.0) / tau
+            r += gamma * w * eta[t]
+            if t == n - 1:
+                r -= gamma * w * max(eta[t], 0.0) / tau
+            found.append(r)
+        return [x / c.scale for x in found]
+
+    def seen(self, observations, rewards, v, etas):
+        """The policy's inputs at each step."""
+        rows, collected = [], 0.0
+        for t, (s, r) in enumerate(zip(observations, rewards, strict=True)):
+            more = [0.0, 0.0]
+            if self.c.objective == "ecrm":
+                if self.c.eta == "ahead":
+                    more = [self.grid[etas[t - 1]] / self.c.scale if t else 0.0, float(t == 0)]
+            elif self.c.augment:
+                power = self.c.discount**t
+                more = [(v - collected) / power / self.c.scale, power]
+            collected += self.c.discount**t * r
+            rows.append(torch.tensor([*s, *more], dtype=torch.float64))
+        return rows
+
+    # Learning.
+
+    def log_prob(self, x, action, eta, std):
+        out = perceptron(self.policy, "body.", x, self.c.hidden_layers)
+        parts, entropy = [(out[A:], eta)] if self.c.objective == "ecrm" else [], 0.0
+        total = torch.zeros((), dtype=torch.float64)
+        if self.numbered:
+            parts.append((out[:A], action))
+        else:
+            law = torch.distributions.Normal(torch.tanh(out[:A]), std)
+            total = law.log_prob(torch.tensor(action, dtype=torch.float64)).sum()
+        for logits, taken in parts:
+            law = torch.distributions.Categorical(logits=logits)
+            total = total + law.log_prob(torch.tensor(taken))
+            entropy = entropy + law.entropy()
+        return total, entropy
+
+    def value(self, x):
+        return perceptron(self.critic, "", x, self.c.hidden_layers).squeeze()
+
+    def update(self, episodes, tau, std):
+        c = self.c
+        gamma = c.discount if c.objective == "ecrm" else 1.0
+        loss, regressions = 0.0, []
+        for s, actions, rewards, v, etas in episodes:
+            inputs, gains = self.seen(s, rewards, v, etas), self.gains(rewards, v, etas, tau)
+            values = [float(self.value(x)) for x in inputs] + [0.0]
+            delta = [g + gamma * values[t + 1] - values[t] for t, g in enumerate(gains)]
+            for t, x in enumerate(inputs):
+                advantage = sum(
+                    (gamma * c.trace) ** (k - t) * delta[k] for k in range(t, len(delta))
+                )
+                log_prob, entropy = self.log_prob(x, actions[t], int(etas[t]), std)
+                gain = log_prob * advantage + c.entropy * entropy
+                loss = loss - gamma**t * gain / len(episodes)
+                regressions.append((x, advantage + values[t]))
+        self.step(0, loss)
+        for _ in range(c.critic_updates):
+            errors = [(self.value(x) - y) ** 2 for x, y in regressions]
+            critic_loss = sum(errors) / len(errors)
+            self.step(1, critic_loss)
+        if c.objective != "ecrm":
+            returns = [sum(c.discount**t * r for t, r in enumerate(e[2])) for e in episodes]
+            self.v += c.v_rate * (self.best_v(returns, tau) - self.v)
+        return {"policy_loss": float(loss), "critic_loss": float(critic_loss)}
+
+    def step(self, which, loss):
+        self.optimizers[which].zero_grad()
+        loss.backward()
+        self.optimizers[which].step()

@@ -1,0 +1,386 @@
+"""Deep CVaR against its transcription, by hand, as a run, and against exact optima."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from reference_cvar import CVaR as Reference
+from reference_distributional import SEEDS, A, B, O, agree, make_transitions
+from small import config, flatten
+
+from corerl import streams
+from corerl.algos import cvar, cvar_tabular
+from corerl.algos.cvar import Config, CVaR, Player, Stocks
+from corerl.discrete import Collect
+from corerl.envs import mdps
+from corerl.errors import CorerlError
+from corerl.finite import return_law
+from corerl.frames import DiscreteStep, Transitions
+from corerl.laws import Categorical, Quantiles
+from corerl.loop import Interrupted, Run
+from corerl.quantile import huber_quantile_loss, midpoints, quantile_loss
+from corerl.runs import load_checkpoint
+from corerl.tables import table
+
+SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
+RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
+SWITCHES = {
+    "static": {"objective": "static", **RANGE},
+    "static, Huber": {"objective": "static", "kappa": 0.3, **RANGE},
+    "iterated": {"objective": "iterated", "tau": 0.3},
+    "distortion": {"objective": "distortion", "tau": 0.3},
+    "mean": {"objective": "mean"},
+    "static, atoms": {"objective": "static", "critic": "categorical", **RANGE},
+    "iterated, atoms": {"objective": "iterated", "critic": "categorical", "tau": 0.3, **RANGE},
+    "distortion, atoms": {"objective": "distortion", "critic": "categorical", "tau": 0.3, **RANGE},
+}
+
+
+def agent_of(seeds=SEEDS, **changes):
+    cfg = Config(**(SMALL | changes))
+    return CVaR(cfg, (O,), A, streams.generators(range(seeds), "init"))
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_five_updates_equal_the_equations(switch, tolerance):
+    agent = agent_of(**SWITCHES[switch])
+    draws = None
+    if switch.startswith("static"):
+        draws = torch.rand(5, SEEDS, B, generator=streams.generator(0, "test"))
+    agree(Reference, agent, agent.quantiles, make_transitions(5, 1), draws, tolerance)
+
+
+def test_the_short_loss_is_the_long_one():
+    q = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+    y, fractions = torch.randn(2, 3, 5, dtype=torch.float64), midpoints(7).double()
+    short = quantile_loss(q, y, fractions)
+    long = huber_quantile_loss(q, y, fractions, 0.0)
+    torch.testing.assert_close(short, long, rtol=0, atol=1e-12)
+    slopes = (torch.autograd.grad(loss.sum(), q)[0] for loss in (short, long))
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
+
+
+def test_atoms_by_hand():
+    """Probabilities 1/2, 1/4, 1/4 of 0, 2, 4."""
+    law = Categorical(3, 0.0, 4.0)
+    out = torch.tensor([[2.0, 1.0, 1.0]]).log()
+    assert law.mean(out).item() == pytest.approx(1.5)
+    assert law.shortfall(out, torch.tensor([3.0])).item() == pytest.approx(0.5 * 3 + 0.25 * 1)
+    assert law.cvar(out, 0.6).item() == pytest.approx(0.1 * 2 / 0.6)
+    # 1 is half at 0, half at 2; 5 is cut to 4
+    loss = law.loss(out, torch.tensor([[1.0, 5.0]]), torch.tensor([[0.4, 0.6]]))
+    expected = -(0.2 * np.log(0.5) + 0.2 * np.log(0.25) + 0.6 * np.log(0.25))
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_blurred_quantiles_hope_and_blurred_atoms_do_not():
+    """Half way between the laws {1} and {4, -2}, whose shortfalls at 2 are 1 and 2: 1.5 is right."""
+    stock = torch.full((1,), 2.0)
+    quantiles = torch.tensor([[-0.5, 2.5]])  # half way between (1, 1) and (-2, 4)
+    assert Quantiles(2).shortfall(quantiles, stock).item() == 1.25
+    atoms = torch.tensor([[0.25, 0.5, 0.25]]).log()
+    assert Categorical(3, -2.0, 4.0).shortfall(atoms, stock).item() == pytest.approx(1.5)
+
+
+def constant(agent, laws) -> None:
+    """Makes both networks give these quantiles `(A, N)` everywhere."""
+    with torch.no_grad():
+        for network in (agent.quantiles, agent.target):
+            for p in network.parameters():
+                p.zero_()
+            bias = network.head.layers[-1].bias
+            bias.copy_(torch.tensor(laws, dtype=bias.dtype).view_as(bias) / network.unit)
+
+
+LAWS = [[1.0, 1.0], [4.0, -3.0], [0.0, 1.2], [-9.0, -9.0]]
+"""Means 1, 1/2, 0.6; lower halves 1, -3, 0."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "stock", "choice"),
+    [
+        ({"objective": "mean"}, None, 0),
+        ({"objective": "distortion", "tau": 0.5}, None, 0),
+        ({"objective": "static"}, 1.0, 0),  # holding is enough
+        ({"objective": "static"}, 4.0, 0),  # shortfalls 3, 7/2, 3.4
+        ({"objective": "static"}, 60.0, 0),
+        ({"objective": "static"}, -9.5, 0),  # nothing is missing: all equal
+    ],
+)
+def test_the_best_action_by_hand(changes, stock, choice):
+    agent = agent_of(1, quantiles=2, low=-10.0, high=70.0, **changes)
+    constant(agent, LAWS)
+    c = None if stock is None else torch.full((1, 1), stock)
+    assert agent.act(torch.zeros(1, 1, O), c).item() == choice
+
+
+def test_a_large_stock_gambles_where_a_small_one_holds():
+    agent = agent_of(1, quantiles=2, low=-10.0, high=10.0)
+    constant(agent, [[1.0, 1.0], [4.0, -1.5], [-9.0] * 2, [-9.0] * 2])
+    stocks = torch.tensor([[1.0, 4.0]])  # shortfalls (0, 1.25) and (3, 2.75)
+    assert agent.act(torch.zeros(1, 2, O), stocks).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [  # the next action's law, or its CVaR at 1/2, times 1/2, plus 2
+        ({"objective": "static"}, [2.5, 2.5]),  # c' = (3 - 2) / 0.5 = 2: shortfalls 1, 2.5, 1.4, 11
+        ({"objective": "iterated", "tau": 0.5}, [2.5]),
+        ({"objective": "distortion", "tau": 0.5}, [2.5, 2.5]),
+    ],
+)
+def test_the_loss_by_hand(changes, expected):
+    """Predicted -3 and 4 at fractions 1/4 and 3/4."""
+    agent = agent_of(1, quantiles=2, low=0.0, high=6.0, kappa=0.0, **changes)
+    constant(agent, LAWS)
+    one = torch.ones(1, 1)
+    batch = Transitions(
+        torch.zeros(1, 1, O), one.long(), 2 * one[..., None], torch.zeros(1, 1, O), 0.5 * one
+    )
+    draws = 0.5 * one if changes["objective"] == "static" else None
+    loss, _ = agent.loss(batch, draws)
+    # The first quantile of action 1 is 4 and meets fraction 1/4, from above; the second -3, from below.
+    mean = np.mean([0.75 * (4 - y) + 0.75 * (y + 3) for y in expected])
+    assert loss.item() == pytest.approx(mean)
+
+
+def test_with_a_stock_above_all_returns_static_is_qr_dqn():
+    static = agent_of(objective="static", low=-50.0, high=50.0)
+    mean = agent_of(objective="mean")
+    values = torch.randn(SEEDS, 40, A, 5, generator=torch.Generator().manual_seed(0))
+    stock = torch.full((SEEDS, 40), 50.0)
+    assert torch.equal(static.best(values, stock)[0], mean.best(values, None)[0])
+    one = agent_of(objective="distortion", tau=1.0)
+    assert torch.equal(one.best(values, None)[0], mean.best(values, None)[0])
+
+
+def test_the_first_stock_is_a_quantile_of_the_best_law():
+    """Action 0 pays 1; action 1 pays 4 or -1.5. At tau 1/2 hold, from c = 1; at 1 gamble, from c = 4."""
+    for tau, stock, value in ((0.5, 1.0, 1.0), (1.0, 4.0, 1.25)):
+        agent = agent_of(2, quantiles=2, low=-5.0, high=5.0, stocks=101, tau=tau)
+        constant(agent, [[[1.0, 1.0], [4.0, -1.5], [-9.0] * 2, [-9.0] * 2]] * 2)
+        found, promised = agent.first_stock(torch.zeros(2, 3, O))
+        torch.testing.assert_close(promised, torch.full((2,), value))
+        if tau < 1:  # at 1 every stock above all returns is as good
+            torch.testing.assert_close(found, torch.full((2,), stock))
+
+
+# The stock in play.
+
+
+def played(rewards, over):
+    zeros, flags = np.zeros((2, O), np.float32), np.array(over)
+    return DiscreteStep(zeros, np.zeros(2, int), rewards, zeros, flags, flags & False, rewards)
+
+
+def test_the_stock_follows_the_rewards_and_begins_anew():
+    cfg = Config(**SMALL, low=0.0, high=10.0, discount=0.5, explore=0.0, starts=2)
+    stocks = Stocks(cfg, torch.zeros(2, 1, O), [0, 1], "cpu")
+    assert stocks.now.tolist() == [[5.0], [5.0]]
+    stocks.first = torch.tensor([3.0, 4.0])
+    rewards = np.array([[2.0], [1.0]], np.float32)
+    stocks.follow(played(rewards, [False, True]), rewards, torch.ones(2, 1, O))
+    assert stocks.now.tolist() == [[6.0], [4.0]]  # (5 - 2) / 0.5, and a new episode
+    stocks.follow(played(rewards * 0, [False, False]), rewards * 0, torch.ones(2, 1, O))
+    assert stocks.now.tolist() == [[10.0], [8.0]]  # 12 is as good as 10
+    assert stocks._starts[:, :, 0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
+
+
+def test_an_evaluated_episode_follows_its_rewards():
+    cfg = Config(**SMALL, low=0.0, high=10.0, discount=0.5, data=Collect(eval_epsilon=0.0))
+    stocks, seen = Stocks(cfg, torch.zeros(2, 1, O), [0, 1], "cpu"), []
+
+    class Agent:
+        def act(self, observations, stock):
+            seen.append(stock.tolist())
+            return torch.zeros_like(stock).long()
+
+    player = Player(cfg, Agent(), stocks, A, [0, 1])
+    stocks.first = torch.tensor([3.0, 4.0])
+    for _ in range(2):
+        player.begin(2, 2)
+        player(torch.zeros(2, 2, O))
+        player.reward(torch.tensor([[1.0, 2.0], [3.0, -4.0]]))
+        player(torch.zeros(2, 2, O))
+    assert (
+        seen[:2] == [[[3.0, 3.0], [4.0, 4.0]], [[4.0, 2.0], [2.0, 10.0]]] and seen[2:] == seen[:2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"tau": 0.0}, r"algo\.tau=0\.0"),
+        ({"tau": 1.1}, r"algo\.tau=1\.1"),
+        ({"objective": "naive"}, r"algo\.objective=naive"),
+        ({"low": 1.0, "high": 1.0}, r"algo\.low=1\.0 must be below"),
+        ({"explore": 2.0}, r"algo\.explore"),
+        ({"stocks": 1}, r"algo\.stocks"),
+        ({"quantiles": 1}, r"algo\.quantiles"),
+        ({"critic": "expectile"}, r"algo\.critic"),
+        ({"kappa": -1.0}, r"algo\.kappa"),
+        ({"discount": 1.5}, r"algo\.discount"),
+        ({"objective": "iterated", "data": Collect(n_step=3)}, r"algo\.data\.n_step=1"),
+        ({"data": Collect(clip="source")}, r"algo\.data\.clip"),
+    ],
+)
+def test_settings_out_of_range(bad, reason):
+    with pytest.raises(CorerlError, match=reason):
+        Config(**bad)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"objective": "static"}, {"objective": "mean", "critic": "categorical"}]
+)
+def test_some_runs_need_to_know_the_range_of_returns(changes):
+    with pytest.raises(CorerlError, match=r"algo\.low=None, algo\.high=None: say between which"):
+        agent_of(**changes)
+
+
+# As a run.
+
+
+def settings(root, objective="static", task="risk/B", **changes):
+    data = {"learning_starts": 20, "train_every": 2, "capacity": 60, "epsilon_steps": 50}
+    data |= {"epsilon": 0.3, "eval_epsilon": 0.3}
+    own = SMALL | {"batch_size": 4, "target_every": 10, "starts": 3, "stocks": 11, "cosine": True}
+    own |= {"objective": objective, "low": -15.0, "high": 20.0, "data": Collect(**data)}
+    cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
+    return config(root, "cvar", own=own, **cell)
+
+
+def train(cfg, seeds=(0, 1), stop_at=None):
+    run = Run(cfg, list(seeds), lambda *_: None)
+    if stop_at is not None:
+        save = run.save
+        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        cvar.train(cfg.algo, run)
+    return run.directory
+
+
+@pytest.mark.parametrize("objective", ["static", "distortion"])
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
+    whole = train(settings(tmp_path / "whole", objective))
+    broken = settings(tmp_path / "broken", objective)
+    train(broken, stop_at=54)
+    directory = train(broken)
+    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (directory / file).read_text() == (whole / file).read_text()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
+    assert ("stocks" in one) == (objective == "static")
+    assert flatten(one) == flatten(two)
+
+
+def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
+    together = load_checkpoint(train(settings(tmp_path / "a")) / "checkpoint.safetensors")
+    alone = load_checkpoint(train(settings(tmp_path / "b"), [1]) / "checkpoint.safetensors")
+    both, one = (state["state"] for state in (together, alone))
+    for part in ("actions", "rewards", "ends"):
+        replays = (state["experience"]["replay"][part] for state in (both, one))
+        company, own = replays
+        assert torch.equal(company[1:], own)
+    torch.testing.assert_close(both["stocks"]["now"][1:], one["stocks"]["now"])
+    for key, value in one["agent"]["quantiles"].items():
+        torch.testing.assert_close(both["agent"]["quantiles"][key][1:], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["static", "iterated"])
+def test_compiled_runs_equal_eager_ones(tmp_path, objective):
+    eager, compiled = (
+        load_checkpoint(
+            train(settings(tmp_path / mode, objective, compile=mode)) / "checkpoint.safetensors"
+        )
+        for mode in ("off", "compile")
+    )
+    for key, value in eager["state"]["agent"]["target"].items():
+        found = compiled["state"]["agent"]["target"][key]
+        torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-4)
+
+
+# Against exact optima: what is compared is the exact CVaR of the learned policy, not a sample of it.
+
+FINITE = {"A": mdps.lock_in(), "B": mdps.wagers()}
+SEEDS_LEARNED = [0, 1, 2]
+
+
+def learned(root, name: str, **own) -> CVaR:
+    """The agent at the end of a run of three seeds with the settings of configs/cvar.yaml."""
+    rows = table("cvar", f"risk/{name}")
+    data = {k.removeprefix("algo.data."): v for k, v in rows.items() if ".data." in k}
+    mine = {k.removeprefix("algo."): v for k, v in rows.items() if k.startswith("algo.")}
+    mine = {k: v for k, v in mine.items() if not k.startswith("data.")}
+    mine |= {"data": Collect(**data)} | own
+    job = config(root, "cvar", own=mine, task=f"risk/{name}", steps=rows["steps"])
+    job.eval.episodes = 0
+    state = load_checkpoint(train(job, SEEDS_LEARNED) / "checkpoint.safetensors")["state"]
+    mdp = FINITE[name]
+    shape = (mdp.sizes[0] + mdp.horizon,)
+    rngs = streams.generators(SEEDS_LEARNED, "init")
+    agent = CVaR(job.algo, shape, mdp.sizes[1], rngs)
+    agent.load_state_dict(state["agent"])
+    return agent
+
+
+def laws(agent: CVaR, mdp) -> list:
+    """The exact law of the return of each seed's policy, and what its critic promised."""
+    first, promised = None, [float("nan")] * 3
+    if agent.cfg.objective == "static":
+        first, promised = agent.first_stock(one_hot(mdp, 0, 0).expand(3, -1, -1))
+
+    def policy(seed):
+        def act(t, state, collected):
+            stock = None
+            if first is not None:
+                left = (float(first[seed]) - collected) / mdp.discount**t
+                stock = torch.full((3, 1), left).clamp(agent.cfg.low, agent.cfg.high)
+            return int(agent.act(one_hot(mdp, t, state).expand(3, -1, -1), stock)[seed, 0])
+
+        return act
+
+    return [(return_law(mdp, policy(s))[0], float(promised[s])) for s in range(3)]
+
+
+def one_hot(mdp, t: int, state: int) -> torch.Tensor:
+    x = torch.zeros(1, 1, mdp.sizes[0] + mdp.horizon)
+    x[0, 0, state] = x[0, 0, mdp.sizes[0] + t] = 1
+    return x
+
+
+NEAR = {
+    "A": {0.25: 0.05, 0.5: 0.05, 0.75: 0.05},
+    # Stocks 8 and 10 differ by 0.2 at tau 0.25, 17 and 20 by 0.13 at 0.75: less than the critic's error.
+    "B": {0.25: 0.21, 0.5: 0.1, 0.75: 0.13},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NEAR)
+def test_static_comes_near_the_optimum(tmp_path, name):
+    """One training serves every level: only the first stock differs."""
+    agent, mdp = learned(tmp_path, name), FINITE[name]
+    worst = {}
+    for tau in NEAR[name]:
+        agent.cfg.tau = tau
+        best = cvar_tabular.static(mdp, tau).value
+        found = [(law.cvar(tau), promised) for law, promised in laws(agent, mdp)]
+        print(
+            name, tau, "optimum", round(best, 4), "policies, promises", np.round(found, 4).tolist()
+        )
+        worst[tau] = best - min(value for value, _ in found)
+    assert all(worst[tau] < near for tau, near in NEAR[name].items()), worst
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("objective", "tau", "static"), [("iterated", 0.75, 32 / 3), ("distortion", 0.25, 5.0)]
+)
+def test_the_other_objectives_find_their_own_policies(tmp_path, objective, tau, static):
+    """Five wagers: iterated at 3/4 always gambles, naive distortion at 1/4 never does."""
+    agent = learned(tmp_path, "B", objective=objective, tau=tau)
+    found = [law.cvar(tau) for law, _ in laws(agent, FINITE["B"])]
+    assert found == pytest.approx([static] * 3)

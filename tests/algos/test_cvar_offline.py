@@ -1,0 +1,185 @@
+"""Static CVaR offline: against its transcription, its stocks by hand, and D1 and D2, solved exactly."""
+
+import numpy as np
+import pytest
+import reference_risk
+import torch
+from agreement import (
+    SEEDS,
+    WIDTH,
+    A,
+    B,
+    O,
+    actor_critic,
+    as_tensor,
+    assert_losses,
+    assert_networks,
+    generators,
+    make_batches,
+    one_seed,
+    scramble,
+    set_linear,
+    tiny,
+)
+from risky import refuse_numbered
+
+from corerl.algos.cvar_offline import Config, CVaROffline, Player, Stocks, Survey
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.offline import Preprocess
+
+SMALL = {"hidden_width": WIDTH, "fractions": 3, "stocks": 2, "discount": 0.9, "polyak": 0.1}
+VERSIONS = {
+    "defaults": {},
+    "no imitation": {"imitation": 0.0, "policy_delay": 1, "kappa": 0.3},
+    "Huber": {"kappa": 1.0, "stocks": 1, "policy_delay": 3, "alpha": 1.0},
+}
+TO_GO = np.array([-2.0, 0.0, 1.0, 3.0])
+
+
+def make(version: dict, observations: int = O, actions: int = A, seeds: int = SEEDS, to_go=TO_GO):
+    cfg = Config(**SMALL | version)
+    return CVaROffline(cfg, observations, actions, generators(seeds), to_go=to_go, steps=20)
+
+
+@pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
+def test_five_updates_equal_the_equations(version, tolerance):
+    agent = make(version)
+    c = agent.cfg
+    scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
+    references = [
+        reference_risk.StaticCVaR(actor_critic(agent, s), -2.0, 3.0, c) for s in range(SEEDS)
+    ]
+    rng, delay, rows = np.random.default_rng(3), c.policy_delay, c.stocks * B
+    batches = make_batches(5 * delay)
+    uniforms = as_tensor(rng.random((5 * delay, SEEDS, rows)))
+    noises = as_tensor(1.5 * rng.normal(size=(5 * delay, SEEDS, rows, A)))
+    for first in range(0, 5 * delay, delay):
+        call = slice(first, first + delay)
+        metrics = agent.update(batches[call], list(uniforms[call]), list(noises[call]))
+        for s, theirs in enumerate(references):
+            for batch, u, noise in zip(batches[call], uniforms[call], noises[call], strict=True):
+                stocks = agent.stocks.draw(u[s]).double()  # its law has a test of its own
+                losses = theirs.iterate(one_seed(batch, s), stocks, noise[s].double())
+            assert_losses(metrics, s, losses | theirs.improve(), tolerance)
+    for s, theirs in enumerate(references):
+        assert_networks(actor_critic(agent, s), theirs.networks(), tolerance)
+
+
+def test_losses_by_hand():
+    changes = {"hidden_layers": 0, "policy_noise": 0.0, "kappa": 1.0}
+    agent = make(changes | {"alpha": 2.0, "imitation": 3.0}, 1, 1, 1)
+    # Inputs are (s, told stock, a); the range -2 .. 3 is told as -1 .. 1, so that 0.5 is 0 and 1.75 is 0.5.
+    set_linear(agent.target_actor, [0, 0], [np.arctanh(0.5)])
+    set_linear(agent.actor, [0, 0], [np.arctanh(0.5)])
+    both = [[0, 0, 0], [1, 1, 1], [0, 2, 0]]  # Z' = told + (0, 2a, 0), both critics
+    set_linear(agent.target_critic, [both, both], [[0, 0, 0], [1, 1, 1]])
+    set_linear(
+        agent.critic, [[[0] * 3, [0] * 3, [1, 1, 1]], np.zeros((3, 3))], [[0, 1, 2], [1, 1, 1]]
+    )
+    batch = tiny(s=[[0], [0]], a=[[0.0], [0.5]], r=[0.05, 2], d=[0, 1])
+    stock = torch.tensor([[0.5, 1.0]])
+    # Stock after: (0.5 - 0.05) / 0.9 = 0.5, told as 0. Z' = (0, 1, 0), y = 0.05 + 0.9 Z' = (.05, .95, .05).
+    # Row 2 is terminal: y = 2. Fractions 1/6, 1/2, 5/6.
+    # Critic 1: Z = (0, 1, 2) + a, so (0, 1, 2) and (.5, 1.5, 2.5); critic 2: 1.
+    y, taus = [[0.05, 0.95, 0.05], [2.0, 2.0, 2.0]], [1 / 6, 1 / 2, 5 / 6]
+    predicted = [[[0, 1, 2], [0.5, 1.5, 2.5]], [[1, 1, 1], [1, 1, 1]]]
+    loss = 0.0
+    for z in predicted:
+        for row, targets in zip(z, y, strict=True):
+            for q, tau in zip(row, taus, strict=True):
+                for t in targets:
+                    size = abs(t - q)
+                    size = 0.5 * size**2 if size <= 1 else size - 0.5
+                    loss += (1 - tau if t < q else tau) * size / 3 / 2
+    found = agent.critic_loss(batch, stock, torch.zeros(1, 2, 1))[0]
+    assert found.tolist() == pytest.approx([loss], rel=1e-5)
+    # The actor's a = 0.5: Z1 = (0.5, 1.5, 2.5), stocks 0.5 and 1: shortfalls 0 and 0.5 / 3, their mean 1/12.
+    # alpha / (1/12) * 1/12 = 2, and 3 times the mean of 0.25 and 0.
+    found, metrics = agent.actor_loss(batch, stock)
+    assert metrics["shortfall"].item() == pytest.approx(1 / 12, rel=1e-5)
+    assert found.tolist() == pytest.approx([2 + 3 * 0.125], rel=1e-5)
+
+
+def test_stocks_follow_rewards_within_the_range_of_the_data():
+    stocks = Stocks(TO_GO)
+    after = stocks.after(torch.tensor([1.0, 2.9, -1.5]), torch.tensor([0.5, -1.0, 2.0]), 0.5)
+    assert after.tolist() == [1.0, 3.0, -2.0]  # 0.5 / 0.5, and two beyond the range
+    assert stocks.feature(torch.tensor([-2.0, 0.5, 3.0])).flatten().tolist() == [-1.0, 0.0, 1.0]
+    assert stocks.even(6).tolist() == pytest.approx([-2, -1, 0, 1, 2, 3])
+
+
+def test_drawn_stocks_are_half_like_the_data_and_half_uniform():
+    to_go = np.random.default_rng(0).exponential(size=10_000)
+    u = torch.linspace(0, 1, 20_001)[:-1]
+    drawn = Stocks(to_go).draw(u).double().numpy()
+    assert (drawn >= to_go.min() - 1e-6).all() and (drawn <= to_go.max() + 1e-6).all()
+    for x in (0.3, 1.0, 4.0):
+        expected = ((to_go < x).mean() + x / to_go.max()) / 2
+        assert (drawn < x).mean() == pytest.approx(expected, abs=5e-3)
+
+
+def test_a_start_stock_is_a_quantile_of_all_first_states_together():
+    """Z is 0, 1, 2 in one first state and 10, 11, 12 in the other, whatever stock and action."""
+    agent = make({"hidden_layers": 0, "start_stocks": 29}, 1, 1, 1, to_go=np.array([-1.0, 13.0]))
+    weights = np.zeros((2, 3, 3))
+    weights[:, 0] = 10.0
+    set_linear(agent.critic, weights, [[0, 1, 2]] * 2)
+    first = torch.tensor([[[0.0], [1.0]]])
+    stock, value = agent.start_stock(first, 0.6)  # the worst 3.6 of (0, 1, 2, 10, 11, 12)
+    assert (stock.item(), value.item()) == (pytest.approx(10.0), pytest.approx(9 / 3.6))
+    assert agent.start_stock(first, 1 / 6)[1].item() == pytest.approx(0.0, abs=1e-5)
+    assert agent.start_stock(first, 1.0)[1].item() == pytest.approx(6.0)
+    own, value = (x.item() for x in agent.start_stock(first[:, 1:], 0.5))  # 10 and half of 11
+    assert (own, value) == (pytest.approx(11.0), pytest.approx(15.5 / 1.5))
+    # Played with start=own, each episode begins with that of its first state: 1 and 11, told as -+5/7.
+    set_linear(agent.actor, [0, 1], [0])
+    told = torch.atanh(Player(agent, 0.5, None)(first)).flatten()
+    torch.testing.assert_close(told, torch.tensor([-5 / 7, 5 / 7]))
+
+
+def test_a_player_carries_the_stock_of_every_episode_on_the_learned_scale():
+    data = Preprocess(reward_scale=0.5, reward_shift=-1.0)
+    agent = make({"hidden_layers": 0, "discount": 0.5, "data": data}, 1, 1, 1)
+    set_linear(agent.actor, [0, 1], [0])  # tanh of the told stock
+    set_linear(agent.critic, np.zeros((2, 3, 3)), [[0, 0, 0]] * 2)
+    player = Player(agent, 0.5, torch.zeros(4, 1))
+    observations = torch.zeros(1, 2, 1)
+    player.begin(1, 2)
+    told = torch.atanh(player(observations)).flatten()
+    torch.testing.assert_close(told, torch.full((2,), -0.2), atol=0.01, rtol=0)  # stock 0 of Z = 0
+    player.reward(torch.tensor([[2.0, 3.0]]))  # learned 0 and 0.5; stocks 0 and -1
+    told = torch.atanh(player(observations)).flatten()
+    torch.testing.assert_close(told, torch.tensor([-0.2, -0.6]), atol=0.02, rtol=0)
+    player.begin(1, 2)
+    assert torch.atanh(player(observations))[0, 1].item() == pytest.approx(-0.2, abs=0.01)
+
+
+def test_a_survey_reads_discounted_returns_and_first_states():
+    ends = np.array([0, 1, 0, 0, 1], bool)
+    s = np.arange(5.0)[:, None]
+    data = Dataset.from_steps("test/x", s, 0 * s, np.ones(5), s + 1, ends, ~ends & False)
+    survey = Survey(0.5)
+    np.testing.assert_allclose(survey(data), [1.5, 1, 1.75, 1.5, 1])
+    assert survey.first.flatten().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"tau": 0.0}, r"algo.tau=0.0 must lie in \(0, 1\]"),
+        ({"tau": 1.01}, r"algo.tau=1.01 must lie in \(0, 1\]"),
+        ({"tau": float("nan")}, "algo.tau=nan must lie"),
+        ({"objective": "naive"}, "algo.objective=naive is not static"),
+        ({"start": "anywhere"}, "algo.start=anywhere is not data or own"),
+        ({"stocks": 0}, "algo.stocks=0 must be positive"),
+        ({"data": Preprocess(return_range=True)}, "algo.data.return_range=true"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, said):
+    with pytest.raises(CorerlError, match=said):
+        Config(**changes)
+
+
+def test_numbered_actions_are_refused_before_data_is_read():
+    refuse_numbered("cvar_offline")
