@@ -59,7 +59,7 @@ def aggregates(
 ) -> Figure:
     """One panel per metric, one row per algorithm: estimate and interval."""
     names = algorithms[::-1]
-    figure, axes = _grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
+    figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
     for axis, metric in zip(axes, metrics, strict=True):
         rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
         colors = [look[n]["color"] for n in names]
@@ -87,7 +87,7 @@ def _intervals(axis, rows: pd.DataFrame, colors: list[str]) -> None:
 
 def profile(table: pd.DataFrame, look: dict) -> Figure:
     """Fraction of runs above a score, with pointwise 95% bands."""
-    figure, (axis,) = _grid(1, 1, *HALF)
+    figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["tau"], rows, name, look)
     axis.set(
@@ -107,7 +107,7 @@ def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
 def improvement(table: pd.DataFrame, look: dict) -> Figure:
     """P(x > y) with intervals; one half is no improvement."""
     rows = table.iloc[::-1].reset_index(drop=True)
-    figure, (axis,) = _grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
+    figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
     varying = "x" if rows["x"].nunique() > 1 else "y"
     _intervals(axis, rows, [look[n]["color"] for n in rows[varying]])
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
@@ -120,7 +120,7 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
     """The aggregate over tasks against steps, with 95% bands."""
-    figure, (axis,) = _grid(1, 1, *HALF)
+    figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
     axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
@@ -135,7 +135,7 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     names = sorted(set(history["task"]))
     across = min(3, len(names))
     down = math.ceil(len(names) / across)
-    figure, axes = _grid(down, across, 3.1 * across, 2.1 * down + 0.5)
+    figure, axes = grid(down, across, 3.1 * across, 2.1 * down + 0.5)
     titles = _titles(names)
     for axis, task in zip(axes, names, strict=False):
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
@@ -156,7 +156,7 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
     names = sorted(set(returns["task"]))
     across = min(3, len(names))
     down = math.ceil(len(names) / across)
-    figure, axes = _grid(down, across, max(HALF[0], 3.1 * across), 2.3 * down + 0.5)
+    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), 2.3 * down + 0.5)
     titles = _titles(names)
     for axis, task in zip(axes, names, strict=False):
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
@@ -219,7 +219,8 @@ def _short(x: float) -> str:
     return f"{x:g}"
 
 
-def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
+def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
+    """A figure of inches and its panels, row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())

@@ -1,0 +1,123 @@
+"""What MD3QN has learned of a maze, drawn over the law that it was to learn.
+
+    python -m corerl.report.joint runs/md3qn_mazes/maze/v1-vector/md3qn-0a1b2c3d/seeds-0 --out v1.png
+
+A panel for each pair of sources: the particles of Z at the start, under the policy whose law the run
+learned, over the discounted returns of episodes played with that policy. The numbers above a panel are the
+correlations of both, and those beside the axes the means.
+"""
+
+import argparse
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+import yaml
+from matplotlib.figure import Figure
+
+from corerl import runs, streams
+from corerl.algos import md3qn
+from corerl.discrete import Collect
+from corerl.envs import mazes
+from corerl.errors import CorerlError
+from corerl.report import figures
+
+
+def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
+    """The agent of a run's folder `seeds-<n>`, of its first seed alone, and its maze.
+
+    Raises:
+        CorerlError: it is not a run of MD3QN on a maze, or has no checkpoint that can be read.
+    """
+    try:
+        settings = yaml.safe_load((run.parent / "config.yaml").read_text())
+        own, task = dict(settings["algo"]), settings["task"]
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise CorerlError(f"{run} is not a run: config.yaml beside it cannot be read.") from error
+    if own["name"] != "md3qn" or not task.startswith("maze/"):
+        raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")
+    cfg = md3qn.Config(**{**own, "data": Collect(**own["data"])})
+    env = mazes.make(task.removeprefix("maze/"))
+    seeds = runs.seeds_of_group(run.name)
+    sizes = env.observation_space.shape, int(env.action_space.n), len(env.maze.sources)
+    agent = md3qn.MD3QN(cfg, *sizes, streams.generators(seeds, "init"))
+    agent.load_state_dict(runs.load_checkpoint(run / "checkpoint.safetensors")["state"]["agent"])
+    return agent, env
+
+
+def learned(agent: md3qn.MD3QN, env: mazes.MazeEnv) -> np.ndarray:
+    """Particles `(N, K)` of the return from the start: of all actions alike, or of the best."""
+    start, _ = env.reset(seed=0)
+    with torch.no_grad():
+        seeds = agent.particles.head.weight.shape[0]
+        first = torch.from_numpy(start).expand(seeds, 1, *start.shape)
+        particles = agent.particles(first)[0, 0]
+    if agent.cfg.policy == "uniform":
+        return particles.flatten(0, 1).numpy()
+    return particles[particles.mean((1, 2)).argmax()].numpy()
+
+
+def played(agent: md3qn.MD3QN, env: mazes.MazeEnv, episodes: int) -> np.ndarray:
+    """Discounted returns `(episodes, K)` of that policy; without a time limit's cut, as in learning."""
+    rng = np.random.default_rng(0)
+    seeds = agent.particles.head.weight.shape[0]
+    returns = np.zeros((episodes, len(env.maze.sources)))
+    for episode in range(episodes):
+        x, _ = env.reset(seed=episode)
+        over, weight = False, 1.0
+        while not over:
+            if agent.cfg.policy == "uniform":
+                action = int(rng.integers(env.action_space.n))
+            else:
+                action = int(agent.act(torch.from_numpy(x).expand(seeds, 1, *x.shape))[0, 0])
+            x, _, terminated, truncated, info = env.step(action)
+            returns[episode] += weight * info["reward_vector"]
+            weight *= agent.cfg.discount
+            over = terminated or truncated
+    return returns
+
+
+def figure(particles: np.ndarray, returns: np.ndarray) -> Figure:
+    """Both, `(N, K)`, pair by pair of sources."""
+    pairs = list(itertools.combinations(range(returns.shape[1]), 2))
+    across = min(3, len(pairs))
+    down = math.ceil(len(pairs) / across)
+    drawn, axes = figures.grid(down, across, max(figures.HALF[0], 3.1 * across), 2.9 * down + 0.4)
+    for axis, (i, j) in zip(axes, pairs, strict=False):
+        axis.plot(*returns[:, [i, j]].T, "o", color="#8c8f94", alpha=0.15, markersize=3, mew=0)
+        axis.plot(*particles[:, [i, j]].T, "o", color=figures.PALETTE[1], markersize=3, mew=0)
+        found = [np.corrcoef(x[:, i], x[:, j])[0, 1] for x in (particles, returns)]
+        axis.set_title("correlation {:.2f} (played {:.2f})".format(*found))
+        for k, name in ((i, axis.set_xlabel), (j, axis.set_ylabel)):
+            means = particles[:, k].mean(), returns[:, k].mean()
+            name("source {}: mean {:.3f} ({:.3f})".format(k + 1, *means))
+    for axis in axes[len(pairs) :]:
+        axis.set_visible(False)
+    return drawn
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draws a run's picture; 0, or 1 with a sentence on what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m corerl.report.joint", description=__doc__)
+    parser.add_argument("run", type=Path, help="a run's folder seeds-<n>")
+    parser.add_argument("--out", type=Path, default=Path("joint.png"), help="the picture to write")
+    parser.add_argument("--episodes", type=int, default=3000, help="episodes to play")
+    args = parser.parse_args(arguments)
+    try:
+        agent, env = load(args.run)
+        returns = played(agent, env, args.episodes)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return 1
+    with matplotlib.rc_context(figures.STYLE):
+        figure(learned(agent, env), returns).savefig(args.out, dpi=160, facecolor="white")
+    print(args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The picture of what MD3QN learned of a maze."""
+
+import numpy as np
+import pytest
+import torch
+from exact_mazes import joint_moments
+from small import config, train
+
+from corerl.discrete import Collect
+from corerl.envs import mazes
+from corerl.errors import CorerlError
+from corerl.report import joint
+
+OWN = {
+    "particles": 3,
+    "policy": "uniform",
+    "hidden_width": 4,
+    "batch_size": 4,
+    "target_every": 10,
+    "data": Collect(epsilon=1.0, learning_starts=20, train_every=10, capacity=100),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    job = config(root, "md3qn", own=OWN, task="maze/v1-vector", steps=40)
+    job.eval.episodes = 0
+    job.seeds, job.processes = [3], 1
+    return train(job) / "seeds-3"
+
+
+def test_the_picture_is_drawn(run, tmp_path):
+    out = tmp_path / "v1.png"
+    assert joint.main([str(run), "--out", str(out), "--episodes", "20"]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_particles_are_those_of_the_policy(run):
+    agent, env = joint.load(run)
+    first = torch.from_numpy(env.reset(seed=0)[0])
+    with torch.no_grad():
+        every = agent.particles(first[None, None])[0, 0]
+    np.testing.assert_allclose(joint.learned(agent, env), every.reshape(-1, 2))
+    agent.cfg.policy = "greedy"
+    best = max(range(4), key=lambda a: every[a].sum())
+    np.testing.assert_allclose(joint.learned(agent, env), every[best])
+
+
+def test_episodes_have_the_exact_moments(run):
+    agent, env = joint.load(run)
+    returns = joint.played(agent, env, 1500)
+    mean, covariance = joint_moments(mazes.MAZES["v1"])
+    error = np.sqrt(np.diag(covariance) / len(returns))
+    assert (np.abs(returns.mean(0) - mean) < 4 * error).all()
+
+
+def test_other_runs_are_refused(tmp_path, capsys):
+    with pytest.raises(CorerlError, match=r"is not a run: config\.yaml"):
+        joint.load(tmp_path / "seeds-0")
+    (tmp_path / "config.yaml").write_text("algo: {name: hra}\ntask: maze/v1\n")
+    assert joint.main([str(tmp_path / "seeds-0")]) == 1
+    assert "is hra on maze/v1; what is drawn is md3qn on a maze" in capsys.readouterr().err
