@@ -124,7 +124,7 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
     axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
-    _count_steps(axis)
+    _count_steps(axis, table["step"].min())
     names = axis.get_legend_handles_labels()[1]
     figure.legend(loc="outside upper center", ncols=min(4, len(names)))
     return figure
@@ -141,7 +141,7 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
             _band(axis, *_mean_curve(rows), algorithm, look)
         axis.set_title(titles[task])
-        _count_steps(axis)
+        _count_steps(axis, history["step"].min())
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     for axis in axes[::across]:
@@ -207,7 +207,10 @@ def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
         axis.fill_between(x, rows["low"], rows["high"], color=color, alpha=0.18, linewidth=0)
 
 
-def _count_steps(axis) -> None:
+def _count_steps(axis, first: int) -> None:
+    if first < 0:  # updates on the data; the environment's steps begin at 0
+        axis.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+        axis.set_xlabel("environment steps; updates on the data before 0")
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axis.xaxis.set_major_formatter(lambda x, _: _short(x))
 

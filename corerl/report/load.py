@@ -23,7 +23,8 @@ FINISHED = "done"
 class Results:
     """Everything that was read.
 
-    `scores`: one row per run and evaluation with COLUMNS; `unit` is "normalised" (x100) or "raw".
+    `scores`: one row per run and evaluation with COLUMNS; `unit` is "normalised" (x100) or "raw". Steps of
+    a run that goes on online count those of the environment: its updates on the data end at step 0.
     `runs`: one row per group of seeds in the same state, with columns algorithm, task, seeds,
     state, step, steps, message, counted, file. `environments`: the env.json of every run read.
     """
@@ -108,7 +109,14 @@ def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tupl
         status=status,
         file=file,
     )
-    return _judge_seeds(group, scores, unfinished)
+    kept, rows = _judge_seeds(group, scores, unfinished)
+    return kept.assign(step=kept["step"] - _pretrained(config)), rows
+
+
+def _pretrained(config: dict[str, Any]) -> int:
+    """How many of a run's steps were updates on the data before the environment's first."""
+    algo = config.get("algo") or {}
+    return algo["online"]["pretrain_steps"] if algo.get("phase") == "both" else 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,15 @@ def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
     assert (ends.min(), ends.max()) == pytest.approx((low, high))
 
 
+@pytest.mark.parametrize("first", [-500, 500])
+def test_the_first_step_of_the_environment_is_marked(first):
+    rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    (axis,) = figures.tasks(history, figures.looks(["A"]), "score").axes
+    marks = [line for line in axis.lines if len(set(line.get_xdata())) == 1]
+    assert len(marks) == (first < 0)
+
+
 def test_improvement_shows_one_bar_per_pair():
     table = pd.DataFrame(
         [("A", "C", 0.75, 0.6, 0.9), ("B", "C", 0.4, np.nan, np.nan)],

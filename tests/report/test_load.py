@@ -25,6 +25,17 @@ def test_a_run_tree_is_read_in_full(tmp_path):
     assert results.runs["counted"].all()
 
 
+def test_steps_of_a_run_that_goes_on_online_are_those_of_the_environment(tmp_path):
+    both = {"phase": "both", "online": {"pretrain_steps": 2000}}
+    write_run(tmp_path, TASK, "WSRL", algo=both)
+    write_run(tmp_path, TASK, "IQL", algo=both | {"phase": "offline"})
+    write_run(tmp_path, TASK, "RLPD", algo={"online": {"pretrain_steps": 0}})
+    scores = load([tmp_path]).scores
+    steps = {name: sorted(set(rows["step"])) for name, rows in scores.groupby("algorithm")}
+    assert steps["WSRL"] == [-1000, 0, 1000]
+    assert steps["IQL"] == steps["RLPD"] == [1000, 2000, 3000]
+
+
 def test_only_finished_seeds_count_and_the_rest_is_listed(tmp_path):
     write_run(tmp_path, TASK, "A", seeds=(0, 1, 2), diverged={1: 2000})
     write_run(tmp_path, TASK, "B", state="running", reached=2000)
