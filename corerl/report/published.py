@@ -18,7 +18,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError, nearest
 from corerl.report.files import write
-from corerl.report.load import read_neorl2
+from corerl.report.scorefiles import read_neorl2
 
 COLUMNS = ["algorithm", "task", "mean", "std", "seeds", "ddof", "protocol", "source", "notes"]
 

@@ -4,7 +4,8 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report.load import load, read_file, read_scores
+from corerl.report.load import load
+from corerl.report.scorefiles import read_file, read_scores
 
 TASK = "d4rl/hopper-medium-v2"
 

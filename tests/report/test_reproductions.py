@@ -8,8 +8,8 @@ import pytest
 from rliable import library, metrics
 
 from corerl import stats
-from corerl.report.load import read_d3rlpy_curves, read_rebrac_profiles
 from corerl.report.published import read_published
+from corerl.report.scorefiles import read_d3rlpy_curves, read_rebrac_profiles
 
 ALGORITHMS = ("ReBRAC", "TD3+BC", "IQL", "SAC-RND")
 

@@ -5,8 +5,9 @@ import pytest
 
 from corerl import stats
 from corerl.errors import CorerlError
-from corerl.report.load import COLUMNS, Results
+from corerl.report.load import Results
 from corerl.report.published import COLUMNS as PUBLISHED
+from corerl.report.scorefiles import COLUMNS
 from corerl.report.sections import Options, difference, sections
 from corerl.report.tables import DOWN, UP, Cell
 

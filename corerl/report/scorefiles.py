@@ -1,0 +1,227 @@
+"""Score files: our tidy CSV, and the formats in which others published every seed."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from corerl.errors import CorerlError
+
+COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file"]
+
+
+def read_file(path: Path) -> pd.DataFrame:
+    """A score file by its kind: tidy CSV, or one of the published formats that `read_*` know."""
+    if path.name.endswith((".json.gz", ".json")):
+        return read_rebrac_profiles(path)
+    if path.suffix == ".npz":
+        return read_d3rlpy_curves(path)
+    if path.suffix == ".csv":
+        with path.open("rb") as file:
+            head = file.readline()
+        if b"reward_mean" in head:
+            raise CorerlError(
+                f"{path} holds every run of NeoRL-2's grid; choose configurations first, with "
+                "python -m corerl.report.published."
+            )
+        return read_scores(path)
+    raise CorerlError(f"{path} is not a score file; score files are CSV, JSON or npz.")
+
+
+def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
+    """Tidy CSV with columns algorithm, task, seed, `score` and/or `return`, and maybe step, config.
+
+    `score` is normalised x100; for tasks where it is empty the raw `return` counts. A row without
+    a finite number is refused, but in a run's own file (`running` given) kept as NaN: a diverged
+    seed. The last line of a run that is still `running` may be cut by a kill and is then ignored.
+    """
+    rows = _csv(path, may_be_cut=bool(running))
+    for column in ("algorithm", "task", "seed"):
+        if column not in rows.columns:
+            raise CorerlError(f"{path} has no column {column!r}; it needs {_NEEDED}.")
+    if "score" not in rows.columns and "return" not in rows.columns:
+        raise CorerlError(f"{path} has neither a column 'score' nor 'return'; it needs {_NEEDED}.")
+    empty = rows["algorithm"].eq("") | rows["task"].eq("")
+    if empty.any():
+        raise CorerlError(f"{_row(path, empty)}: the algorithm or the task is empty.")
+    score = _numbers(path, rows, "score") if "score" in rows.columns else np.full(len(rows), np.nan)
+    raw = _numbers(path, rows, "return") if "return" in rows.columns else score
+    scored = pd.Series(np.isfinite(score)).groupby(rows["task"]).transform("any").to_numpy()
+    value = np.where(scored, score, raw)
+    _check_values(path, value, raw, allow_nan=running is not None)
+    return pd.DataFrame(
+        {
+            "algorithm": rows["algorithm"],
+            "task": rows["task"],
+            "seed": _integers(path, rows, "seed"),
+            "step": _integers(path, rows, "step") if "step" in rows.columns else 0,
+            "score": value,
+            "unit": np.where(scored, "normalised", "raw"),
+            "config": rows["config"] if "config" in rows.columns else "",
+            "file": str(path),
+        }
+    )
+
+
+_NEEDED = "algorithm, task, seed, score (normalised x100) or return (raw), and optionally step"
+
+
+def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
+    """Every field as text without surrounding blanks; the header and all rows equally long."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
+    if may_be_cut:
+        text = text[: text.rfind("\n") + 1]
+    rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(text))]
+    if not rows:
+        raise CorerlError(f"{path} is empty; remove it or rerun what wrote it.")
+    head = rows[0]
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(head):
+            raise CorerlError(
+                f"{path}, row {number}: {len(row)} fields under a header of {len(head)}; the file "
+                "is cut or damaged, so repair the row or rerun what wrote it."
+            )
+    return pd.DataFrame(rows[1:], columns=head, dtype=str)
+
+
+def _row(path: Path, bad: Iterable[bool]) -> str:
+    return f"{path}, row {int(np.argmax(np.asarray(bad))) + 2}"
+
+
+def _numbers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
+    """(N,) float64, NaN where the field is empty or says nan."""
+    text = rows[column]
+    values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
+    bad = np.isnan(values) & ~text.str.lower().isin(["", "nan"])
+    if bad.any():
+        raise CorerlError(f"{_row(path, bad)}: {column} is {text[bad].iloc[0]!r}, not a number.")
+    return values
+
+
+def _integers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
+    values = _numbers(path, rows, column)
+    bad = ~(np.isfinite(values) & (values == np.round(values)))
+    if bad.any():
+        text = rows[column][bad].iloc[0]
+        raise CorerlError(f"{_row(path, bad)}: {column} is {text!r}, not a whole number.")
+    return values.astype(np.int64)
+
+
+def _check_values(path: Path, value: np.ndarray, raw: np.ndarray, allow_nan: bool) -> None:
+    half = ~np.isfinite(value) & np.isfinite(raw)
+    if half.any():
+        raise CorerlError(
+            f"{_row(path, half)}: the score is missing but other rows of the task have one; give "
+            "every run of a task the same unit."
+        )
+    value[np.isinf(value)] = np.nan
+    bad = np.isnan(value)
+    if bad.any() and not allow_nan:
+        raise CorerlError(
+            f"{_row(path, bad)}: there is no finite score; remove the row or mend it."
+        )
+
+
+# --------------------------------------------------------------------- other people's score files
+
+
+def _tidy(rows: list[tuple], path: Path, unit: str) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score", "config"])
+    return table.assign(unit=unit, file=str(path))[COLUMNS]
+
+
+def read_rebrac_profiles(path: Path) -> pd.DataFrame:
+    """`profiles_data` of the ReBRAC repository: {algorithm: {dataset: {parameters: ... [score]}}}.
+
+    Final normalised scores; the position in the list is the seed, the parameters are the config.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt") as file:
+            content = json.load(file)
+        rows = [
+            (algorithm.replace(" + ", "+"), f"d4rl/{dataset}", seed, 0, float(score), config)
+            for algorithm, datasets in content.items()
+            for dataset, tree in datasets.items()
+            for config, scores in _leaves(tree)
+            for seed, score in enumerate(scores)
+        ]
+    except (OSError, ValueError, AttributeError, TypeError, EOFError) as e:
+        raise CorerlError(f"{path} is not a ReBRAC profiles file ({e}).") from e
+    return _tidy(rows, path, "normalised")
+
+
+def _leaves(tree: Any, path: str = "") -> Iterable[tuple[str, list]]:
+    if isinstance(tree, list):
+        yield path, tree
+        return
+    for key, branch in tree.items():
+        yield from _leaves(branch, f"{path}/{key}" if path else key)
+
+
+def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
+    """Curves of d3rlpy-benchmarks: keys `group/algorithm/dataset/kind` (seeds, checkpoints).
+
+    Raw returns; `<key>/steps` (checkpoints,) holds the update counts. `group` is d4rl, atari or
+    finetuning; the task id is `<group>/<dataset>`.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys = [k for k in file if k.startswith(f"{group}/") and not k.endswith("/steps")]
+            cells = [(k.split("/"), file[k], file[f"{k}/steps"]) for k in keys]
+    except (OSError, ValueError, KeyError) as e:
+        raise CorerlError(f"{path} is not a file of d3rlpy-benchmarks curves ({e}).") from e
+    if not cells:
+        raise CorerlError(f"{path} holds no curves of the group {group!r}.")
+    parts = []
+    for (_, algorithm, dataset, kind), curves, steps in cells:
+        seeds, checkpoints = curves.shape
+        cell = {
+            "algorithm": algorithm,
+            "task": f"{group}/{dataset}",
+            "seed": np.repeat(np.arange(seeds), checkpoints),
+            "step": np.tile(steps, seeds),
+            "score": curves.astype(np.float64).ravel(),
+            "unit": "raw",
+            "config": kind,
+            "file": str(path),
+        }
+        parts.append(pd.DataFrame(cell))
+    return pd.concat(parts, ignore_index=True)
+
+
+def read_neorl2(path: Path) -> pd.DataFrame:
+    """NeoRL-2's `final_scores.csv`, every run of the hyperparameter grid: raw mean rewards.
+
+    `config` is the configuration without its seed; a further column `printed_config` is the text by
+    which NeoRL-2's own summary groups runs. Runs without a reward (crashed) are left out.
+    """
+    rows = _csv(path)
+    for column in ("algo", "task", "config", "seed", "reward_mean"):
+        if column not in rows.columns:
+            raise CorerlError(f"{path} has no column {column!r}; it is not NeoRL-2's final_scores.")
+    rows = rows[np.isfinite(_numbers(path, rows, "reward_mean"))]
+    # "12_actor_lr=0.0001,seed=7,mode=a": the leading number only counts the trials
+    text = rows["config"].str.split("_", n=1).str[1]
+    return pd.DataFrame(
+        {
+            "algorithm": rows["algo"],
+            "task": "neorl2/" + rows["task"],
+            "seed": _integers(path, rows, "seed"),
+            "step": 0,
+            "score": _numbers(path, rows, "reward_mean"),
+            "unit": "raw",
+            "config": text.str.replace(r",?seed=\d+", "", regex=True).str.strip(","),
+            "file": str(path),
+            "printed_config": text.str.split(",seed", n=1).str[0],
+        }
+    ).reset_index(drop=True)
