@@ -1,5 +1,5 @@
 # Two commands on a fresh machine with Python 3.11+ and make:
-#   make demo   install, train four algorithms on the embedded data, print the table, write the report
+#   make demo   install, train three algorithms on two embedded tasks, print the table, write the report
 #   make test   install, run the test suite
 PYTHON ?= python3
 VENV := .venv

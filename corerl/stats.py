@@ -401,13 +401,18 @@ def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.Dat
     check(table)
     options = {"replicates": 2000, **options}
     rows = []
-    for algorithm, group in table.groupby("algorithm", sort=False):
-        runs = len(group.drop_duplicates(["task", "seed"]))
-        for step, at in group.groupby("step"):
-            if len(at) == runs:
-                e = estimate(at, metric, **options)
-                rows.append((algorithm, step, e.value, e.low, e.high))
+    for (algorithm, step), at in common_steps(table).groupby(["algorithm", "step"], sort=False):
+        e = estimate(at, metric, **options)
+        rows.append((algorithm, step, e.value, e.low, e.high))
     return pd.DataFrame(rows, columns=["algorithm", "step", "value", "low", "high"])
+
+
+def common_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the steps that all runs of an algorithm evaluated, in ascending order."""
+    runs = table.drop_duplicates(["algorithm", "task", "seed"])["algorithm"].value_counts()
+    counts = table.groupby(["algorithm", "step"])["step"].transform("size")
+    common = table[counts == table["algorithm"].map(runs)]
+    return common.sort_values("step", kind="stable")
 
 
 # -------------------------------------------------------------------------------------------- risk

@@ -114,7 +114,7 @@ class _Plot:
 def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
     """{file stem: plot} of the figures that the section has data for."""
     curved = section.history["step"].nunique() > 1
-    plan = {} if section.aggregates is None else _aggregate_plots(section, look, options, curved)
+    plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if curved:
         unit = "normalised score" if section.normalised else "return"
         plan["tasks"] = _Plot(
@@ -127,18 +127,16 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
     return plan
 
 
-def _aggregate_plots(
-    section: Section, look: dict, options: Options, curved: bool
-) -> dict[str, _Plot]:
+def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
     replicates = min(options.replicates, CURVE_REPLICATES)
     pooled, order = section.pooled, section.algorithms
+    history = section.history[section.history["task"].isin(section.shared)]
 
     def profiles() -> Figure:
         taus = figures.profile_taus(pooled["score"])
         return figures.profile(stats.profiles(pooled, taus, replicates=replicates), look)
 
     def efficiency() -> Figure:
-        history = section.history[section.history["task"].isin(section.shared)]
         curves = stats.curves(history, options.metric, replicates=replicates)
         return figures.efficiency(curves, look, options.metric)
 
@@ -150,7 +148,7 @@ def _aggregate_plots(
         ),
         "profiles": _Plot("Performance profiles with 95% bands", profiles),
     }
-    if curved:
+    if stats.common_steps(history).groupby("algorithm").size().gt(1).any():
         plan["efficiency"] = _Plot("Sample efficiency with 95% bands", efficiency)
     if section.improvement is not None:
         plan["improvement"] = _Plot(

@@ -41,6 +41,15 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
+def test_tasks_without_a_common_step_have_no_curve_of_their_aggregate(report, tmp_path):
+    root = tmp_path / "runs"
+    write_run(root, TASKS[0], "IQL")
+    write_run(root, TASKS[1], "IQL", steps=5000, every=2500)
+    _, out, _, errors = report(root)
+    assert (out / "d4rl" / "tasks.png").exists() and "could not be drawn" not in errors
+    assert not (out / "d4rl" / "efficiency.png").exists()
+
+
 def test_the_scores_it_writes_make_the_same_report(report, tree, tmp_path):
     _, out, first, _ = report(tree)
     (out / "scores.csv").rename(tmp_path / "scores.csv")
