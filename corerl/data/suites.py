@@ -50,9 +50,9 @@ ENVIRONMENTS |= {
 # Mean returns over 1,000 episodes of uniform random actions and of the noise-free controller:
 # python -m corerl.envs.pointmaze_suite
 MAZE_REFERENCE = {
-    "pointmaze/umaze": (0.0, 1.0),
-    "pointmaze/medium": (0.0, 1.0),
-    "pointmaze/large": (0.0, 1.0),
+    "pointmaze/umaze": (14.6, 233.1),
+    "pointmaze/medium": (10.0, 459.8),
+    "pointmaze/large": (10.3, 590.5),
 }
 
 

@@ -329,3 +329,9 @@ def test_pointmaze(data):
 def test_a_packaged_set_is_not_made():
     with pytest.raises(CorerlError, match="comes with the package"):
         embedded.make("halfcheetah-replay-regenerated")
+
+
+def test_scores_of_pointmaze_are_measured():
+    pytest.importorskip("gymnasium_robotics")
+    low, high = pointmaze_suite.reference_returns("PointMaze_UMaze-v3", episodes=40)
+    assert suites.MAZE_REFERENCE["pointmaze/umaze"] == pytest.approx((low, high), rel=0.15, abs=9)
