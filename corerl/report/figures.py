@@ -210,7 +210,7 @@ def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
 def _count_steps(axis, first: int) -> None:
     if first < 0:  # updates on the data; the environment's steps begin at 0
         axis.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        axis.set_xlabel("environment steps; updates on the data before 0")
+        axis.set_xlabel("steps after the switch to online")
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axis.xaxis.set_major_formatter(lambda x, _: _short(x))
 
