@@ -113,7 +113,7 @@ class _Plot:
 
 def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
     """{file stem: plot} of the figures that the section has data for."""
-    curved = section.history["step"].nunique() > 1
+    curved = section.history.groupby("task")["step"].nunique().gt(1).any()
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if curved:
         unit = "normalised score" if section.normalised else "return"

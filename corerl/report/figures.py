@@ -131,8 +131,10 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
 
 
 def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
-    """One panel per task: mean over seeds against steps, with 95% t intervals of the mean."""
-    names = sorted(set(history["task"]))
+    """One panel per task that was evaluated more than once: mean over seeds against steps, with 95% t
+    intervals of the mean."""
+    steps = history.groupby("task")["step"].nunique()
+    names = sorted(steps.index[steps > 1])
     across = min(3, len(names))
     down = math.ceil(len(names) / across)
     figure, axes = grid(down, across, 3.1 * across, 2.1 * down + 0.5)

@@ -29,6 +29,13 @@ def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
     assert (ends.min(), ends.max()) == pytest.approx((low, high))
 
 
+def test_a_task_that_was_evaluated_once_has_no_curve():
+    rows = [("A", "d4rl/x", 0, 1, 1.0), ("A", "d4rl/y", 0, 1, 1.0), ("A", "d4rl/y", 0, 2, 1.0)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    (axis,) = figures.tasks(history, figures.looks(["A"]), "score").axes
+    assert axis.get_title() == "y"
+
+
 @pytest.mark.parametrize("first", [-500, 500])
 def test_the_first_step_of_the_environment_is_marked(first):
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
