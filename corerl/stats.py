@@ -401,18 +401,18 @@ def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.Dat
     check(table)
     options = {"replicates": 2000, **options}
     rows = []
-    for (algorithm, step), at in common_steps(table).groupby(["algorithm", "step"], sort=False):
-        e = estimate(at, metric, **options)
-        rows.append((algorithm, step, e.value, e.low, e.high))
+    for algorithm, group in common_steps(table).groupby("algorithm", sort=False):
+        for step, at in group.groupby("step"):
+            e = estimate(at, metric, **options)
+            rows.append((algorithm, step, e.value, e.low, e.high))
     return pd.DataFrame(rows, columns=["algorithm", "step", "value", "low", "high"])
 
 
 def common_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the steps that all runs of an algorithm evaluated, in ascending order."""
+    """The rows of the steps that all runs of an algorithm evaluated."""
     runs = table.drop_duplicates(["algorithm", "task", "seed"])["algorithm"].value_counts()
     counts = table.groupby(["algorithm", "step"])["step"].transform("size")
-    common = table[counts == table["algorithm"].map(runs)]
-    return common.sort_values("step", kind="stable")
+    return table[counts == table["algorithm"].map(runs)]
 
 
 # -------------------------------------------------------------------------------------------- risk

@@ -148,7 +148,7 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
         ),
         "profiles": _Plot("Performance profiles with 95% bands", profiles),
     }
-    if stats.common_steps(history).groupby("algorithm").size().gt(1).any():
+    if stats.common_steps(history).groupby("algorithm")["step"].nunique().gt(1).any():
         plan["efficiency"] = _Plot("Sample efficiency with 95% bands", efficiency)
     if section.improvement is not None:
         plan["improvement"] = _Plot(

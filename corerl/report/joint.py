@@ -13,7 +13,6 @@ import math
 import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 import yaml
@@ -25,6 +24,7 @@ from corerl.discrete import Collect
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.report import figures
+from corerl.report.files import write
 
 
 def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
@@ -45,6 +45,8 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
     seeds = runs.seeds_of_group(run.name)
     sizes = env.observation_space.shape, int(env.action_space.n), len(env.maze.sources)
     agent = md3qn.MD3QN(cfg, *sizes, streams.generators(seeds, "init"))
+    if not (run / "checkpoint.safetensors").exists():
+        raise CorerlError(f"{run} has no checkpoint.safetensors, so there is no agent to draw.")
     agent.load_state_dict(runs.load_checkpoint(run / "checkpoint.safetensors")["state"]["agent"])
     return agent, env
 
@@ -53,18 +55,21 @@ def learned(agent: md3qn.MD3QN, env: mazes.MazeEnv) -> np.ndarray:
     """Particles `(N, K)` of the return from the start: of all actions alike, or of the best."""
     start, _ = env.reset(seed=0)
     with torch.no_grad():
-        seeds = agent.particles.head.weight.shape[0]
-        first = torch.from_numpy(start).expand(seeds, 1, *start.shape)
-        particles = agent.particles(first)[0, 0]
+        particles = agent.particles(_seen(agent, start))[0, 0]
     if agent.cfg.policy == "uniform":
         return particles.flatten(0, 1).numpy()
     return particles[particles.mean((1, 2)).argmax()].numpy()
 
 
+def _seen(agent: md3qn.MD3QN, observation: np.ndarray) -> torch.Tensor:
+    """One observation `(...)` as all seeds of the agent see it, `(S, 1, ...)`."""
+    seeds = agent.particles.head.weight.shape[0]
+    return torch.from_numpy(observation).expand(seeds, 1, *observation.shape)
+
+
 def played(agent: md3qn.MD3QN, env: mazes.MazeEnv, episodes: int) -> np.ndarray:
     """Discounted returns `(episodes, K)` of that policy; without a time limit's cut, as in learning."""
     rng = np.random.default_rng(0)
-    seeds = agent.particles.head.weight.shape[0]
     returns = np.zeros((episodes, len(env.maze.sources)))
     for episode in range(episodes):
         x, _ = env.reset(seed=episode)
@@ -73,7 +78,7 @@ def played(agent: md3qn.MD3QN, env: mazes.MazeEnv, episodes: int) -> np.ndarray:
             if agent.cfg.policy == "uniform":
                 action = int(rng.integers(env.action_space.n))
             else:
-                action = int(agent.act(torch.from_numpy(x).expand(seeds, 1, *x.shape))[0, 0])
+                action = int(agent.act(_seen(agent, x))[0, 0])
             x, _, terminated, truncated, info = env.step(action)
             returns[episode] += weight * info["reward_vector"]
             weight *= agent.cfg.discount
@@ -113,8 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return 1
-    with matplotlib.rc_context(figures.STYLE):
-        figure(learned(agent, env), returns).savefig(args.out, dpi=160, facecolor="white")
+    png, _ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
+    write(args.out, png)
     print(args.out)
     return 0
 

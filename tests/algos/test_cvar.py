@@ -349,16 +349,14 @@ def one_hot(mdp, t: int, state: int) -> torch.Tensor:
     return x
 
 
-NEAR = {
-    "A": {0.25: 0.05, 0.5: 0.05, 0.75: 0.05},
-    # Stocks 8 and 10 differ by 0.2 at tau 0.25, 17 and 20 by 0.13 at 0.75: less than the critic's error.
-    "B": {0.25: 0.21, 0.5: 0.1, 0.75: 0.13},
-}
+NEAR = {"A": dict.fromkeys((0.25, 0.5, 0.75), 0.05), "B": dict.fromkeys((0.25, 0.5, 0.75), 0.1)}
+# Stocks 8 and 10 differ by 0.2 at tau 0.25, 17 and 20 by 0.13 at 0.75: less than the critic's error.
+MISSED = pytest.mark.xfail(strict=True, reason="the critic errs by more than first stocks differ")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("name", ["A", pytest.param("B", marks=MISSED)])
 def test_static_comes_near_the_optimum(tmp_path, name):
     """One training serves every level: only the first stock differs."""
     agent, mdp = learned(tmp_path, name), FINITE[name]

@@ -20,8 +20,6 @@ from risky import (
 
 TAU, SEEDS = 0.25, [0, 1, 2]
 UPDATES = {"oraac": 2000, "codac": 4000, "cvar_offline": 2000}
-NEAR = {"oraac": 0.15, "codac": 0.03, "cvar_offline": 0.03}
-"""O-RAAC misses the best action of one gamble by up to 0.14, and more updates or rows do not help."""
 
 
 def naive_value(tau: float) -> float:
@@ -43,13 +41,18 @@ def test_static_cvar_beats_every_policy_that_does_not_look():
     assert static_cvar_in_d2(learner, TAU)[0] > OPEN_LOOP[TAU] + 0.005
 
 
+MISSED = pytest.mark.xfail(strict=True, reason="O-RAAC is up to 0.14 off; more updates do not help")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", UPDATES)
+@pytest.mark.parametrize(
+    "algo", [pytest.param(a, marks=[MISSED] * (a == "oraac")) for a in UPDATES]
+)
 def test_one_gamble(algo, capsys):
     found = first_actions(Learner(algo, "risk/D1", SEEDS, UPDATES[algo]))
     with capsys.disabled():
         print(f"\n{algo} in D1: a = {found.round(3)}, best {best_action(TAU):.3f}")
-    np.testing.assert_allclose(found, best_action(TAU), atol=NEAR[algo])
+    np.testing.assert_allclose(found, best_action(TAU), atol=0.03)
 
 
 @pytest.mark.slow
