@@ -3,9 +3,7 @@
 An algorithm's `train` makes one `Experience`, and in each turn lets it play, draws a batch and updates.
 """
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +81,7 @@ class DiscreteEnvironments(Environments):
     reward or several.
 
     An environment with K sources has a `reward_space` of shape `(K,)` (MO-Gymnasium's name) and puts
-    their rewards under `reward_vector` into every info; its reward is a number. Several seeds of an
-    environment that says it is `threaded` (it computes without Python) are stepped at the same time.
+    their rewards under `reward_vector` into every info; its reward is a number.
 
     Raises:
         CorerlError: actions are not numbered from 0, observations are neither vectors nor images, or a
@@ -103,9 +100,6 @@ class DiscreteEnvironments(Environments):
         self.sources = 1 if space is None else space.shape[0]
         """K."""
         self.has_vectors = space is not None
-        workers = min(len(seeds), os.cpu_count() or 1)
-        threaded = getattr(inner, "threaded", False) and workers > 1
-        self._pool = ThreadPoolExecutor(workers) if threaded else None
 
     @property
     def actions(self) -> int:
@@ -131,11 +125,6 @@ class DiscreteEnvironments(Environments):
         """Steps every environment with `(S, 1)` int64."""
         step, infos = self._advance(actions[:, 0].numpy())
         return DiscreteStep(*step, self._by_source(step.rewards, infos))
-
-    def _results(self, actions: np.ndarray) -> Iterable[tuple]:
-        if self._pool is None:
-            return super()._results(actions)
-        return self._pool.map(self._result, range(len(self._envs)), actions)
 
     def _by_source(self, rewards: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         if not self.has_vectors:

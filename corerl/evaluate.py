@@ -24,8 +24,8 @@ class Evaluator:
     """Plays `episodes` episodes per seed, each in an environment of its own.
 
     One environment per episode, rather than a fixed number that restart as they finish, so that short
-    episodes are not over-represented. The environment seeds come from each seed's `eval` stream and are
-    the same at every evaluation: a curve then shows the policy's change, not the initial states'.
+    episodes are not over-represented. The environment seeds come from each seed's stream and are the
+    same at every evaluation: a curve then shows the policy's change, not the initial states'.
 
     Args:
         make_env: builds one environment.
@@ -33,6 +33,7 @@ class Evaluator:
         episodes: per seed and evaluation.
         device: where the policy computes.
         at_once: environments of one seed that run together; more episodes are played in rounds.
+        stream: name of the stream (corerl/streams.py) that the environments are seeded from.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class Evaluator:
         episodes: int,
         device: torch.device | str = "cpu",
         at_once: int = 10,
+        stream: str = "eval",
     ):
         self._make_env = make_env
         self._device = device
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
         self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
         self._env_seeds = [
-            torch.randint(2**31 - 1, (episodes,), generator=streams.generator(s, "eval")).tolist()
+            torch.randint(2**31 - 1, (episodes,), generator=streams.generator(s, stream)).tolist()
             for s in seeds
         ]
 

@@ -5,7 +5,7 @@ message to another process; an update of one seed costs milliseconds.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -91,7 +91,8 @@ class Environments:
         after, rewards = np.empty_like(before), np.empty(seeds)
         terminated, truncated = np.zeros(seeds, bool), np.zeros(seeds, bool)
         infos = []
-        for i, result in enumerate(self._results(actions)):
+        for i, action in enumerate(actions):
+            result = self._result(i, action)
             after[i], rewards[i], terminated[i], truncated[i], info = result
             infos.append(info)
         truncated &= ~terminated
@@ -103,9 +104,6 @@ class Environments:
                 self._count(i)
             self._observations[i] = self._envs[i].reset()[0]
         return Step(before, actions, rewards, after, terminated, truncated), infos
-
-    def _results(self, actions: np.ndarray) -> Iterable[tuple]:
-        return (self._result(i, action) for i, action in enumerate(actions))
 
     def _result(self, i: int, action: np.ndarray) -> tuple:
         if i not in self._crashed:

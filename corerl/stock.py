@@ -11,6 +11,8 @@ with G_t the discounted return from step t on. The stock is a budget: high where
 maximising c is a tau-quantile of G. (Pires et al. 2025 write C = -c.)
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,29 @@ def start_stock(quantiles: Tensor, stocks: Tensor, tau: float) -> tuple[Tensor, 
     values = stocks - shortfall(quantiles, stocks) / tau
     best, where = values.max(-1)
     return stocks.gather(-1, where[..., None]).squeeze(-1), best
+
+
+def successive_halving(
+    play: Callable[[Tensor], Tensor], stocks: Tensor, tau: float, episodes: int
+) -> Tensor:
+    """The first stock `(S,)` with which a policy's played returns have the largest CVaR, out of `(S, C)`.
+
+    Successive halving (Karnin, Koren and Somekh 2013): every round plays C * `episodes` episodes of each
+    seed, as many with each of the stocks that are left, and the better half by all rounds goes on.
+
+    Args:
+        play: first stocks `(S, n)` to the returns `(S, n)` of an episode with each.
+    """
+    budget = stocks.shape[1] * episodes
+    returns = stocks.new_empty(*stocks.shape, 0)
+    while (left := stocks.shape[1]) > 1:
+        each = budget // left
+        more = play(stocks.repeat_interleave(each, 1)).unflatten(1, (left, each))
+        returns = torch.cat([returns, more], -1)
+        best = cvar(returns, tau).topk((left + 1) // 2, 1).indices
+        stocks = stocks.gather(1, best)
+        returns = returns.gather(1, best[..., None].expand(-1, -1, returns.shape[-1]))
+    return stocks.squeeze(1)
 
 
 def cvar(quantiles: Tensor, tau: float) -> Tensor:

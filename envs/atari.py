@@ -79,8 +79,6 @@ class Atari(gymnasium.Env):
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
-    threaded = True
-    """The emulator computes without Python, so that threads can step several games at once."""
     stack = STACK
 
     def __init__(self, game: str, sticky: float = 0.0, life_loss: bool = False):

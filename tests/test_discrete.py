@@ -70,9 +70,9 @@ def test_reward_vectors_of_varying_length_are_refused():
 
 
 class Fragile(Vectors):
-    """Steps in threads; the one that is started with an odd seed crashes at its second step."""
+    """The one that is started with an odd seed crashes at its second step."""
 
-    threaded, left = True, 10
+    left = 10
 
     def reset(self, *, seed=None, options=None):
         self.odd = bool(seed and seed % 2)
@@ -84,13 +84,9 @@ class Fragile(Vectors):
         return super().step(action)
 
 
-@pytest.mark.parametrize("threaded", [True, False])
-def test_a_crash_spares_the_other_seeds_in_threads_too(threaded, monkeypatch, capsys):
-    monkeypatch.setattr(Fragile, "threaded", threaded)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+def test_a_crash_spares_the_other_seeds(capsys):
     parity = {streams.derive(seed, "env") % 2: seed for seed in range(20)}
     envs = DiscreteEnvironments(Fragile, [parity[0], parity[1]])
-    assert (envs._pool is not None) == threaded
     steps = [envs.step(torch.zeros(2, 1, dtype=torch.int64)) for _ in range(3)]
     assert f"seed {parity[1]} crashed (FloatingPointError: unstable)" in capsys.readouterr().err
     assert steps[0].sources.tolist() == [[1, 1], [1, 1]]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from corerl import stats
-from corerl.stock import cvar, next_stock, shortfall, start_stock
+from corerl.stock import cvar, next_stock, shortfall, start_stock, successive_halving
 
 
 def test_what_is_missing_is_the_same_in_every_unit():
@@ -58,3 +58,29 @@ def test_first_states_are_weighed_together():
     laws = torch.tensor([0.0, 10.0]).expand(1, 11, 2)  # side by side
     best, promised = start_stock(laws, stocks, 0.5)
     assert promised.item() == 0 and 0 <= best.item() <= 10
+
+
+def test_the_better_half_races_on():
+    """Returns of stock c are c and -1 by turns, but of 3 always 0.5: at tau 1/2 the worst half is
+    -1 or 0.5."""
+    rounds = []
+
+    def play(firsts):
+        rounds.append(firsts[0].unique().tolist())
+        bad = torch.arange(firsts.shape[1]) % 2 == 0
+        return torch.where(firsts == 3, 0.5, torch.where(bad, -1.0, firsts))
+
+    stocks = torch.arange(5.0).expand(2, -1)
+    best = successive_halving(play, stocks, 0.5, 4)
+    assert best.tolist() == [3.0, 3.0]
+    assert [len(r) for r in rounds] == [5, 3, 2] and all(3.0 in r for r in rounds)
+
+
+def test_a_race_remembers_its_rounds():
+    """Three stocks of 2 episodes; 0 wins the first round by more than it loses the second by."""
+    rounds = iter([[[9.0, 9.0, 1.0, 1.0, 0.0, 0.0]], [[0.0] * 3, [2.0] * 3]])
+
+    def play(firsts):
+        return torch.tensor(next(rounds)).view(1, -1)
+
+    assert successive_halving(play, torch.arange(3.0)[None], 1.0, 2).tolist() == [0.0]

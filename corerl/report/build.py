@@ -122,7 +122,7 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
             lambda: figures.tasks(section.history, look, unit),
             wide=True,
         )
-    for name, (caption, draw) in risk.plots(section, look).items():
+    for name, (caption, draw) in risk.plots(section, look, options).items():
         plan[name] = _Plot(caption, draw, wide=True)
     return plan
 

@@ -20,6 +20,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES = ("-", "--", ":", "-.")
 INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
 HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
+TAIL = 0.1  # level of the tail that mean returns are drawn against
 MOST_POINTS = 200  # of a task's curve: more only make the file large
 STYLE = {
     "font.size": 9,
@@ -172,6 +173,38 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
         axis.set_visible(False)
     for axis in axes[::across]:
         axis.set_ylabel("fraction of episodes")
+    handles, labels = _legend(axes)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+    return figure
+
+
+def tradeoff(points: pd.DataFrame) -> Figure:
+    """One panel per task: mean return against its lower tail, a line through each algorithm's levels.
+
+    Args:
+        points: rows of task, algorithm, tau and mean, mean_low, mean_high, tail, tail_low, tail_high.
+    """
+    names = sorted(set(points["task"]))
+    across = min(3, len(names))
+    down = math.ceil(len(names) / across)
+    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), 2.6 * down + 0.5)
+    titles, look = _titles(names), looks(points["algorithm"])
+    for axis, task in zip(axes, names, strict=False):
+        for name, rows in points[points["task"] == task].groupby("algorithm", sort=False):
+            rows = rows.sort_values("tau")
+            reach = [abs(rows[[f"{k}_low", f"{k}_high"]].T - rows[k]) for k in ("mean", "tail")]
+            style = {"marker": "o", "markersize": 4, "elinewidth": 1, "linewidth": 1.2}
+            axis.errorbar(
+                rows["mean"], rows["tail"], reach[1], reach[0], label=name, **style | look[name]
+            )
+            for row in rows[rows["tau"].notna()].itertuples():
+                spot = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
+                axis.annotate(f"{row.tau:g}", (row.mean, row.tail), **spot)
+        axis.set(title=titles[task], xlabel="mean return")
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for axis in axes[::across]:
+        axis.set_ylabel(f"CVaR {TAIL:g} of the return")
     handles, labels = _legend(axes)
     figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
     return figure

@@ -6,6 +6,7 @@ evaluation, and `metrics.jsonl` where an algorithm knows its regret.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from corerl.report.tables import Cell, Column, Row, Table
 COLLECTIONS = ("risk",)
 ENOUGH = 20  # episodes per seed in the tail; with fewer an estimate is noisy and too high
 REPLICATES = 2000
+_TAU = re.compile(r" tau=\S+")  # in the name of one of several configurations
 _COLUMNS = ["algorithm", "task", "seed", "objective", "tau", "returns"]
 
 
@@ -37,7 +39,9 @@ def add(section: Section, options: Options) -> None:
         section.tables.append(_table(section, options))
 
 
-def plots(section: Section, look: dict) -> dict[str, tuple[str, Callable[[], Figure]]]:
+def plots(
+    section: Section, look: dict, options: Options
+) -> dict[str, tuple[str, Callable[[], Figure]]]:
     """{file stem: (caption, draw)} of what there is."""
     found: dict[str, tuple[str, Callable[[], Figure]]] = {}
     if section.returns is not None and len(section.returns):
@@ -46,6 +50,13 @@ def plots(section: Section, look: dict) -> dict[str, tuple[str, Callable[[], Fig
             "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
             partial(figures.distributions, section.returns, look),
         )
+        points = trade_offs(section.returns, options)
+        if points.groupby("task").size().max() > 1:
+            found["tradeoff"] = (
+                f"Mean return against its CVaR at {figures.TAIL:g}, means over seeds with 95% bootstrap "
+                "intervals; beside a point is the tau that its policy was trained for",
+                partial(figures.tradeoff, points),
+            )
         regret = read_regret(section.runs)
         if len(regret):
             caption = "Regret against the exact optimum: mean over seeds with 95% t intervals"
@@ -114,6 +125,19 @@ def _objective(file: Path) -> tuple[str, float]:
     if tau is None or objective == "mean":
         return str(objective or "mean"), math.nan
     return f"{objective or 'CVaR'}, tau {tau:g}", float(tau)
+
+
+def trade_offs(returns: pd.DataFrame, options: Options) -> pd.DataFrame:
+    """A row for each task and configuration: algorithm (without its tau), tau, and what figures.tradeoff
+    draws: mean and lower tail of the return, with intervals."""
+    replicates, rows = min(options.replicates, REPLICATES), []
+    for (task, name), group in returns.groupby(["task", "algorithm"], sort=False):
+        point = {"task": task, "algorithm": _TAU.sub("", name), "tau": group["tau"].iloc[0]}
+        for key, tau in (("mean", 1.0), ("tail", figures.TAIL)):
+            ends = stats.cvar_of_seeds(list(group["returns"]), tau, replicates=replicates)
+            point |= dict(zip((key, f"{key}_low", f"{key}_high"), ends, strict=True))
+        rows.append(point)
+    return pd.DataFrame(rows)
 
 
 # ---------------------------------------------------------------------------------------- the table

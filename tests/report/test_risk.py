@@ -3,10 +3,15 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from trees import write_run
 
 from corerl import stats
+from corerl.report import risk
+from corerl.report.load import load
+from corerl.report.published import COLUMNS
+from corerl.report.sections import Options, sections
 
 GOOD, BAD = [1.0, 2.0, 3.0, 4.0], [-6.0, 2.0, 3.0, 5.0]
 
@@ -60,6 +65,28 @@ def test_pictures_of_returns_and_regret(tmp_path, report):
     for name in ("returns", "regret"):
         assert (out / "risk-raw" / f"{name}.png").stat().st_size > 5000
         assert f'id="risk-raw-{name}-' in (out / "index.html").read_text()
+
+
+def test_the_trade_off_of_mean_and_tail(tmp_path, report):
+    """Two levels of one algorithm are two points of one line."""
+    for tau, config in ((0.1, "aaaa0000"), (0.5, "bbbb0000")):
+        returns = {0: [0.0] * 10 + [tau] * 90, 1: [1.0] * 100}
+        risky_run(tmp_path / "runs", "Careful", returns, config=config, algo={"tau": tau})
+    _, out, _, _ = report(tmp_path / "runs")
+    assert (out / "risk-raw" / "tradeoff.png").stat().st_size > 5000
+    results, options = load([tmp_path / "runs"]), Options(replicates=200)
+    (section,) = sections(results, pd.DataFrame(columns=COLUMNS), options)
+    points = risk.trade_offs(risk.read_returns(section.runs), options)
+    assert list(points["algorithm"]) == ["Careful", "Careful"] and list(points["tau"]) == [0.1, 0.5]
+    assert points["mean"].tolist() == pytest.approx([0.545, 0.725])
+    assert points["tail"].tolist() == pytest.approx([0.5, 0.5])
+    assert (points["tail_low"] < 0.5).all() and (points["mean_high"] > points["mean"]).all()
+
+
+def test_one_policy_is_no_trade_off(tmp_path, report):
+    risky_run(tmp_path / "runs", "Careful", {0: GOOD, 1: BAD})
+    _, out, _, _ = report(tmp_path / "runs")
+    assert not (out / "risk-raw" / "tradeoff.png").exists()
 
 
 def test_runs_without_returns_have_no_such_table(tmp_path, report):
