@@ -2,12 +2,13 @@
 
 import math
 import os
+from dataclasses import asdict
 from functools import cache
 from typing import NamedTuple
 
 from rich.table import Table
 
-from corerl import rates, runs, status
+from corerl import rates, runs, status, variants
 from corerl.config import Config
 from corerl.data import download
 from corerl.errors import CorerlError
@@ -39,13 +40,13 @@ def show(cells: list[Config]) -> int:
     for column in ("task", "algorithm", "seeds", "done", "updates left", "updates/s", "hours", ""):
         right = column not in ("task", "algorithm", "seeds", "")
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
-    for each in rows:
+    for each, name in zip(rows, names(cells), strict=True):
         told = [each.remark] if each.remark else []
         if each.refused:
             told = [f"refused, note {notes.setdefault(each.refused, len(notes) + 1)}", *told]
         table.add_row(
             each.cfg.task,
-            each.cfg.label or each.cfg.algo.label,
+            name,
             _seeds(each.cfg.seeds),
             str(each.done),
             f"{each.updates:,}",
@@ -59,6 +60,19 @@ def show(cells: list[Config]) -> int:
         print(f"note {number}: {text}")
     print("\n".join(_totals(rows, gpu)))
     return 0
+
+
+def names(cells: list[Config]) -> list[str]:
+    """The label of each cell and, where a task has it with several settings, those settings."""
+    groups: dict[tuple[str, str], list[dict]] = {}
+    labels = [cfg.label or cfg.algo.label for cfg in cells]
+    for cfg, label in zip(cells, labels, strict=True):
+        groups.setdefault((label, cfg.task), []).append(variants.flatten(asdict(cfg)))
+    keys = {at: sorted(variants.differing(group)) for at, group in groups.items()}
+    return [
+        variants.name(label, variants.flatten(asdict(cfg)), keys[label, cfg.task])
+        for cfg, label in zip(cells, labels, strict=True)
+    ]
 
 
 def row(cfg: Config, gpu: str | None) -> Row:
@@ -102,8 +116,7 @@ def _fitness(task_id: str, evaluates: bool) -> tuple[str, str]:
 
 
 def _data(task: Task) -> str:
-    reader = READERS.get(task.collection)
-    if reader is None or reader.find(task.name) is not None:
+    if not task.has_file or READERS[task.collection].find(task.name) is not None:
         return ""
     if task.collection == "corerl":
         return "data to make"

@@ -60,6 +60,11 @@ class Task:
         online = self.collection == "risk" and self.name not in risk.with_data()
         return self.collection in READERS and not online
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the dataset is read from files, rather than made each time."""
+        return self.has_data and not (self.collection == "risk" and self.name in risk.RECIPES)
+
     def make_env(self) -> gymnasium.Env:
         """A new evaluation environment that takes the dataset's actions, in [-1, 1].
 

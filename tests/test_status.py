@@ -152,6 +152,15 @@ def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
     assert "refused" not in capsys.readouterr().out
 
 
+def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
+    arguments = ["-m", "algo=oraac", "task=risk/D1,risk/pointmass", "algo.tau=0.1,0.4"]
+    assert cli.main(["train", *arguments, "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "risk/" in line]
+    assert sum("O-RAAC tau=0.1 " in line for line in lines) == 2
+    assert sum("O-RAAC tau=0.4 " in line for line in lines) == 2
+    assert not any("fetch" in line for line in lines), "their data is made in memory"
+
+
 def test_a_sweeper_that_searches_cannot_be_listed(capsys):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     arguments = ["-m", "hydra/sweeper=optuna", "algo=bc", "task=corerl/pendulum"]

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from corerl import variants
 from corerl.errors import CorerlError
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
 
@@ -224,18 +225,8 @@ def _yaml(file: Path) -> dict[str, Any]:
 
 def _config(folder: Path, scores: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
     """{(task, config hash): flattened config} for the runs of one configuration's folder."""
-    flat = _flatten(_yaml(folder / "config.yaml"))
+    flat = variants.flatten(_yaml(folder / "config.yaml"))
     return {key: flat for key in set(zip(scores["task"], scores["config"], strict=True))}
-
-
-def _flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _split_configs(scores: pd.DataFrame, configs: dict) -> tuple[pd.DataFrame, list[str]]:
@@ -264,18 +255,13 @@ def _split_configs(scores: pd.DataFrame, configs: dict) -> tuple[pd.DataFrame, l
 
 
 def _differing(configs: list[dict | None]) -> set[str]:
-    known = [c for c in configs if c]
-    if len(known) < len(configs):
-        return set()
-    keys = {k for c in known for k in c if k.split(".")[0] not in ("task", "seeds", "label")}
-    return {k for k in keys if len({repr(c.get(k)) for c in known}) > 1}
+    return variants.differing(configs) if all(configs) else set()
 
 
 def _config_name(label: str, config: str, flat: dict | None, keys: list[str]) -> str:
     if not flat or not keys:
         return f"{label} [{config or 'no hash'}]"
-    values = " ".join(f"{k.removeprefix('algo.')}={flat.get(k)}" for k in keys)
-    return f"{label} {values}"
+    return variants.name(label, flat, keys)
 
 
 def _refuse_twice(scores: pd.DataFrame) -> None:

@@ -1,0 +1,28 @@
+"""Names for several configurations of one algorithm: its label and the settings in which they differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+NAMELESS = ("task", "seeds", "label")
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """`{"algo": {"tau": 0.1}}` as `{"algo.tau": 0.1}`."""
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
+    """The keys of flat configurations of one task that do not have one value in all."""
+    keys = {k for c in configs for k in c if k.split(".")[0] not in NAMELESS}
+    return {k for k in keys if len({repr(c.get(k)) for c in configs}) > 1}
+
+
+def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
+    """`O-RAAC tau=0.1`."""
+    return " ".join([label, *(f"{k.removeprefix('algo.')}={flat.get(k)}" for k in keys)])
