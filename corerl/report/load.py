@@ -242,7 +242,7 @@ def _split_configs(scores: pd.DataFrame, configs: dict) -> tuple[pd.DataFrame, l
         )
         rows = scores["algorithm"] == label
         names = [
-            _config_name(label, c, configs.get((t, c)), keys)
+            _config_name(label, c, configs.get((t, c)), keys, alone=t not in cells)
             for t, c in zip(scores.loc[rows, "task"], scores.loc[rows, "config"], strict=True)
         ]
         scores.loc[rows, "algorithm"] = names
@@ -258,9 +258,11 @@ def _differing(configs: list[dict | None]) -> set[str]:
     return variants.differing(configs) if all(configs) else set()
 
 
-def _config_name(label: str, config: str, flat: dict | None, keys: list[str]) -> str:
+def _config_name(label: str, config: str, flat: dict | None, keys: list[str], alone: bool) -> str:
     if not flat or not keys:
         return f"{label} [{config or 'no hash'}]"
+    if alone and all(flat.get(key) is None for key in keys):
+        return label
     return variants.name(label, flat, keys)
 
 

@@ -114,6 +114,19 @@ def test_configurations_of_one_label_are_split_by_what_differs(tmp_path):
     assert "split by expectile" in results.notes[0]
 
 
+def test_a_task_of_one_configuration_without_the_setting_keeps_the_label(tmp_path):
+    for config, pairs in (("aaaaaaaa", 500), ("bbbbbbbb", 1000)):
+        write_run(tmp_path, TASK, "IPL", config=config, algo={"pairs": pairs})
+    write_run(tmp_path, "d4rl/walker2d-medium-v2", "IPL", config="cccccccc", algo={"pairs": None})
+    write_run(tmp_path, "d4rl/walker2d-expert-v2", "IPL", config="dddddddd", algo={"pairs": 500})
+    scores = load([tmp_path]).scores
+    assert scores.groupby("task")["algorithm"].unique().map(sorted).to_dict() == {
+        TASK: ["IPL pairs=1000", "IPL pairs=500"],
+        "d4rl/walker2d-medium-v2": ["IPL"],
+        "d4rl/walker2d-expert-v2": ["IPL pairs=500"],
+    }
+
+
 def test_configurations_without_a_readable_difference_are_split_by_hash(tmp_path):
     for config in ("aaaaaaaa", "bbbbbbbb"):
         write_run(tmp_path, TASK, "IQL", config=config)
