@@ -254,11 +254,14 @@ class CVaR(Stateful):
         """The best actions, `(S, n, ...)` and stocks `(S, n)` to `(S, n)`."""
         return self.best(self.quantiles(observations, stock), stock)[0]
 
+    def candidates(self, seeds: int, device: torch.device) -> Tensor:
+        """The first stocks to choose from, `(S, stocks)`, even ones from `low` to `high`."""
+        return self.at(torch.linspace(0, 1, self.cfg.stocks, device=device)).expand(seeds, -1)
+
     @torch.no_grad()
     def first_stock(self, starts: Tensor) -> tuple[Tensor, Tensor]:
         """The best first stock `(S,)` and the CVaR that it promises, for first states `(S, K, ...)`."""
-        stocks = self.at(torch.linspace(0, 1, self.cfg.stocks, device=starts.device))
-        stocks = stocks.expand(len(starts), -1)
+        stocks = self.candidates(len(starts), starts.device)
         every = stocks.repeat_interleave(starts.shape[1], 1)  # each stock for all first states
         features = self.quantiles.encoder(starts).repeat(1, self.cfg.stocks, 1)
         values = self.quantiles.of_features(features, every)
@@ -371,8 +374,7 @@ def race(cfg: Config, agent: CVaR, make_env, actions: int, seeds: list[int]) -> 
         evaluator.close()
         return racer.returns
 
-    stocks = agent.at(torch.linspace(0, 1, cfg.stocks, device=device)).expand(len(seeds), -1)
-    return successive_halving(play, stocks, cfg.tau, cfg.race)
+    return successive_halving(play, agent.candidates(len(seeds), device), cfg.tau, cfg.race)
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import os
-from dataclasses import asdict
 from functools import cache
 from typing import NamedTuple
 
@@ -65,14 +64,13 @@ def show(cells: list[Config]) -> int:
 def names(cells: list[Config]) -> list[str]:
     """The label of each cell and, where a task has it with several settings, those settings."""
     groups: dict[tuple[str, str], list[dict]] = {}
-    labels = [cfg.label or cfg.algo.label for cfg in cells]
-    for cfg, label in zip(cells, labels, strict=True):
-        groups.setdefault((label, cfg.task), []).append(variants.flatten(asdict(cfg)))
+    known = []
+    for cfg in cells:
+        at, flat = (cfg.label or cfg.algo.label, cfg.task), variants.flatten(runs.settings(cfg))
+        groups.setdefault(at, []).append(flat)
+        known.append((at, flat))
     keys = {at: sorted(variants.differing(group)) for at, group in groups.items()}
-    return [
-        variants.name(label, variants.flatten(asdict(cfg)), keys[label, cfg.task])
-        for cfg, label in zip(cells, labels, strict=True)
-    ]
+    return [variants.name(at[0], flat, keys[at]) for at, flat in known]
 
 
 def row(cfg: Config, gpu: str | None) -> Row:

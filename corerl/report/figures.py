@@ -135,46 +135,27 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     """One panel per task that was evaluated more than once: mean over seeds against steps, with 95% t
     intervals of the mean."""
     steps = history.groupby("task")["step"].nunique()
-    names = sorted(steps.index[steps > 1])
-    across = min(3, len(names))
-    down = math.ceil(len(names) / across)
-    figure, axes = grid(down, across, 3.1 * across, 2.1 * down + 0.5)
-    titles = _titles(names)
-    for axis, task in zip(axes, names, strict=False):
+    figure, axes = _panels(sorted(steps.index[steps > 1]), 2.1, unit)
+    for task, axis in axes.items():
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
             _band(axis, *_mean_curve(rows), algorithm, look)
-        axis.set_title(titles[task])
         _count_steps(axis, history["step"].min())
-    for axis in axes[len(names) :]:
-        axis.set_visible(False)
-    for axis in axes[::across]:
-        axis.set_ylabel(unit)
-    handles, labels = _legend(axes)
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+    _legend(figure, axes.values())
     return figure
 
 
 def distributions(returns: pd.DataFrame, look: dict) -> Figure:
     """One panel per task: the cumulative share of episodes, seeds pooled, and dots at (CVaR, tau)."""
-    names = sorted(set(returns["task"]))
-    across = min(3, len(names))
-    down = math.ceil(len(names) / across)
-    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), 2.3 * down + 0.5)
-    titles = _titles(names)
-    for axis, task in zip(axes, names, strict=False):
+    figure, axes = _panels(sorted(set(returns["task"])), 2.3, "fraction of episodes", HALF[0])
+    for task, axis in axes.items():
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
             pooled = np.sort(np.concatenate(list(rows["returns"])))
             share = np.arange(1, len(pooled) + 1) / len(pooled)
             axis.step(pooled, share, where="post", label=name, **look[name])
             tails = [np.mean([stats.cvar(r, tau) for r in rows["returns"]]) for tau in stats.TAUS]
             axis.plot(tails, stats.TAUS, "o", markersize=4, color=look[name]["color"])
-        axis.set(title=titles[task], ylim=(-0.02, 1.02), xlabel="return")
-    for axis in axes[len(names) :]:
-        axis.set_visible(False)
-    for axis in axes[::across]:
-        axis.set_ylabel("fraction of episodes")
-    handles, labels = _legend(axes)
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+        axis.set(ylim=(-0.02, 1.02), xlabel="return")
+    _legend(figure, axes.values())
     return figure
 
 
@@ -184,12 +165,10 @@ def tradeoff(points: pd.DataFrame) -> Figure:
     Args:
         points: rows of task, algorithm, tau and mean, mean_low, mean_high, tail, tail_low, tail_high.
     """
-    names = sorted(set(points["task"]))
-    across = min(3, len(names))
-    down = math.ceil(len(names) / across)
-    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), 2.6 * down + 0.5)
-    titles, look = _titles(names), looks(points["algorithm"])
-    for axis, task in zip(axes, names, strict=False):
+    unit = f"CVaR {TAIL:g} of the return"
+    figure, axes = _panels(sorted(set(points["task"])), 2.6, unit, HALF[0])
+    look = looks(points["algorithm"])
+    for task, axis in axes.items():
         for name, rows in points[points["task"] == task].groupby("algorithm", sort=False):
             rows = rows.sort_values("tau")
             reach = [abs(rows[[f"{k}_low", f"{k}_high"]].T - rows[k]) for k in ("mean", "tail")]
@@ -200,14 +179,27 @@ def tradeoff(points: pd.DataFrame) -> Figure:
             for row in rows[rows["tau"].notna()].itertuples():
                 spot = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
                 axis.annotate(f"{row.tau:g}", (row.mean, row.tail), **spot)
-        axis.set(title=titles[task], xlabel="mean return")
-    for axis in axes[len(names) :]:
+        axis.set_xlabel("mean return")
+    _legend(figure, axes.values())
+    return figure
+
+
+def _panels(
+    tasks: list[str], height: float, unit: str, narrowest: float = 0.0
+) -> tuple[Figure, dict]:
+    """A figure of a panel per task, three in a row and each `height` inches high; the panels by task."""
+    across = min(3, len(tasks))
+    down = math.ceil(len(tasks) / across)
+    figure, axes = grid(down, across, max(narrowest, 3.1 * across), height * down + 0.5)
+    for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     for axis in axes[::across]:
-        axis.set_ylabel(f"CVaR {TAIL:g} of the return")
-    handles, labels = _legend(axes)
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
-    return figure
+        axis.set_ylabel(unit)
+    titles = _titles(tasks)
+    panels = dict(zip(tasks, axes, strict=False))
+    for task, axis in panels.items():
+        axis.set_title(titles[task])
+    return figure, panels
 
 
 def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
@@ -228,11 +220,13 @@ def _titles(tasks: list[str]) -> dict[str, str]:
     return {task: task.partition("/")[2] or task for task in tasks}
 
 
-def _legend(axes: list) -> tuple[list, list[str]]:
+def _legend(figure: Figure, axes: Iterable) -> None:
+    """One legend above all panels."""
     known = {}
     for axis in axes:
         known |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    return list(known.values()), list(known)
+    place = {"loc": "outside upper center", "ncols": min(5, len(known))}
+    figure.legend(list(known.values()), list(known), **place)
 
 
 def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:

@@ -50,12 +50,11 @@ def plots(
             "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
             partial(figures.distributions, section.returns, look),
         )
-        points = trade_offs(section.returns, options)
-        if points.groupby("task").size().max() > 1:
+        if section.returns.groupby("task")["algorithm"].nunique().max() > 1:
             found["tradeoff"] = (
                 f"Mean return against its CVaR at {figures.TAIL:g}, means over seeds with 95% bootstrap "
                 "intervals; beside a point is the tau that its policy was trained for",
-                partial(figures.tradeoff, points),
+                lambda: figures.tradeoff(trade_offs(section.returns, options)),
             )
         regret = read_regret(section.runs)
         if len(regret):
