@@ -16,6 +16,8 @@ Differences, each with its reason:
  1. Trajectories are the dataset's episodes. The authors' script cuts D4RL's transitions every 1,000 rows,
     whatever ends there, and drops the rest, so that its returns-to-go run across falls and into the next
     episode: `trajectories=blocks`. Both leave out the last step of a timed-out episode, as D4RL does.
+    `trajectories=segments` (ours) learns from the compared segments alone, where no dataset lies beside
+    the labels: each is a trajectory from step 0 on, since its place in its episode is not known.
  2. A window's target for Q ends at its last step T: the rewards before T, and at T the value of the policy's
     action, or 0 where T is terminal (code). So the reward of T itself is in no target of that window.
  3. The policy's Q term is -mean Q_a / mean |Q_b|, with a, b the critics in a random order and Q_b at the
@@ -59,7 +61,7 @@ class Config:
     reward: Markov = field(default_factory=Markov)
     ensemble_normalization: bool = True  # each member's rewards to mean 0, deviation 1
     preferences: Preferences = field(default_factory=Preferences)
-    trajectories: str = "episodes"  # episodes | blocks of 1,000 rows (authors' script)
+    trajectories: str = "episodes"  # episodes | blocks of 1,000 rows (authors' script) | segments
     clip_actions: float = 0.999  # dataset actions are clipped to plus-minus this
 
     eta: float = 1.0  # largest weight of Q against imitation, reached at the last step
@@ -102,8 +104,8 @@ class Config:
             value = getattr(self, name)
             require(0 < value <= 1, f"algo.{name}={value} must lie in (0, 1]")
         require(self.context > 1, f"algo.context={self.context} must be at least 2")
-        choices = {"trajectories": ("episodes", "blocks"), "select": ("softmax", "argmax")}
-        for name, known in choices.items():
+        pieces = ("episodes", "blocks", "segments")
+        for name, known in {"trajectories": pieces, "select": ("softmax", "argmax")}.items():
             value = getattr(self, name)
             require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
 
@@ -287,8 +289,11 @@ def train(cfg: Config, run: Run) -> None:
         f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps}",
     )
     compared = paired.comparisons(run, cfg.preferences, cfg.clip_actions)
-    rows = relabelling.rows_of(offline.vectors(run), cfg.clip_actions)
-    pieces = rows if cfg.trajectories == "episodes" else relabelling.blocks(rows)
+    if cfg.trajectories == "segments":
+        rows = pieces = relabelling.compared_rows(compared)
+    else:
+        rows = relabelling.rows_of(offline.vectors(run), cfg.clip_actions)
+        pieces = rows if cfg.trajectories == "episodes" else relabelling.blocks(rows)
     buffer, normalizer = relabelling.sequences(
         run,
         pieces,

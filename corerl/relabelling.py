@@ -17,6 +17,7 @@ from corerl import offline
 from corerl.buffers import Batch, OfflineBuffer, SequenceBuffer
 from corerl.config import require
 from corerl.data.dataset import Dataset, Transitions
+from corerl.data.preferences.comparisons import Comparisons
 from corerl.loop import Run
 from corerl.networks import Normalizer
 
@@ -48,6 +49,14 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
         f"{len(rows.observations)}; use algo.trajectories=episodes",
     )
     return Rows(*(x[:kept] for x in rows[:3]), np.arange(size, kept + 1, size))
+
+
+def compared_rows(compared: Comparisons) -> Rows:
+    """The steps of all compared segments, one after the other; each segment is a piece."""
+    parts = [compared.observations, compared.actions, compared.terminated]
+    flat = [np.concatenate(np.concatenate(compared.segments(x))) for x in parts]
+    length = compared.length
+    return Rows(*flat, np.arange(length, len(flat[0]) + 1, length))
 
 
 def episode_returns(rewards: Tensor, ends: np.ndarray) -> Tensor:

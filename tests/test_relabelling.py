@@ -6,11 +6,13 @@ import torch
 from small import random_dataset
 
 from corerl.data.dataset import Dataset
+from corerl.data.preferences.comparisons import Comparisons
 from corerl.errors import CorerlError
 from corerl.offline import Preprocess
 from corerl.relabelling import (
     RelabelledBuffer,
     blocks,
+    compared_rows,
     episode_returns,
     returns_to_go,
     rows_of,
@@ -70,6 +72,17 @@ def test_blocks_cut_every_thousand_rows_whatever_ends_there():
     assert cut.episode_ends.tolist() == [1000, 2000] and len(cut.actions) == 2000
     with pytest.raises(CorerlError, match="the dataset has 24; use algo"):
         blocks(rows_of(dataset()))
+
+
+def test_compared_segments_are_pieces_in_their_order():
+    data = dataset()
+    compared = Comparisons.of_dataset(data, [[4, 14], [9, 4]], 4, [0, 1], "test")
+    rows = compared_rows(compared)
+    order = [*range(4, 8), *range(14, 18), *range(9, 13), *range(4, 8)]
+    assert rows.episode_ends.tolist() == [4, 8, 12, 16]
+    assert rows.terminated.nonzero()[0].tolist() == [11]
+    np.testing.assert_array_equal(rows.observations, data.observations[order])
+    np.testing.assert_array_equal(rows.actions, data.actions[order])
 
 
 def test_sums_over_episodes():

@@ -47,12 +47,13 @@ SETTINGS = {
         dtr,
         dtr.Config(**DTR, reward=replace(MARKOV, seed=999), trajectories="blocks", select="argmax"),
     ),
+    "dtr segments": (dtr, dtr.Config(**DTR, reward=MARKOV, trajectories="segments", repeats=2)),
     "pt": (
         pref_transformer,
         pref_transformer.Config(**SMALL, reward=PT, batch_size=4, dropout=0.1),
     ),
 }
-TWO_PHASES = ("pref_iql first", "dtr", "dtr blocks", "pt")
+TWO_PHASES = ("pref_iql first", "dtr", "dtr blocks", "dtr segments", "pt")
 
 
 @pytest.fixture(autouse=True)
