@@ -107,7 +107,12 @@ def _facts(console: Console, names: list[str]) -> None:
     for name in names:
         facts = {key: _cell(value) for key, value in suites.facts(name).items()}
         table.add_row(f"corerl/{name}", *[facts.get(key, "") for key in columns.values()])
-    wide = console if console.is_terminal else Console(width=250)  # whole lines in a file
+    _print_whole(console, table)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Into a file or a pipe, no name is folded."""
+    wide = console if console.is_terminal else Console(width=250)
     wide.print(table)
 
 
@@ -132,9 +137,11 @@ def _list(console: Console, wanted: str) -> None:
     for id in tasks.known_tasks():
         if wanted in id and (task := tasks.resolve(id)).has_data:
             low, high = task.reference or ("", "")
-            here = tasks.READERS[task.collection].find(task.name)
-            table.add_row(id, "yes" if here else "", f"{low}", f"{high}")
-    console.print(table)
+            here = "made when read"
+            if task.has_file:
+                here = "yes" if tasks.READERS[task.collection].find(task.name) else ""
+            table.add_row(id, here, f"{low}", f"{high}")
+    _print_whole(console, table)
     console.print(
         f"Files are looked for in {download.data_dir()} (set CORERL_DATA to change it) and, for "
         f"Minari, {minari.root()}.",

@@ -33,6 +33,8 @@ def test_make_info_and_list(data, tmp_path):
     assert "corerl/pendulum" in listing
     assert "yes" in listing
     assert "hopper" not in listing
+    assert "made when read" in data("list", "risk/D1")
+    assert "risk/halfcheetah-replay-stochastic-regenerated" in data("list", "risk")  # unfolded
 
 
 def test_unknown_suite_and_offline_download(data, monkeypatch):
