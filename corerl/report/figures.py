@@ -20,13 +20,14 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES = ("-", "--", ":", "-.")
 INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
 HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
+LEGEND = 8  # points
 TAIL = 0.1  # level of the tail that mean returns are drawn against
 MOST_POINTS = 200  # of a task's curve: more only make the file large
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
-    "legend.fontsize": 8,
+    "legend.fontsize": LEGEND,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -126,8 +127,7 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
         _band(axis, rows["step"], rows, name, look)
     axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
     _count_steps(axis, table["step"].min())
-    names = axis.get_legend_handles_labels()[1]
-    figure.legend(loc="outside upper center", ncols=min(4, len(names)))
+    _legend(figure, [axis])
     return figure
 
 
@@ -176,12 +176,27 @@ def tradeoff(points: pd.DataFrame) -> Figure:
             axis.errorbar(
                 rows["mean"], rows["tail"], reach[1], reach[0], label=name, **style | look[name]
             )
-            for row in rows[rows["tau"].notna()].itertuples():
-                spot = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
-                axis.annotate(f"{row.tau:g}", (row.mean, row.tail), **spot)
+        _name_levels(axis, points[(points["task"] == task) & points["tau"].notna()])
         axis.set_xlabel("mean return")
     _legend(figure, axes.values())
     return figure
+
+
+def _name_levels(axis, points: pd.DataFrame) -> None:
+    """The tau beside every point; points of an algorithm in one place share a label."""
+    spans = np.ptp([axis.get_xlim(), axis.get_ylim()], axis=1)
+    for _, rows in points.sort_values("tau").groupby("algorithm"):
+        labels: list[tuple[np.ndarray, list[str]]] = []
+        for row in rows.itertuples():
+            place = np.array([row.mean, row.tail])
+            near = [taus for at, taus in labels if (abs(place - at) < 0.03 * spans).all()]
+            if near:
+                near[0].append(f"{row.tau:g}")
+            else:
+                labels.append((place, [f"{row.tau:g}"]))
+        for place, taus in labels:
+            spot = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
+            axis.annotate(", ".join(taus), place, **spot)
 
 
 def _panels(
@@ -221,11 +236,16 @@ def _titles(tasks: list[str]) -> dict[str, str]:
 
 
 def _legend(figure: Figure, axes: Iterable) -> None:
-    """One legend above all panels."""
+    """One legend above all panels, of as many columns as fit beside each other."""
     known = {}
     for axis in axes:
         known |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    place = {"loc": "outside upper center", "ncols": min(5, len(known))}
+    longest = max(map(len, known), default=0)
+    entry = LEGEND * (0.55 * longest + 5) / 72  # letters of about 0.55 of their size, and the line
+    fit = max(1, min(5, int(figure.get_figwidth() // entry)))
+    more = max(0, math.ceil(len(known) / fit) - 1)  # lines of names, at the cost of no panel
+    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * more)
+    place = {"loc": "outside upper center", "ncols": min(fit, max(1, len(known)))}
     figure.legend(list(known.values()), list(known), **place)
 
 

@@ -8,7 +8,7 @@ import pytest
 from trees import write_run
 
 from corerl import stats
-from corerl.report import risk
+from corerl.report import figures, risk
 from corerl.report.load import load
 from corerl.report.published import COLUMNS
 from corerl.report.sections import Options, sections
@@ -81,6 +81,29 @@ def test_the_trade_off_of_mean_and_tail(tmp_path, report):
     assert points["mean"].tolist() == pytest.approx([0.545, 0.725])
     assert points["tail"].tolist() == pytest.approx([0.5, 0.5])
     assert (points["tail_low"] < 0.5).all() and (points["mean_high"] > points["mean"]).all()
+
+
+def test_levels_in_one_place_share_a_label():
+    ends = {f"{key}_{end}": 0.0 for key in ("mean", "tail") for end in ("low", "high")}
+    places = {0.1: (0.0, 0.0), 0.4: (0.01, 0.01), 1.0: (1.0, -1.0)}
+    rows = [
+        ends | {"task": "risk/x", "algorithm": "Careful", "tau": tau, "mean": mean, "tail": tail}
+        for tau, (mean, tail) in places.items()
+    ]
+    figure = figures.tradeoff(pd.DataFrame(rows))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.1, 0.4", "1"]
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_legend_fits_its_figure(count):
+    names = [f"An algorithm of some length tau={i}" for i in range(count)]
+    returns = pd.DataFrame(
+        {"task": "risk/x", "algorithm": names, "returns": [np.arange(30.0)] * count}
+    )
+    figure = figures.distributions(returns, figures.looks(names))
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
 def test_one_policy_is_no_trade_off(tmp_path, report):
