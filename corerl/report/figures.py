@@ -176,16 +176,16 @@ def tradeoff(points: pd.DataFrame) -> Figure:
             axis.errorbar(
                 rows["mean"], rows["tail"], reach[1], reach[0], label=name, **style | look[name]
             )
-        _name_levels(axis, points[(points["task"] == task) & points["tau"].notna()])
+        _name_levels(axis, points[(points["task"] == task) & points["tau"].notna()], look)
         axis.set_xlabel("mean return")
     _legend(figure, axes.values())
     return figure
 
 
-def _name_levels(axis, points: pd.DataFrame) -> None:
+def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
     """The tau beside every point; points of an algorithm in one place share a label."""
     spans = np.ptp([axis.get_xlim(), axis.get_ylim()], axis=1)
-    for _, rows in points.sort_values("tau").groupby("algorithm"):
+    for name, rows in points.sort_values("tau").groupby("algorithm"):
         labels: list[tuple[np.ndarray, list[str]]] = []
         for row in rows.itertuples():
             place = np.array([row.mean, row.tail])
@@ -195,8 +195,9 @@ def _name_levels(axis, points: pd.DataFrame) -> None:
             else:
                 labels.append((place, [f"{row.tau:g}"]))
         for place, taus in labels:
-            spot = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
-            axis.annotate(", ".join(taus), place, **spot)
+            style = {"fontsize": 7, "color": look[name]["color"]}
+            spot = {"xytext": (4, 4), "textcoords": "offset points"}
+            axis.annotate(", ".join(taus), place, **spot, **style)
 
 
 def _panels(
