@@ -41,7 +41,7 @@ def test_static_cvar_beats_every_policy_that_does_not_look():
     assert static_cvar_in_d2(learner, TAU)[0] > OPEN_LOOP[TAU] + 0.005
 
 
-MISSED = pytest.mark.xfail(strict=True, reason="O-RAAC is up to 0.14 off; more updates do not help")
+MISSED = pytest.mark.xfail(strict=True, reason="O-RAAC is up to 0.04 off, as far as its critic is")
 
 
 @pytest.mark.slow
