@@ -87,7 +87,9 @@ def forget_shifts(parameters: dict, cfg: Reward) -> None:
 
 @pytest.mark.parametrize("attention", [True, False], ids=["attention", "readme"])
 def test_five_updates_equal_the_equations(attention, tolerance):
-    cfg = settings(attention=attention)
+    # In float32 the biases of `forget_shifts` walk by lr, differently on every kind of processor, until
+    # a unit that was on at every step is off at one.
+    cfg = settings(attention=attention, lr=1e-2 if tolerance < 1e-6 else 1e-3)
     mine = model(cfg)
     keys = transformer.dropout_keys(range(SEEDS), mine.network.places)
     theirs = [reference_pref_transformer.Reward(net(mine.network, s), cfg) for s in range(SEEDS)]
