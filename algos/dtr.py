@@ -104,8 +104,11 @@ class Config:
             value = getattr(self, name)
             require(0 < value <= 1, f"algo.{name}={value} must lie in (0, 1]")
         require(self.context > 1, f"algo.context={self.context} must be at least 2")
-        pieces = ("episodes", "blocks", "segments")
-        for name, known in {"trajectories": pieces, "select": ("softmax", "argmax")}.items():
+        choices = {
+            "trajectories": ("episodes", "blocks", "segments"),
+            "select": ("softmax", "argmax"),
+        }
+        for name, known in choices.items():
             value = getattr(self, name)
             require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
 

@@ -53,8 +53,8 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
 
 def compared_rows(compared: Comparisons) -> Rows:
     """The steps of all compared segments, one after the other; each segment is a piece."""
-    parts = [compared.observations, compared.actions, compared.terminated]
-    flat = [np.concatenate(np.concatenate(compared.segments(x))) for x in parts]
+    values = (compared.observations, compared.actions, compared.terminated)
+    flat = [compared.segments(x).reshape(-1, *x.shape[1:]) for x in values]
     length = compared.length
     return Rows(*flat, np.arange(length, len(flat[0]) + 1, length))
 

@@ -246,8 +246,7 @@ def _legend(figure: Figure, axes: Iterable) -> None:
     fit = max(1, min(5, int(figure.get_figwidth() // entry)))
     more = max(0, math.ceil(len(known) / fit) - 1)  # lines of names, at the cost of no panel
     figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * more)
-    place = {"loc": "outside upper center", "ncols": min(fit, max(1, len(known)))}
-    figure.legend(list(known.values()), list(known), **place)
+    figure.legend(list(known.values()), list(known), loc="outside upper center", ncols=fit)
 
 
 def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:

@@ -143,8 +143,7 @@ def trade_offs(returns: pd.DataFrame, options: Options) -> pd.DataFrame:
 
 
 def _table(section: Section, options: Options) -> Table:
-    groups = list(section.returns.groupby(["task", "algorithm", "objective"], sort=False))
-    groups.sort(key=lambda pair: pair[0][:2])
+    groups = list(section.returns.groupby(["task", "algorithm", "objective"]))
     fewest = min(len(returns) for returns in section.returns["returns"])
     replicates = min(options.replicates, REPLICATES)
     rows = tuple(
