@@ -24,6 +24,8 @@ is said of it here is our reading.
  7. `imitation=false` is RAAC, their ablation: a plain actor and no VAE.
  8. The authors' tables rest on evaluations of 20 episodes, of whose returns CVaR at 0.1 sees two;
     eval.episodes=200 sees twenty.
+ 9. `activation=silu` makes the critic smooth in the action. With the authors' ReLU it is flat or kinked
+    where it should be rounded, and its best action stands at a kink (tests/algos/test_gambles.py).
 """
 
 import math
@@ -71,6 +73,7 @@ class Config:
     cosines: int = 16  # of the fraction's embedding
     embedding_width: int = 16  # where state and action meet the fraction
     head_width: int = 32  # after that
+    activation: str = "relu"  # of the critic: relu (authors) | silu
     actor_widths: list[int] = field(default_factory=lambda: [400, 300])
     vae_width: int = 750
     data: offline.Preprocess = field(default_factory=offline.Preprocess)
@@ -81,6 +84,8 @@ class Config:
         require(0 <= limit <= 2, f"algo.perturbation={limit} must lie in [0, 2]")
         require(self.kappa >= 0, f"algo.kappa={self.kappa} must not be negative")
         require(self.kl_weight >= 0, f"algo.kl_weight={self.kl_weight} must not be negative")
+        name = self.activation
+        require(name in ("relu", "silu"), f"algo.activation={name} is not relu or silu")
         for name in ("policy_delay", "fractions", "policy_fractions", "cosines", "latent_clip"):
             value = getattr(self, name)
             require(value > 0, f"algo.{name}={value} must be positive")
@@ -118,16 +123,17 @@ class Critic(nn.Module):
         self.embedding = networks.Linear(cfg.cosines, meeting, lead, rngs, _wide)
         self.last = networks.Linear(meeting, cfg.head_width, lead, rngs, _wide)
         self.head = networks.Linear(cfg.head_width, 1, lead, rngs, networks.uniform(3e-4, bias=0))
+        self.activation = F.relu if cfg.activation == "relu" else F.silu
         counts = torch.arange(cfg.cosines, dtype=torch.get_default_dtype())
         self.register_buffer("frequencies", math.pi * counts, persistent=False)
 
     def forward(self, observations: Tensor, actions: Tensor, fractions: Tensor) -> Tensor:
-        parts = [F.relu(self.state(observations)), F.relu(self.action(actions))]
-        x = F.relu(self.both(torch.cat(parts, -1)))
+        phi = self.activation
+        x = phi(self.both(phi(torch.cat([self.state(observations), self.action(actions)], -1))))
         waves = torch.cos(fractions[..., None] * self.frequencies).flatten(1, 2)
-        embedded = F.relu(self.embedding(waves)).unflatten(1, fractions.shape[1:])
+        embedded = phi(self.embedding(waves)).unflatten(1, fractions.shape[1:])
         x = x[:, :, None] * embedded
-        values = self.head(F.relu(self.last(x.flatten(1, 2))))
+        values = self.head(phi(self.last(x.flatten(1, 2))))
         return values.view(*x.shape[:-1])
 
 

@@ -3,8 +3,6 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from matplotlib.figure import Figure
 from corerl import stats
 from corerl.errors import CorerlError
 from corerl.report import figures, risk
+from corerl.report.figures import Plot
 from corerl.report.files import write
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, page, reached
@@ -88,9 +87,9 @@ def _draw(
 ) -> list[Picture]:
     """Draw and write what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
-    for name, plot in _plan(section, look, options).items():
+    for name, (caption, draw) in _plan(section, look, options).items():
         try:
-            png, svg = figures.render(plot.draw, name)
+            png, svg, wide = figures.render(draw, name)
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
@@ -99,35 +98,25 @@ def _draw(
             continue
         write(folder / f"{name}.png", png)
         write(folder / f"{name}.svg", svg)
-        inline = figures.inline(svg, f"{_folder(section)}-{name}", plot.caption)
-        pictures.append(Picture(plot.caption, inline, plot.wide, name == "aggregates"))
+        inline = figures.inline(svg, f"{_folder(section)}-{name}", caption)
+        pictures.append(Picture(caption, inline, wide, name == "aggregates"))
     return pictures
 
 
-@dataclass(frozen=True)
-class _Plot:
-    caption: str
-    draw: Callable[[], Figure]
-    wide: bool = False
-
-
-def _plan(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
+def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     """{file stem: plot} of the figures that the section has data for."""
     curved = section.history.groupby("task")["step"].nunique().gt(1).any()
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if curved:
         unit = "normalised score" if section.normalised else "return"
-        plan["tasks"] = _Plot(
+        plan["tasks"] = (
             "Learning curves: mean over seeds with 95% t intervals",
             lambda: figures.tasks(section.history, look, unit),
-            wide=True,
         )
-    for name, (caption, draw) in risk.plots(section, look, options).items():
-        plan[name] = _Plot(caption, draw, wide=True)
-    return plan
+    return plan | risk.plots(section, look, options)
 
 
-def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str, _Plot]:
+def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     replicates = min(options.replicates, CURVE_REPLICATES)
     pooled, order = section.pooled, section.algorithms
     history = section.history[section.history["task"].isin(section.shared)]
@@ -141,17 +130,16 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
         return figures.efficiency(curves, look, options.metric)
 
     plan = {
-        "aggregates": _Plot(
+        "aggregates": (
             "Aggregates with 95% intervals",
             lambda: figures.aggregates(section.aggregates, look, order, options.metrics),
-            wide=True,
         ),
-        "profiles": _Plot("Performance profiles with 95% bands", profiles),
+        "profiles": ("Performance profiles with 95% bands", profiles),
     }
     if stats.common_steps(history).groupby("algorithm")["step"].nunique().gt(1).any():
-        plan["efficiency"] = _Plot("Sample efficiency with 95% bands", efficiency)
+        plan["efficiency"] = ("Sample efficiency with 95% bands", efficiency)
     if section.improvement is not None:
-        plan["improvement"] = _Plot(
+        plan["improvement"] = (
             "Probability of improvement with 95% intervals",
             lambda: figures.improvement(section.improvement, look),
         )

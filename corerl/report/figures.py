@@ -15,6 +15,9 @@ from matplotlib.ticker import MaxNLocator
 from corerl import stats
 from corerl.report.sections import NAMES
 
+Plot = tuple[str, Callable[[], Figure]]
+"""A caption, and what draws the figure."""
+
 # Okabe and Ito's colours without black (invisible on dark) and yellow (on white), and two of Tol's
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
 DASHES = ("-", "--", ":", "-.")
@@ -96,7 +99,7 @@ def profile(table: pd.DataFrame, look: dict) -> Figure:
         xlabel="normalised score τ", ylabel="fraction of runs with score > τ", ylim=(-0.02, 1.02)
     )
     axis.margins(x=0)
-    axis.legend()
+    _legend(figure, [axis])
     return figure
 
 
@@ -107,16 +110,19 @@ def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
 
 
 def improvement(table: pd.DataFrame, look: dict) -> Figure:
-    """P(x > y) with intervals; one half is no improvement."""
+    """P(x > y) with intervals, of all x over one y or of one x over all y; one half is no improvement."""
     rows = table.iloc[::-1].reset_index(drop=True)
     figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
-    varying = "x" if rows["x"].nunique() > 1 else "y"
-    _intervals(axis, rows, [look[n]["color"] for n in rows[varying]])
+    if rows["x"].nunique() > 1:
+        names, event = rows["x"], f"… > {rows['y'][0]}"
+    else:
+        names, event = rows["y"], f"{rows['x'][0]} > …"
+    _intervals(axis, rows, [look[n]["color"] for n in names])
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
-    axis.set_yticks(range(len(rows)), [f"{r.x} > {r.y}" for r in rows.itertuples()])
+    axis.set_yticks(range(len(rows)), names)
     axis.tick_params(axis="y", length=0)
     axis.set_xticks(np.linspace(0, 1, 5))
-    axis.set(xlim=(-0.01, 1.01), xlabel="probability of improvement")
+    axis.set(xlim=(-0.01, 1.01), xlabel=f"P({event})")
     return figure
 
 
@@ -146,7 +152,7 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
 
 def distributions(returns: pd.DataFrame, look: dict) -> Figure:
     """One panel per task: the cumulative share of episodes, seeds pooled, and dots at (CVaR, tau)."""
-    figure, axes = _panels(sorted(set(returns["task"])), 2.3, "fraction of episodes", HALF[0])
+    figure, axes = _panels(sorted(set(returns["task"])), 2.3, "fraction of episodes")
     for task, axis in axes.items():
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
             pooled = np.sort(np.concatenate(list(rows["returns"])))
@@ -166,7 +172,7 @@ def tradeoff(points: pd.DataFrame) -> Figure:
         points: rows of task, algorithm, tau and mean, mean_low, mean_high, tail, tail_low, tail_high.
     """
     unit = f"CVaR {TAIL:g} of the return"
-    figure, axes = _panels(sorted(set(points["task"])), 2.6, unit, HALF[0])
+    figure, axes = _panels(sorted(set(points["task"])), 2.6, unit)
     look = looks(points["algorithm"])
     for task, axis in axes.items():
         for name, rows in points[points["task"] == task].groupby("algorithm", sort=False):
@@ -200,13 +206,11 @@ def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
             axis.annotate(", ".join(taus), place, **spot, **style)
 
 
-def _panels(
-    tasks: list[str], height: float, unit: str, narrowest: float = 0.0
-) -> tuple[Figure, dict]:
+def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
     """A figure of a panel per task, three in a row and each `height` inches high; the panels by task."""
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
-    figure, axes = grid(down, across, max(narrowest, 3.1 * across), height * down + 0.5)
+    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), height * down + 0.5)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     for axis in axes[::across]:
@@ -278,14 +282,17 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
-def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes]:
-    """(PNG, SVG) of what `draw` gives; `name` makes the SVG's ids the same every time."""
+def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes, bool]:
+    """(PNG, SVG, whether it needs the page's width) of what `draw` gives.
+
+    `name` makes the SVG's ids the same every time.
+    """
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = draw()
         png, svg = io.BytesIO(), io.BytesIO()
         figure.savefig(png, format="png", dpi=200, facecolor="white")
         figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
-    return png.getvalue(), svg.getvalue()
+    return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
 
 
 def inline(svg: bytes, name: str, label: str) -> str:

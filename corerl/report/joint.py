@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return 1
-    png, _ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
+    png, *_ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
     write(args.out, png)
     print(args.out)
     return 0

@@ -7,7 +7,7 @@ evaluation, and `metrics.jsonl` where an algorithm knows its regret.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-from matplotlib.figure import Figure
 
 from corerl import stats
 from corerl.errors import CorerlError
@@ -39,11 +38,9 @@ def add(section: Section, options: Options) -> None:
         section.tables.append(_table(section, options))
 
 
-def plots(
-    section: Section, look: dict, options: Options
-) -> dict[str, tuple[str, Callable[[], Figure]]]:
-    """{file stem: (caption, draw)} of what there is."""
-    found: dict[str, tuple[str, Callable[[], Figure]]] = {}
+def plots(section: Section, look: dict, options: Options) -> dict[str, figures.Plot]:
+    """{file stem: plot} of what there is."""
+    found: dict[str, figures.Plot] = {}
     if section.returns is not None and len(section.returns):
         found["returns"] = (
             "Returns: fraction of episodes of at most x, all seeds together; dots stand at "

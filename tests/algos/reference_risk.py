@@ -63,16 +63,14 @@ class ORAAC:
         columns = []
         for row in range(len(s)):
             t = tau if tau.ndim == 0 else tau[row]
-            both = torch.cat(
-                [
-                    torch.relu(layer(net, "state", s[row])),
-                    torch.relu(layer(net, "action", a[row])),
-                ]
-            )
-            x = torch.relu(layer(net, "both", both))
-            x = x * torch.relu(layer(net, "embedding", waves(t, self.c.cosines, 0)))
-            columns.append(layer(net, "head", torch.relu(layer(net, "last", x)))[0])
+            both = [self.phi(layer(net, "state", s[row])), self.phi(layer(net, "action", a[row]))]
+            x = self.phi(layer(net, "both", torch.cat(both)))
+            x = x * self.phi(layer(net, "embedding", waves(t, self.c.cosines, 0)))
+            columns.append(layer(net, "head", self.phi(layer(net, "last", x)))[0])
         return torch.stack(columns)
+
+    def phi(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x) if self.c.activation == "silu" else torch.relu(x)
 
     def policy(self, net: Net, s, latent) -> torch.Tensor:
         if self.vae is None:

@@ -42,7 +42,7 @@ SMALL = {
 VERSIONS = {
     "authors": {},
     "wang": {"objective": "wang", "tau": None, "perturbation": 0.9},
-    "own fractions": {"shared_fractions": False, "tau": 0.25, "kappa": 0.3},
+    "own fractions": {"shared_fractions": False, "tau": 0.25, "kappa": 0.3, "activation": "silu"},
     "mean, without the VAE": {"objective": "mean", "imitation": False, "policy_delay": 3},
 }
 
@@ -159,6 +159,7 @@ def test_fractions_of_a_measure_have_its_density():
         ({"objective": "static"}, "algo.objective=static is not one of naive, wang, mean"),
         ({"perturbation": -0.1}, "algo.perturbation=-0.1"),
         ({"policy_delay": 0}, "algo.policy_delay=0 must be positive"),
+        ({"activation": "tanh"}, "algo.activation=tanh is not relu or silu"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, said):

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,9 +53,26 @@ def test_improvement_shows_one_bar_per_pair():
         columns=["x", "y", "value", "low", "high"],
     )
     axis = figures.improvement(table, figures.looks("ABC")).axes[0]
-    assert [t.get_text() for t in axis.get_yticklabels()] == ["B > C", "A > C"]
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["B", "A"]
+    assert axis.get_xlabel() == "P(… > C)"
     (bar,) = axis.patches  # no interval, no bar
     assert (bar.get_x(), bar.get_width()) == pytest.approx((0.6, 0.3))
+
+
+def test_improvement_of_one_over_the_others():
+    rows = [("A", y, 0.75, 0.6, 0.9) for y in "BC"]
+    table = pd.DataFrame(rows, columns=["x", "y", "value", "low", "high"])
+    axis = figures.improvement(table, figures.looks("ABC")).axes[0]
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["C", "B"]
+    assert axis.get_xlabel() == "P(A > …)"
+
+
+@pytest.mark.parametrize("tasks", ["x", "xy"])
+def test_more_than_one_panel_needs_the_width_of_the_page(tasks):
+    rows = [("A", f"d4rl/{t}", 0, k, 1.0) for t in tasks for k in (1, 2)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    draw = functools.partial(figures.tasks, history, figures.looks(["A"]), "score")
+    assert figures.render(draw, "tasks")[2] == (len(tasks) > 1)
 
 
 def test_ids_of_inlined_figures_are_their_own():
