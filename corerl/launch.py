@@ -207,9 +207,12 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
 def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
     """A child process: trains one group, quietly; the parent reads `status.json`."""
     set_up(threads)
+    # Otherwise a stop before the first update would leave a status of "running".
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def show(name: str, status: dict) -> None:
-        if os.getppid() != parent:  # the parent was killed: save and stop rather than run on unseen
+        # The parent was killed: save and stop rather than run on unseen.
+        if os.getppid() != parent and status["state"] == "running":
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:

@@ -1,6 +1,7 @@
 """Which seeds run, where they run, and what happens to the rest when one of them fails."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -271,6 +272,16 @@ def test_children_of_a_killed_parent_save_and_stop(tmp_path):
         while json.loads((folder / "status.json").read_text())["state"] == "running":
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_a_worker_that_never_saw_its_parent_says_that_it_stopped(tmp_path):
+    cfg = config(tmp_path, "bc")
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=launch._worker, args=(cfg, [0], 1, -1))
+    worker.start()
+    worker.join(timeout=250)
+    status = json.loads((runs.cell_directory(cfg) / "seeds-0" / "status.json").read_text())
+    assert (worker.exitcode, status["state"], status["step"]) == (130, "interrupted", 0)
 
 
 def dies(cfg, seeds, threads, parent) -> None:
