@@ -105,9 +105,8 @@ def _draw(
 
 def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     """{file stem: plot} of the figures that the section has data for."""
-    curved = section.history.groupby("task")["step"].nunique().gt(1).any()
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
-    if curved:
+    if len(figures.curved(section.history)):
         unit = "normalised score" if section.normalised else "return"
         plan["tasks"] = (
             "Learning curves: mean over seeds with 95% t intervals",

@@ -137,11 +137,16 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
     return figure
 
 
+def curved(history: pd.DataFrame) -> pd.DataFrame:
+    """The rows of what was evaluated more than once: one evaluation is no curve."""
+    steps = history.groupby(["task", "algorithm"])["step"].transform("nunique")
+    return history[steps > 1]
+
+
 def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
-    """One panel per task that was evaluated more than once: mean over seeds against steps, with 95% t
-    intervals of the mean."""
-    steps = history.groupby("task")["step"].nunique()
-    figure, axes = _panels(sorted(steps.index[steps > 1]), 2.1, unit)
+    """One panel per task: mean over seeds against steps, with 95% t intervals, of what is `curved`."""
+    history = curved(history)
+    figure, axes = _panels(sorted(set(history["task"])), 2.1, unit)
     for task, axis in axes.items():
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
             _band(axis, *_mean_curve(rows), algorithm, look)

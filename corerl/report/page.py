@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from corerl.report.sections import DIFFERENCE_RULE, Options, Section
-from corerl.report.tables import to_html
+from corerl.report.tables import plural, to_html
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1c1d; --soft: #5c6066; --line: #d9dce0; --page:
@@ -86,7 +86,7 @@ def page(
     """The whole document. `pictures` maps a section's name to its figures."""
     e = html.escape
     names = [_anchor(s) for s in sections]
-    links = [(a, s.name) for a, s in zip(names, sections, strict=True)]
+    links = [(a, _heading(s)) for a, s in zip(names, sections, strict=True)]
     links += [("left-out", "runs not counted")] if len(left_out) else []
     links += [("how", "how it was made")]
     nav = "".join(f'<a href="#{a}">{e(text)}</a>' for a, text in links)
@@ -107,18 +107,18 @@ def _anchor(section: Section) -> str:
     return section.name if section.normalised else f"{section.name}-raw"
 
 
+def _heading(section: Section) -> str:
+    return section.name if section.normalised else f"{section.name} (raw returns)"
+
+
 def _summary(sections: Sequence[Section], written: str, options: Options) -> str:
     runs = sum(len(s.runs) for s in sections)
     tasks = len({t for s in sections for t in s.runs["task"]})
     algorithms = len({a for s in sections for a in s.algorithms})
     return (
-        f"{_plural(algorithms, 'algorithm')}, {_plural(tasks, 'task')}, {_plural(runs, 'run')}; "
+        f"{plural(algorithms, 'algorithm')}, {plural(tasks, 'task')}, {plural(runs, 'run')}; "
         f"the {options.protocol} counts. Written {written}."
     )
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -126,7 +126,6 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _section(section: Section, anchor: str, pictures: list[Picture]) -> str:
-    unit = "" if section.normalised else " (raw returns)"
     first, *rest = [to_html(t) for t in section.tables if not t.compares]
     beside = "".join(to_html(replace(t, notes=t.notes[1:])) for t in section.tables if t.compares)
     if beside:
@@ -138,7 +137,7 @@ def _section(section: Section, anchor: str, pictures: list[Picture]) -> str:
         for t in section.others
     )
     return (
-        f'<section><h2 id="{anchor}">{html.escape(section.name)}{unit}</h2>'
+        f'<section><h2 id="{anchor}">{html.escape(_heading(section))}</h2>'
         f'{_notes(section.notes)}{"".join(map(_plot, lead))}{first}<div class="plots">{plots}</div>'
         f"{''.join(rest)}{others}</section>"
     )

@@ -11,7 +11,7 @@ from corerl import stats
 from corerl.errors import CorerlError, nearest
 from corerl.report.load import Results
 from corerl.report.published import sample_std, short_source
-from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, shared_n
+from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, plural, shared_n
 
 GAMMA = 100.0  # scores are normalised x100
 NAMES = {"iqm": "IQM", "median": "Median", "mean": "Mean", "optimality_gap": "Optimality gap"}
@@ -159,7 +159,7 @@ def _headline(section: Section, options: Options) -> Table:
     notes = [f"Per task: mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
     if section.aggregates is not None:
         notes.append(
-            f"Aggregates over {len(section.shared)} tasks with 95% stratified bootstrap intervals "
+            f"Aggregates over {plural(len(section.shared), 'task')} with 95% stratified bootstrap intervals "
             f"({options.replicates:,} replicates); optimality gap at γ = 100, lower is better."
         )
     return Table(
@@ -245,7 +245,7 @@ def _improvement_table(improvement: pd.DataFrame, tasks: int) -> Table:
         Row(f"P({r.x} > {r.y})", (Cell(r.value, low=r.low, high=r.high, interval=True),))
         for r in improvement.itertuples()
     )
-    note = f"A random run against a random run of the same task, ties one half; {tasks} tasks."
+    note = f"A random run against a random run of the same task, ties one half; {plural(tasks, 'task')}."
     column = (Column("probability [95% CI]"),)
     title = "Probability of improvement"
     return Table("improvement", title, "", column, rows, digits=2, notes=(note,))

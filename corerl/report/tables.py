@@ -222,3 +222,7 @@ def _mark(cell: Cell | None) -> str:
 
 
 FORMATS = {"txt": to_text, "md": to_markdown, "tex": to_latex, "csv": to_csv}
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")

@@ -38,6 +38,12 @@ def test_a_task_that_was_evaluated_once_has_no_curve():
     assert axis.get_title() == "y"
 
 
+def test_one_evaluation_each_at_different_steps_is_no_curve():
+    rows = [("A", "d4rl/x", 0, 1, 1.0), ("B", "d4rl/x", 0, 2, 1.0)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    assert figures.curved(history).empty
+
+
 @pytest.mark.parametrize("first", [-500, 500])
 def test_the_first_step_of_the_environment_is_marked(first):
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
