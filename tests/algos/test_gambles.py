@@ -19,7 +19,7 @@ from risky import (
 )
 
 TAU, SEEDS = 0.25, [0, 1, 2]
-UPDATES = {"oraac": 8000, "codac": 4000, "cvar_offline": 2000}
+UPDATES = {"oraac": 8000, "codac": 4000, "cvar_offline": 3000}
 
 
 def naive_value(tau: float) -> float:
