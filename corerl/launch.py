@@ -178,7 +178,11 @@ def _train_in_processes(
             while waiting and len(running) < processes and not stopped:
                 group = waiting.pop(0)
                 worker = context.Process(target=_worker, args=(cfg, group, threads, os.getpid()))
+                # Ctrl-C reaches the whole process group; children leave it to their parent to pass it on,
+                # since in one that has not begun it would end in a traceback.
+                handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 worker.start()
+                signal.signal(signal.SIGINT, handler)
                 running.append((worker, group))
             time.sleep(0.2)
             for worker, group in list(running):

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,9 @@ def environment() -> dict[str, Any]:
     import gymnasium
 
     try:
-        import mujoco
-
-        mujoco_version = mujoco.__version__
-    except ImportError:
-        mujoco_version = None
+        mujoco = metadata.version("mujoco")  # its import starts a process
+    except metadata.PackageNotFoundError:
+        mujoco = None
     return {
         "corerl": corerl.__version__,
         "format": FORMAT,
@@ -160,7 +159,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "gymnasium": gymnasium.__version__,
-        "mujoco": mujoco_version,
+        "mujoco": mujoco,
         "machine": platform.platform(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
