@@ -178,8 +178,8 @@ def _train_in_processes(
             while waiting and len(running) < processes and not stopped:
                 group = waiting.pop(0)
                 worker = context.Process(target=_worker, args=(cfg, group, threads, os.getpid()))
-                # Ctrl-C reaches the whole process group; children leave it to their parent to pass it on,
-                # since in one that has not begun it would end in a traceback.
+                # Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent,
+                # who passes it on: an interpreter that has not begun would end in a traceback.
                 handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 worker.start()
                 signal.signal(signal.SIGINT, handler)

@@ -53,7 +53,7 @@ def plots(section: Section, look: dict, options: Options) -> dict[str, figures.P
                 "intervals; beside a point is the tau that its policy was trained for",
                 lambda: figures.tradeoff(trade_offs(section.returns, options)),
             )
-        regret = read_regret(section.runs)
+        regret = figures.curved(read_regret(section.runs))
         if len(regret):
             caption = "Regret against the exact optimum: mean over seeds with 95% t intervals"
             found["regret"] = (caption, partial(figures.tasks, regret, look, "regret"))

@@ -67,6 +67,13 @@ def test_pictures_of_returns_and_regret(tmp_path, report):
         assert f'id="risk-raw-{name}-' in (out / "index.html").read_text()
 
 
+def test_regret_that_was_logged_once_is_no_curve(tmp_path, report):
+    group = risky_run(tmp_path / "runs", "Careful", {0: GOOD})
+    (group / "metrics.jsonl").write_text(json.dumps({"step": 1, "seed": 0, "regret": 1}) + "\n")
+    status, out, _, _ = report(tmp_path / "runs")
+    assert status == 0 and not (out / "risk-raw" / "regret.png").exists()
+
+
 def test_the_trade_off_of_mean_and_tail(tmp_path, report):
     """Two levels of one algorithm are two points of one line."""
     for tau, config in ((0.1, "aaaa0000"), (0.5, "bbbb0000")):
