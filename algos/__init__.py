@@ -1,0 +1,8 @@
+"""One file per algorithm; the files are the registry."""
+
+import pkgutil
+
+
+def names() -> list[str]:
+    """The names that `algo=` takes: the files of this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))

@@ -23,8 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from corerl import compile, runs
-from corerl.cli import algorithms
+from corerl import algos, compile, runs
 from corerl.config import Config, require
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, nearest
@@ -178,8 +177,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the table, or serves windows."""
     for name in args.algo:
-        if name not in algorithms():
-            raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algorithms())}")
+        if name not in algos.names():
+            raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algos.names())}")
     require(args.windows > 0, f"--windows {args.windows} must be positive")
     require(args.size >= 1000, f"--size {args.size} must be at least 1000, an episode")
     for mode in args.compile:

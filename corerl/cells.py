@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from corerl.cli import algorithms
+from corerl import algos
 from corerl.config import Config, require
 from corerl.errors import CorerlError, nearest
 from corerl.sentences import sentence
@@ -29,7 +29,7 @@ def register() -> None:
     """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
-    for name in algorithms():
+    for name in algos.names():
         store.store(group="algo", name=name, node=_settings(name))
     for name, algorithm in variants().items():
         node = {"table": name, "algo": OmegaConf.structured(_settings(algorithm))}
@@ -79,7 +79,7 @@ def _composed(
     if not flags.multirun:
         yield _without_hydra(compose(flags.overrides)), overrides
         return
-    sweeper = compose([*of_hydra, f"algo={algorithms()[0]}"]).hydra.sweeper
+    sweeper = compose([*of_hydra, f"algo={algos.names()[0]}"]).hydra.sweeper
     require(
         sweeper._target_.endswith(".BasicSweeper"),
         f"{sweeper._target_} chooses its cells as it goes, so they cannot be listed beforehand",

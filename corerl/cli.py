@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import os
-import pkgutil
 import sys
 from pathlib import Path
 
@@ -62,13 +61,6 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `corerl status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def algorithms() -> list[str]:
-    """The names that `algo=` takes: the files of `algos/`."""
-    import corerl.algos
-
-    return sorted(module.name for module in pkgutil.iter_modules(corerl.algos.__path__))
 
 
 def run_file(path: str) -> None:

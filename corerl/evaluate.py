@@ -1,7 +1,6 @@
 """Rollouts of all seeds at once: one policy call per step for every episode of every seed."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -10,14 +9,7 @@ from torch import Tensor
 
 from corerl import streams
 from corerl.online import kept_as
-
-
-class Episodes(NamedTuple):
-    """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
+from corerl.record import Episodes
 
 
 class Evaluator:

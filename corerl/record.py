@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from corerl import runs
 from corerl.config import Config
-from corerl.evaluate import Episodes
 from corerl.mirror import Mirror
 from corerl.tasks import Task
 
@@ -25,6 +24,14 @@ SCORE_COLUMNS = (
 )
 KEPT = ("score", "return", "evaluated")
 """Of the status, what a resumed run goes on with."""
+
+
+class Episodes(NamedTuple):
+    """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
 
 
 class Record:

@@ -15,7 +15,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from corerl.cli import algorithms
+from corerl import algos
 from corerl.config import Config
 from corerl.errors import nearest
 from corerl.tables import variants
@@ -42,7 +42,7 @@ def sentence(error: Exception) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _unknown_setting(str(error), cause)
     if "You must specify 'algo'" in str(cause):
-        return f"algo must be given, as in algo=iql; there are {', '.join(algorithms())}."
+        return f"algo must be given, as in algo=iql; there are {', '.join(algos.names())}."
     ambiguous = re.match(r"Ambiguous value for argument '(([^=]+)=(.*))'", str(cause))
     if ambiguous:
         given, key, values = ambiguous.groups()
@@ -95,7 +95,7 @@ def _chosen() -> str:
     """The algorithm that the command line names, where it names one."""
     choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(sys.argv[1:]))
     name = variants().get(choice[-1], choice[-1]) if choice else ""
-    return name if name in algorithms() else ""
+    return name if name in algos.names() else ""
 
 
 def _known(algorithm: str) -> Iterator[str]:

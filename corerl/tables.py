@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from corerl.cli import algorithms
+from corerl import algos
 from corerl.errors import CorerlError, nearest
 
 
@@ -22,7 +22,7 @@ def table(name: str, task: str) -> dict[str, Any]:
     Raises:
         CorerlError: there is neither a file nor an algorithm of that name.
     """
-    if name not in _files() and name not in algorithms():
+    if name not in _files() and name not in algos.names():
         raise CorerlError(f"There is no table {name!r} in configs/.{nearest(name, _files())}")
     rows = rows_of(name)
     values = table(rows["base"], task) if "base" in rows else {}
@@ -41,17 +41,17 @@ def rows_of(name: str) -> dict[str, Any]:
 @cache
 def variants() -> dict[str, str]:
     """The tables that `algo=` takes beside the algorithms' own names, each with its algorithm."""
-    found = {name: _algorithm(name) for name in _files() if name not in algorithms()}
+    found = {name: _algorithm(name) for name in _files() if name not in algos.names()}
     return {name: algo for name, algo in sorted(found.items()) if algo}
 
 
 def _algorithm(name: str) -> str:
     rows = rows_of(name)
-    if "algo" in rows or name in algorithms():
+    if "algo" in rows or name in algos.names():
         return rows.get("algo", name)
     if "base" in rows:
         return _algorithm(rows["base"])
-    return max((a for a in algorithms() if name.startswith(f"{a}_")), key=len, default="")
+    return max((a for a in algos.names() if name.startswith(f"{a}_")), key=len, default="")
 
 
 @cache

@@ -20,8 +20,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from corerl import algos
 from corerl.cells import cells, for_each_cell, register, typed, with_sweep
-from corerl.cli import algorithms
 from corerl.config import Config, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted
@@ -126,7 +126,7 @@ def _help(arguments: list[str]) -> str:
         "       corerl train sweep=NAME                              a file of sweeps/",
         f"       corerl train ... {DRY_RUN}                           what would run, and for how long",
         "",
-        f"algo: {', '.join(algorithms())}; its settings: corerl train algo=NAME --help",
+        f"algo: {', '.join(algos.names())}; its settings: corerl train algo=NAME --help",
         f"algo with other settings (configs/): {', '.join(variants())}",
         "task: corerl data list",
         "",
@@ -135,7 +135,7 @@ def _help(arguments: list[str]) -> str:
         *_fields(Wandb(), "wandb."),
     ]
     for name in chosen:
-        if name in algorithms():
+        if name in algos.names():
             cfg = importlib.import_module(f"corerl.algos.{name}").Config()
             lines += ["", *_fields(cfg, "algo.")]
             for part, settings in vars(cfg).items():

@@ -22,13 +22,10 @@ Differences from the authors' code:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
-
-from corerl import streams
-from corerl.data.dataset import Dataset
 
 CONTROL_COST = 0.1  # HalfCheetah's, per squared action
 ANGLE = 1  # its place in the observations of Hopper and Walker2d
@@ -82,19 +79,3 @@ class StochasticPenalty(gymnasium.Wrapper):
 def is_risky(hazard: Hazard, measured: np.ndarray) -> np.ndarray:
     """Of a forward velocity, or of a torso angle."""
     return measured > hazard.limit if hazard.of_speed else np.abs(measured) >= hazard.limit
-
-
-def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Dataset:
-    """`dataset` with the penalties that its steps would have met, drawn from `seed`."""
-    rewards = dataset.rewards.astype(np.float64)
-    if hazard.of_speed:
-        measured = rewards + CONTROL_COST * np.square(dataset.actions, dtype=np.float64).sum(-1)
-    else:
-        measured = dataset.next_observations[:, ANGLE]
-    risky = is_risky(hazard, measured) & ~dataset.terminated
-    rng = np.random.default_rng(streams.derive(seed, "penalties"))
-    fires = risky & (rng.random(len(rewards)) < hazard.probability)
-    loss = hazard.penalty - measured * hazard.of_speed
-    return replace(
-        dataset, id=id, rewards=np.where(fires, rewards + loss, rewards).astype(np.float32)
-    )

@@ -76,7 +76,7 @@ def test_every_command_has_help(capsys, command):
 
 def test_the_algorithms_are_the_files_of_algos():
     files = {path.stem for path in IQL.parent.glob("*.py")} - {"__init__"}
-    assert set(cli.algorithms()) == files >= {"bc", "iql", "rebrac", "td3_bc"}
+    assert set(algos.names()) == files >= {"bc", "iql", "rebrac", "td3_bc"}
 
 
 def test_ctrl_c_is_no_traceback(monkeypatch):

@@ -11,9 +11,9 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from corerl import launch, runs, status, tables, tasks
+from corerl import algos, launch, runs, status, tables, tasks
 from corerl.cells import cells
-from corerl.cli import algorithms, main
+from corerl.cli import main
 from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted
@@ -247,11 +247,11 @@ def test_every_row_names_known_tasks_and_settings(name, pattern, row):
     known = [*tasks.known_tasks(), *(f"gym/{id}" for id in gymnasium.registry)]
     assert any(fnmatchcase(task, pattern) for task in known), "matches no task"
     algo = tables.variants().get(name, name)
-    candidates = [algo] if algo in algorithms() else algorithms()
+    candidates = [algo] if algo in algos.names() else algos.names()
     assert any(fits(row, algo) for algo in candidates)
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", algos.names())
 def test_every_algorithm_has_a_config_with_its_name(algo):
     config = import_module(f"corerl.algos.{algo}").Config()
     assert config.name == algo and config.label

@@ -17,10 +17,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 
+from corerl import streams
 from corerl.data import d4rl, embedded
 from corerl.data.dataset import Dataset
 from corerl.envs import stochastic_mujoco
@@ -102,7 +105,25 @@ def load(name: str) -> Dataset:
     if source is None:
         raise CorerlError(f"{id} is an online task: it has no dataset.")
     reader, base = source
-    return stochastic_mujoco.relabelled(reader.load(base), _hazard(name), id)
+    return relabelled(reader.load(base), _hazard(name), id)
+
+
+def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Dataset:
+    """`dataset` with the penalties that its steps would have met, drawn from `seed`."""
+    rewards = dataset.rewards.astype(np.float64)
+    if hazard.of_speed:
+        measured = rewards + stochastic_mujoco.CONTROL_COST * np.square(
+            dataset.actions, dtype=np.float64
+        ).sum(-1)
+    else:
+        measured = dataset.next_observations[:, stochastic_mujoco.ANGLE]
+    risky = stochastic_mujoco.is_risky(hazard, measured) & ~dataset.terminated
+    rng = np.random.default_rng(streams.derive(seed, "penalties"))
+    fires = risky & (rng.random(len(rewards)) < hazard.probability)
+    loss = hazard.penalty - measured * hazard.of_speed
+    return replace(
+        dataset, id=id, rewards=np.where(fires, rewards + loss, rewards).astype(np.float32)
+    )
 
 
 def find(name: str) -> Path | None:

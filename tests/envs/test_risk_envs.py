@@ -232,11 +232,11 @@ def test_where_and_how_much_a_step_is_penalised(body, step, penalised):
 @pytest.mark.parametrize("name", ["HalfCheetah-stochastic-v4", "Hopper-stochastic-v4"])
 def test_data_is_relabelled_by_the_rule_of_the_environment(name):
     """Steps of a simulator, recorded without penalties, are risky in the data where they were there."""
+    from corerl.data import risk
     from corerl.data.dataset import Dataset
-    from corerl.data.risk import ONLINE
 
     env = tasks.resolve(f"risk/{name}").make_env()
-    hazard = HAZARDS[ONLINE[name]]
+    hazard = HAZARDS[risk.ONLINE[name]]
     low = replace(hazard, limit=0.05, probability=1.0)  # often risky, and always penalised
     env.hazard = low
     env.action_space.seed(0)
@@ -250,7 +250,7 @@ def test_data_is_relabelled_by_the_rule_of_the_environment(name):
         rows.append((state, action, plain, after, terminated, truncated, reward))
         state = env.reset()[0] if terminated or truncated else after
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    made = stochastic_mujoco.relabelled(Dataset.from_steps("x", *columns[:6]), low, "y")
+    made = risk.relabelled(Dataset.from_steps("x", *columns[:6]), low, "y")
     np.testing.assert_allclose(made.rewards, columns[6], rtol=1e-4, atol=1e-4)
     assert 5 < (columns[6] < -20).sum() < 145 and made.id == "y"
 
