@@ -38,14 +38,22 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import bins, compile, demonstrations, networks, offline, optim, streams
+from corerl import (
+    bins,
+    compile,
+    demonstrations,
+    networks,
+    offline,
+    optim,
+    streams,
+)
 from corerl.bins import Bins
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.demonstrations import Demos, Rows
 from corerl.loop import Run
 from corerl.phases import Online, Phases, check
-from corerl.runs import Stateful
 
 
 @dataclass

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from corerl import compile, networks, offline, optim
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
-from corerl.runs import Stateful
 
 
 @dataclass

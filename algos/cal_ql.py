@@ -37,14 +37,21 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor, nn
 
-from corerl import compile, ensembles, networks, offline, optim, streams
+from corerl import (
+    compile,
+    ensembles,
+    networks,
+    offline,
+    optim,
+    streams,
+)
 from corerl.algos.cql import Policy
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.loop import Run
 from corerl.phases import Online, Phases, check
-from corerl.runs import Stateful
 
 
 @dataclass

@@ -38,13 +38,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim, paired, transformer
+from corerl import (
+    compile,
+    networks,
+    offline,
+    optim,
+    paired,
+    transformer,
+)
 from corerl.algos.iql import Policy
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.preferences import Preferences
 from corerl.loop import Run
 from corerl.reward_models import preference_loss
-from corerl.runs import Stateful
 from corerl.segments import PairBuffer, Pairs
 
 

@@ -41,12 +41,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, ensembles, networks, offline, optim, streams
+from corerl import (
+    compile,
+    ensembles,
+    networks,
+    offline,
+    optim,
+    streams,
+)
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
 from corerl.phases import Online, Phases, check
-from corerl.runs import Stateful
 
 
 @dataclass

@@ -25,11 +25,11 @@ from torch.nn import functional as F
 
 from corerl import compile, networks, offline, optim
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder
 from corerl.loop import Run
 from corerl.quantile import huber_quantile_loss, midpoints
-from corerl.runs import Stateful
 
 
 @dataclass

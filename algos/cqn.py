@@ -41,14 +41,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import bins, compile, demonstrations, networks, offline, optim, streams
+from corerl import (
+    bins,
+    compile,
+    demonstrations,
+    networks,
+    offline,
+    optim,
+    streams,
+)
 from corerl.bins import Bins
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.demonstrations import Demos, Rows
 from corerl.loop import Run
 from corerl.phases import Online, Phases, check
-from corerl.runs import Stateful
 
 TIE = 1e-4
 """Means of bins that differ by less are equal."""

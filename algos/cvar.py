@@ -54,6 +54,7 @@ from torch import Tensor, nn
 
 from corerl import compile, networks, optim, streams
 from corerl.algos.qr_dqn import of_action
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder
 from corerl.discrete import Collect, EpsilonGreedy, Experience
@@ -61,7 +62,6 @@ from corerl.evaluate import Evaluator
 from corerl.frames import DiscreteStep, Transitions
 from corerl.laws import Categorical, Quantiles
 from corerl.loop import Run
-from corerl.runs import Stateful
 from corerl.stock import next_stock, successive_halving
 
 RACING = 200  # environments of a seed that run together in a race

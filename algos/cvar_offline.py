@@ -41,13 +41,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, streams, tails
+from corerl import (
+    compile,
+    networks,
+    offline,
+    optim,
+    streams,
+    tails,
+)
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.loop import Run
 from corerl.quantile import huber_quantile_loss, midpoints, quantile_loss
-from corerl.runs import Stateful
 from corerl.stock import next_stock, shortfall, start_stock
 
 LEVELS = 1024

@@ -58,10 +58,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import compile, networks, optim, streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.episodes import Collector, Played
 from corerl.loop import Run
-from corerl.runs import Stateful
 from corerl.stock import next_stock
 
 SCORED = ("cvar", "variance", "mean_variance", "entropic", "mean")

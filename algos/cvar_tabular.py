@@ -51,10 +51,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import runs, stats
+from corerl import files, measures
 from corerl.config import require, seed_list
 from corerl.errors import CorerlError
-from corerl.finite import END, EXACT, FiniteMDP, Law, Policy, Visit, markov, return_law
+from corerl.finite import (
+    END,
+    EXACT,
+    FiniteMDP,
+    Law,
+    Policy,
+    Visit,
+    markov,
+    return_law,
+)
 from corerl.loop import Run
 
 MOST_RETURNS = 4_000_000
@@ -105,7 +114,7 @@ def static(
     Raises:
         CorerlError: tau outside (0, 1], or more different returns than can be listed.
     """
-    stats.check_tau(tau)
+    measures.check_tau(tau)
     collected, returns = attainable(mdp, resolution)
     tried = returns if budgets is None else _merged(np.asarray(budgets, np.float64), resolution)
     left = [_sums(tried, -sums, resolution) for sums in collected]
@@ -206,20 +215,20 @@ def _nearest(ascending: np.ndarray, wanted: np.ndarray | float) -> np.ndarray:
 
 def iterated(mdp: FiniteMDP, tau: float) -> Solution:
     """The largest iterated CVaR: V_t(s) = max_a CVaR_tau(r + discount V_{t+1}(s'))."""
-    stats.check_tau(tau)
+    measures.check_tau(tau)
 
     def action_values(later: np.ndarray) -> np.ndarray:
         outcomes = mdp.rewards + mdp.discount * later[mdp.successors]
-        return stats.cvar_of_law(outcomes, mdp.probabilities, tau)
+        return measures.cvar_of_law(outcomes, mdp.probabilities, tau)
 
     return _markov_solution(mdp, "iterated", tau, action_values)
 
 
 def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> Solution:
     """The largest sum of expected conditional risks, each reward scored given its state and action."""
-    stats.check_tau(tau)
+    measures.check_tau(tau)
     mean = (mdp.probabilities * mdp.rewards).sum(-1)
-    tail = stats.cvar_of_law(mdp.rewards, mdp.probabilities, tau)
+    tail = measures.cvar_of_law(mdp.rewards, mdp.probabilities, tau)
     scored = (1 - weight) * mean + weight * tail
 
     def action_values(later: np.ndarray) -> np.ndarray:
@@ -251,7 +260,7 @@ def _first_best(values: np.ndarray) -> np.ndarray:
 def naive(mdp: FiniteMDP, tau: float) -> Solution:
     """What IQN-CVaR, O-RAAC and CODAC aim at: at each state the action whose return to come has the
     largest CVaR. It optimises neither the static nor the iterated CVaR; `value` is its static CVaR."""
-    stats.check_tau(tau)
+    measures.check_tau(tau)
     nothing = Law(np.zeros(1), np.ones(1))
     laws, table = [nothing] * (mdp.sizes[0] + 1), []
     for _ in range(mdp.steps):
@@ -279,7 +288,7 @@ def _law_to_come(mdp: FiniteMDP, state: int, action: int, laws: list[Law]) -> La
 
 def blind(mdp: FiniteMDP, tau: float) -> Solution:
     """The best static CVaR among deterministic policies of state and time, by trying them all."""
-    stats.check_tau(tau)
+    measures.check_tau(tau)
     found = [(law.cvar(tau), policy, law, visits) for policy, law, visits in _all_markov(mdp)]
     value, policy, law, visits = found[_first_best(np.array([[f[0] for f in found]]))[0]]
     return Solution("blind", tau, value, policy, law, visits)
@@ -306,7 +315,7 @@ def ecrm_of_states(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> float:
     The best eta for step t + 1 is a quantile of that step's reward, so only rewards are tried, and 0,
     which is what an ended episode pays.
     """
-    stats.check_tau(tau)
+    measures.check_tau(tau)
     etas = np.unique(np.append(mdp.rewards, 0.0))
     p, reward, discount = mdp.probabilities, mdp.rewards, mdp.discount
     mean = (p * reward).sum(-1)
@@ -366,7 +375,7 @@ def describe(solution: Solution, mdp: FiniteMDP, most: int = 24) -> str:
     lines = [
         f"{solution.objective} CVaR at tau {solution.tau:g}: {solution.value:.10g}{found}",
         f"return: mean {law.mean:.10g}, standard deviation {law.variance**0.5:.10g}, static CVaR "
-        + ", ".join(f"{law.cvar(tau):.6g} at {tau:g}" for tau in stats.TAUS),
+        + ", ".join(f"{law.cvar(tau):.6g} at {tau:g}" for tau in measures.TAUS),
         "",
         "law of the return",
         *_columns(
@@ -418,7 +427,7 @@ def train(cfg: Config, run: Run) -> None:
         "returns": law.values.tolist(),
         "probabilities": law.probabilities.tolist(),
     }
-    runs.write_json(run.directory / "solution.json", written)
+    files.write_json(run.directory / "solution.json", written)
     player = Player(mdp, [solution.policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)

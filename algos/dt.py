@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import compile, networks, offline, optim, transformer
-from corerl.buffers import SequenceBuffer, Windows
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
 from corerl.recent import Recent
-from corerl.runs import Stateful
+from corerl.sequences import SequenceBuffer, Windows
 
 
 @dataclass

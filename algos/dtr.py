@@ -40,14 +40,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim, paired, relabelling, streams, transformer
+from corerl import (
+    compile,
+    networks,
+    offline,
+    optim,
+    paired,
+    relabelling,
+    streams,
+    transformer,
+)
 from corerl.algos import dt
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.preferences import Preferences
 from corerl.loop import Run
 from corerl.relabelling import RewardedWindows
 from corerl.reward_models import Markov, ensemble_mean, markov
-from corerl.runs import Stateful
 
 ASKED = (0.5, 0.75, 1.0, 1.5, 2.0)
 """Returns to ask for, as shares of the best in the data."""

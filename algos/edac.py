@@ -34,9 +34,9 @@ from torch.nn import functional as F
 
 from corerl import compile, networks, offline, optim, streams
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
-from corerl.runs import Stateful
 
 
 @dataclass

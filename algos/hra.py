@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import compile, networks, optim
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder, variance_scaling
 from corerl.discrete import Collect, EpsilonGreedy, Experience
 from corerl.frames import Transitions
 from corerl.loop import Run
-from corerl.runs import Stateful
 
 
 @dataclass

@@ -43,7 +43,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import stats, streams
+from corerl import measures, streams
 from corerl.algos.cvar_tabular import Player, iterated
 from corerl.config import require
 from corerl.errors import CorerlError
@@ -243,7 +243,7 @@ def optimum(
     shape = np.broadcast_shapes(kernels.shape[:-1], rewards.shape)
     values, table = [np.zeros(shape[:-1])], []
     for _ in range(steps):
-        q = rewards + stats.cvar_of_law(values[0][..., None, None, :], kernels, tau)
+        q = rewards + measures.cvar_of_law(values[0][..., None, None, :], kernels, tau)
         table.insert(0, q.argmax(-1))
         values.insert(0, q.max(-1))
     return np.array(values), np.array(table)
@@ -253,7 +253,7 @@ def worth(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
     """The exact iterated CVaR of the policy that a table (H, S) of actions is."""
     policy, value = markov(table), np.zeros(mdp.sizes[0] + 1)
     for t in reversed(range(mdp.horizon)):
-        q = stats.cvar_of_law(
+        q = measures.cvar_of_law(
             mdp.rewards + mdp.discount * value[mdp.successors], mdp.probabilities, tau
         )
         value = np.append([q[s, policy(t, s, 0.0)] for s in range(len(q))], 0.0)

@@ -44,14 +44,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, paired, streams, transformer
+from corerl import (
+    compile,
+    networks,
+    offline,
+    optim,
+    paired,
+    streams,
+    transformer,
+)
 from corerl.algos.iql import Policy
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.preferences import Preferences
 from corerl.loop import Run
 from corerl.reward_models import preference_loss
-from corerl.runs import Stateful
 from corerl.segments import PairBuffer, Pairs, transitions
 
 FORMS = ("iql", "awac", "xql")

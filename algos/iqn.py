@@ -25,13 +25,13 @@ from torch.nn import functional as F
 
 from corerl import compile, networks, optim, streams
 from corerl.algos.qr_dqn import of_action
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder
 from corerl.discrete import Collect, EpsilonGreedy, Experience
 from corerl.frames import Transitions
 from corerl.loop import Run
 from corerl.quantile import huber_quantile_loss, midpoints
-from corerl.runs import Stateful
 
 
 @dataclass

@@ -37,12 +37,12 @@ import torch
 from torch import Tensor, nn
 
 from corerl import compile, networks, optim, streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder, variance_scaling
 from corerl.discrete import Collect, EpsilonGreedy, Experience
 from corerl.frames import Transitions
 from corerl.loop import Run
-from corerl.runs import Stateful
 
 CHUNK = {"cpu": 2**16, "cuda": 2**22}
 """Distances whose kernels are held at once: with 17 bandwidths 4.5 MB on a CPU, 285 MB on a GPU."""

@@ -37,11 +37,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import compile, networks, optim, streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
 from corerl.online import Environments
 from corerl.priorities import Pieces, PrioritisedReplay
-from corerl.runs import Stateful
 
 LOSSES = ("dynamics_loss", "reward_loss", "end_loss")
 

@@ -35,12 +35,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, distortions, networks, offline, optim, streams, tails
+from corerl import (
+    compile,
+    distortions,
+    networks,
+    offline,
+    optim,
+    streams,
+    tails,
+)
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
 from corerl.quantile import huber_quantile_loss
-from corerl.runs import Stateful
 
 
 @dataclass

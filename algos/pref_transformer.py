@@ -34,14 +34,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, paired, relabelling, streams, transformer
+from corerl import (
+    compile,
+    networks,
+    offline,
+    optim,
+    paired,
+    relabelling,
+    streams,
+    transformer,
+)
 from corerl.algos import iql
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.preferences import Preferences
 from corerl.loop import Run
 from corerl.relabelling import Rows
 from corerl.reward_models import in_pieces, keep_where, preference_loss
-from corerl.runs import Stateful
 from corerl.segments import PairBuffer, Pairs
 
 

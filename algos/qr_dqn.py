@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from corerl import compile, networks, optim
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.convolution import Encoder
 from corerl.discrete import Collect, EpsilonGreedy, Experience
 from corerl.frames import Transitions
 from corerl.loop import Run
 from corerl.quantile import huber_quantile_loss, midpoints
-from corerl.runs import Stateful
 
 
 @dataclass

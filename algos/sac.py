@@ -34,10 +34,10 @@ from torch.nn import functional as F
 
 from corerl import compile, networks, optim, streams
 from corerl.buffers import Batch, ReplayBuffer
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
 from corerl.online import Environments
-from corerl.runs import Stateful
 
 
 @dataclass

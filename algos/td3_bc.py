@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from corerl import compile, networks, offline, optim, streams
 from corerl.buffers import Batch
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.loop import Run
-from corerl.runs import Stateful
 
 
 @dataclass

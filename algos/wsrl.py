@@ -40,7 +40,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, ensembles, networks, offline, optim, streams
+from corerl import (
+    compile,
+    ensembles,
+    networks,
+    offline,
+    optim,
+    streams,
+)
 from corerl.algos import cal_ql
 from corerl.buffers import Batch
 from corerl.config import require

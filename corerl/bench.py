@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from corerl import algos, compile, runs
+from corerl import algos, compile, provenance
 from corerl.config import Config, require
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, nearest
@@ -237,7 +237,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 def _machine(args) -> str:
-    facts = runs.environment()
+    facts = provenance.environment()
     where = facts["gpu"] or f"{facts['cpu']}, {facts['cores']} cores"
     return (
         f"{where}; torch {facts['torch']}; {args.threads} thread(s) a process; "

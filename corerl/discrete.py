@@ -14,12 +14,12 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl import streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.frames import DiscreteStep, FrameReplay, Transitions
 from corerl.loop import Run
 from corerl.online import Environments
-from corerl.runs import Stateful
 
 Act = Callable[[Tensor], Tensor]
 """Greedy actions `(S, n)` int64 at observations `(S, n, ...)`."""

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl import streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.runs import Stateful
 
 
 class Played(NamedTuple):

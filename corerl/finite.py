@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from corerl import stats
+from corerl import measures
 from corerl.config import require
 
 END = -1
@@ -173,7 +173,7 @@ class Law:
         return float((self.values - self.mean) ** 2 @ self.probabilities)
 
     def cvar(self, tau: float) -> float:
-        return float(stats.cvar_of_law(self.values, self.probabilities, tau))
+        return float(measures.cvar_of_law(self.values, self.probabilities, tau))
 
     @classmethod
     def of(cls, values: np.ndarray, probabilities: np.ndarray, resolution: float = EXACT) -> Law:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from corerl import compile, runs
+from corerl import compile, files, runs
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run, pick_device
@@ -88,7 +88,7 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
         group = runs.seeds_of_group(directory.name)
         if not set(group) & set(seeds):
             continue
-        done = (runs.read_json(directory / "status.json") or {}).get("state") == "done"
+        done = (files.read_json(directory / "status.json") or {}).get("state") == "done"
         if done:
             covered |= set(group)
         elif (directory / "checkpoint.safetensors").exists():
@@ -143,18 +143,18 @@ def keep_failure(cfg: Config, error: Exception) -> None:
     text = "".join(traceback.format_exception(error))
     with suppress(CorerlError):  # the disk may be what failed
         _write_settings(cfg)
-        runs.write_atomically(runs.cell_directory(cfg) / "error.txt", text.encode())
+        files.write_atomically(runs.cell_directory(cfg) / "error.txt", text.encode())
 
 
 def _write_settings(cfg: Config) -> None:
     settings = yaml.safe_dump(runs.settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
-    runs.write_atomically(runs.cell_directory(cfg) / "config.yaml", settings.encode())
+    files.write_atomically(runs.cell_directory(cfg) / "config.yaml", settings.encode())
 
 
 @contextmanager
 def _locked(directory: Path):
     """Holds the directory against a second process that would train the same seeds."""
-    runs.write_atomically(directory / ".keep", b"")
+    files.write_atomically(directory / ".keep", b"")
     with open(directory / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,7 +202,7 @@ def _train_in_processes(
 
 
 def _show_status(display: Display, cfg: Config, directory: Path) -> None:
-    status = runs.read_json(directory / "status.json")
+    status = files.read_json(directory / "status.json")
     if status is not None:
         label = cfg.label or cfg.algo.label
         display.show(f"{label} {cfg.task} {directory.name}", status)

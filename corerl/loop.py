@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from corerl import compile, runs, streams
+from corerl.checkpoint import load_checkpoint, save_checkpoint
 from corerl.config import Config, require
 from corerl.data import download
 from corerl.data.dataset import Dataset
@@ -143,7 +144,7 @@ class Run:
             )
         checkpoint = self.directory / "checkpoint.safetensors"
         if checkpoint.exists():
-            self._previous = self._restore(runs.load_checkpoint(checkpoint), checkpoint)
+            self._previous = self._restore(load_checkpoint(checkpoint), checkpoint)
         else:
             self.record.begin_anew()
         self.record.start_clock(self._previous)
@@ -167,7 +168,7 @@ class Run:
         state = {name: part.state_dict() for name, part in self._state.items()}
         loop = {"step": step} | self.record.state_dict()
         path = self.directory / "checkpoint.safetensors"
-        runs.save_checkpoint(path, {"loop": loop, "state": state})
+        save_checkpoint(path, {"loop": loop, "state": state})
 
     def close(self) -> None:
         """Closes environments and the wandb mirror."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from corerl import rates, runs, status, variants
+from corerl import provenance, rates, runs, status, variants
 from corerl.config import Config
 from corerl.data import download
 from corerl.errors import CorerlError
@@ -164,7 +164,7 @@ def _gpu(cfg: Config) -> str | None:
         on_gpu = pick_device(cfg.device).type == "cuda"
     except CorerlError:  # a GPU is asked for, and this is not the machine that has it
         return "the GPU asked for"
-    return runs.environment()["gpu"] if on_gpu else None
+    return provenance.environment()["gpu"] if on_gpu else None
 
 
 def _seeds(seeds: int | list[int]) -> str:

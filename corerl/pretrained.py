@@ -9,7 +9,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from corerl import runs
+from corerl import checkpoint, files, runs
 from corerl.errors import CorerlError
 from corerl.loop import Run
 
@@ -63,11 +63,11 @@ def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
     for directory in sorted(folder.glob("seeds-*")):
         group = runs.seeds_of_group(directory.name)
         if seed in group:
-            status = runs.read_json(directory / "status.json") or {}
+            status = files.read_json(directory / "status.json") or {}
             if status.get("state") != "done":
                 problem = f"{directory.name} has not finished (step {status.get('step')})"
                 raise _refusal(folder, problem)
-            saved = runs.load_checkpoint(directory / "checkpoint.safetensors")
+            saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")
             return saved["state"]["agent"], group.index(seed)
     raise _refusal(folder, f"it has no seed {seed}")
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from corerl import runs
+from corerl import provenance
 from corerl.config import Config
+from corerl.files import read_json
 
 SHIPPED = "corerl/rates.csv"
 ENOUGH = 5_000
@@ -43,7 +44,7 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """
     size = _size(cfg.algo.name, vars(cfg.algo))
-    device = gpu or runs.environment()["cpu"]
+    device = gpu or provenance.environment()["cpu"]
     measured = _of_runs(Path(cfg.root))
     here = [rate for found, where, rate in measured if (found, where) == (size, device)]
     if here:
@@ -88,8 +89,8 @@ def _of_runs(root: Path) -> list[tuple[tuple, str, float]]:
 
 def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
     for path in sorted(root.glob("**/seeds-*/status.json")):
-        status = runs.read_json(path)
-        facts = runs.read_json(path.with_name("env.json"))
+        status = read_json(path)
+        facts = read_json(path.with_name("env.json"))
         config = path.parents[1] / "config.yaml"
         if not facts or not config.exists() or status["step"] < ENOUGH:
             continue
@@ -103,7 +104,7 @@ def measure(device: str) -> None:
     from corerl import bench
     from corerl.cells import cells, sweeps
 
-    facts = runs.environment()
+    facts = provenance.environment()
     seeds, mode = (1, "compile") if device == "cpu" else (10, "graph")
     place = f"{facts['cpu']}, one core" if device == "cpu" else facts["gpu"]
     jobs = (job for name in sweeps() for job in cells([f"sweep={name}"]))

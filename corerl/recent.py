@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from corerl.buffers import Windows
+from corerl.sequences import Windows
 
 
 class Recent:

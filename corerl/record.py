@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import runs
+from corerl import files, provenance, runs
 from corerl.config import Config
 from corerl.mirror import Mirror
 from corerl.tasks import Task
@@ -70,7 +70,7 @@ class Record:
 
     def begin_anew(self) -> None:
         """Clears what an earlier attempt left that no checkpoint covers."""
-        runs.write_json(self.directory / "env.json", runs.environment())
+        files.write_json(self.directory / "env.json", provenance.environment())
         for name in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
             (self.directory / name).unlink(missing_ok=True)
 
@@ -99,8 +99,8 @@ class Record:
         self._count, self.diverged = state["count"], state["diverged"]
         self.status |= state["status"]
         for name in ("metrics.jsonl", "returns.jsonl"):
-            runs.truncate_after(self.directory / name, step, lambda line: json.loads(line)["step"])
-        runs.truncate_after(self.directory / "scores.csv", step, _score_step)
+            files.truncate_after(self.directory / name, step, lambda line: json.loads(line)["step"])
+        files.truncate_after(self.directory / "scores.csv", step, _score_step)
 
     # Metrics.
 
@@ -125,7 +125,7 @@ class Record:
         self._note_divergence(step, np.array(list(means.values())))
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
-        runs.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
+        files.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
         self._mirror.log(step, lines)
 
     def find_divergence(self, step: int) -> None:
@@ -158,12 +158,12 @@ class Record:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         header = [] if path.exists() and path.stat().st_size else [SCORE_COLUMNS]
-        runs.append_lines(path, header + text.getvalue().splitlines())
+        files.append_lines(path, header + text.getvalue().splitlines())
         lines = [
             {"step": step, "seed": self.seeds[i], "returns": episodes.returns[i].tolist()}
             for i in going
         ]
-        runs.append_lines(self.directory / "returns.jsonl", map(json.dumps, lines))
+        files.append_lines(self.directory / "returns.jsonl", map(json.dumps, lines))
         means, scores = (None if x is None or not going else x[going] for x in (means, scores))
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
@@ -210,7 +210,7 @@ class Record:
             "updated": time.time(),
         }
         self._published = time.monotonic()
-        runs.write_json(self.directory / "status.json", self.status)
+        files.write_json(self.directory / "status.json", self.status)
         self._show(self.name, self.status)
 
     def tick(self, step: int) -> None:

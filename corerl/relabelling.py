@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import offline
-from corerl.buffers import Batch, OfflineBuffer, SequenceBuffer
+from corerl.buffers import Batch, OfflineBuffer
 from corerl.config import require
 from corerl.data.dataset import Dataset, Transitions
 from corerl.data.preferences.comparisons import Comparisons
 from corerl.loop import Run
 from corerl.networks import Normalizer
+from corerl.sequences import SequenceBuffer
 
 
 class Rows(NamedTuple):

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import compile, networks, optim, streams
+from corerl.checkpoint import Stateful
 from corerl.config import require
 from corerl.data.preferences.comparisons import Comparisons
 from corerl.loop import Run
-from corerl.runs import Stateful
 from corerl.segments import PairBuffer, Pairs
 
 ACTIVATIONS = {"relu": F.relu, "leaky_relu": F.leaky_relu}

@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from corerl import runs
+from corerl import files, runs
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError, nearest
 
@@ -78,7 +78,7 @@ def _last_line(path: Path) -> str:
 def _group(
     cell: Path, label: str, task: str, seeds: list[int], directory: Path, steps: int
 ) -> Group:
-    status = runs.read_json(directory / "status.json") or {"state": "running", "step": 0}
+    status = files.read_json(directory / "status.json") or {"state": "running", "step": 0}
     state = status["state"]
     if state == "interrupted" or (state == "running" and not _is_locked(directory)):
         state = "stopped"

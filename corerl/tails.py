@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from corerl import stats
+from corerl import measures
 from corerl.loop import Run
 
 
@@ -35,5 +35,5 @@ def objective(cfg) -> str:
 
 def sentence(returns: np.ndarray) -> str:
     """`100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...` of undiscounted returns (n,)."""
-    tails = ", ".join(f"{stats.cvar(returns, tau):.4g} ({tau:g})" for tau in stats.TAUS)
+    tails = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
     return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {tails}"

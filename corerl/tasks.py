@@ -18,7 +18,16 @@ from dataclasses import dataclass
 
 import gymnasium
 
-from corerl.data import adroit, d4rl, embedded, minari, neorl2, ogbench, risk, simulators
+from corerl.data import (
+    adroit,
+    d4rl,
+    embedded,
+    minari,
+    neorl2,
+    ogbench,
+    risk,
+    simulators,
+)
 from corerl.data.dataset import Dataset
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest

@@ -28,9 +28,10 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from corerl import runs, streams
+from corerl import files, runs, streams
 from corerl.algos import sac
 from corerl.buffers import ReplayBuffer
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.data import download, suites
 from corerl.data.dataset import Dataset
@@ -161,16 +162,16 @@ def trained(cfg: Config, *, medium: bool) -> dict[str, Any]:
         shutil.copyfile(latest, kept.with_suffix(".part"))
         kept.with_suffix(".part").replace(kept)
     if medium:
-        return runs.load_checkpoint(kept)
-    if (runs.read_json(directory / "status.json") or {}).get("state") != "done":
+        return load_checkpoint(kept)
+    if (files.read_json(directory / "status.json") or {}).get("state") != "done":
         _train(Run, cfg, directory)
-    return runs.load_checkpoint(latest)
+    return load_checkpoint(latest)
 
 
 def _stands_at_medium(cfg: Config, checkpoint: Path) -> bool:
     if not checkpoint.exists():
         return False
-    loop = runs.load_checkpoint(checkpoint)["loop"]
+    loop = load_checkpoint(checkpoint)["loop"]
     return _at_medium(cfg, loop["status"], loop["step"])
 
 
@@ -261,7 +262,7 @@ def package(checkpoint: Path, path: Path, bits: int = 16) -> None:
     with the settings of configs/sac.yaml (torch 2.13, mujoco 3.3.0), which ended at a score of 34.5 and
     had scored 36.7 before.
     """
-    saved = runs.load_checkpoint(checkpoint)
+    saved = load_checkpoint(checkpoint)
     rows = saved["state"]["replay"]["rows"].shape[1]
     cfg = settings("HalfCheetah-v4", 0, rows)
     episodes = _replayed(cfg, saved)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
 from corerl.launch import launch
 from corerl.loop import Run
-from corerl.runs import load_checkpoint
 from corerl.tasks import resolve
 
 torch.set_num_threads(1)

@@ -7,10 +7,10 @@ import torch
 from gymnasium import spaces
 
 from corerl import streams, tasks
+from corerl.checkpoint import load_checkpoint, save_checkpoint
 from corerl.discrete import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
 from corerl.errors import CorerlError
 from corerl.frames import DiscreteStep
-from corerl.runs import load_checkpoint, save_checkpoint
 
 
 def play(envs, seeds, steps):

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from small import FIXED, config, group, train
 
-from corerl import algos, launch, runs, tasks
+from corerl import algos, files, launch, runs, tasks
 from corerl.algos import bc
 from corerl.config import Eval
 from corerl.errors import CorerlError
@@ -33,7 +33,7 @@ def load_once(monkeypatch):
 def begun(cell: Path, name: str, state: str | None, checkpoint: bool = True) -> None:
     (cell / name).mkdir(parents=True)
     if state:
-        runs.write_json(cell / name / "status.json", {"state": state})
+        files.write_json(cell / name / "status.json", {"state": state})
     if checkpoint:
         (cell / name / "checkpoint.safetensors").touch()
 
@@ -74,8 +74,8 @@ def test_without_a_checkpoint_a_seed_is_fresh(tmp_path):
 
 
 def stamps(cell: Path) -> dict[str, int]:
-    files = [path for path in cell.rglob("*") if path.is_file() and path.name != "config.yaml"]
-    return {str(path): path.stat().st_mtime_ns for path in files}
+    found = [path for path in cell.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    return {str(path): path.stat().st_mtime_ns for path in found}
 
 
 def test_a_rerun_does_nothing_and_says_so(tmp_path, capsys):
@@ -173,7 +173,7 @@ def test_a_damaged_checkpoint_is_told_and_deleting_it_mends_it(tmp_path, capsys)
     cell = train(cfg)
     checkpoint = cell / "seeds-0" / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-    runs.write_json(cell / "seeds-0" / "status.json", {"state": "interrupted"})
+    files.write_json(cell / "seeds-0" / "status.json", {"state": "interrupted"})
     with pytest.raises(CorerlError, match="seed 0 failed"):
         launch.launch(cfg)
     assert f"{checkpoint} is damaged" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 import torch
 from small import FIXED, config, group, train
 
-from corerl import loop, runs, tasks
+from corerl import files, loop, runs, tasks
 from corerl.algos import bc, iql
 from corerl.cli import main
 from corerl.config import Eval
@@ -139,7 +139,7 @@ def test_nothing_is_evaluated_where_nobody_asks(tmp_path):
 @pytest.mark.parametrize(("stride", "saved"), [(1, [10, 20, 25]), (5, [10, 20, 25])])
 def test_it_saves_at_every_mark_and_at_the_end(tmp_path, monkeypatch, stride, saved):
     steps = []
-    monkeypatch.setattr(runs, "save_checkpoint", lambda path, s: steps.append(s["loop"]["step"]))
+    monkeypatch.setattr(loop, "save_checkpoint", lambda path, s: steps.append(s["loop"]["step"]))
     count(Run(config(tmp_path, steps=25), [0], quiet), stride=stride)
     assert steps == saved
 
@@ -225,7 +225,7 @@ class Killed(BaseException):
 def kill_at(monkeypatch, number: int) -> None:
     """The run dies in the middle of its write of this number, counted from 1."""
     writes = [0]
-    append, replace = runs.append_lines, runs.os.replace
+    append, replace = files.append_lines, files.os.replace
 
     def dies() -> bool:
         writes[0] += 1
@@ -245,8 +245,8 @@ def kill_at(monkeypatch, number: int) -> None:
             raise Killed
         replace(part, path)
 
-    monkeypatch.setattr(runs, "append_lines", append_half)
-    monkeypatch.setattr(runs.os, "replace", replace_never)
+    monkeypatch.setattr(files, "append_lines", append_half)
+    monkeypatch.setattr(files.os, "replace", replace_never)
 
 
 def test_killed_at_any_write_it_resumes_to_the_same_numbers(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import torch
 
 from corerl import tasks
 from corerl.buffers import ReplayBuffer
+from corerl.checkpoint import load_checkpoint, save_checkpoint
 from corerl.online import Environments
-from corerl.runs import load_checkpoint, save_checkpoint
 
 
 def environments(id, seeds):

@@ -11,7 +11,7 @@ import torch
 from small import config, flatten
 
 import corerl
-from corerl import runs
+from corerl import checkpoint, files, provenance, runs
 from corerl.config import Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.record import _score_step
@@ -36,8 +36,8 @@ STATE = {
 
 def test_a_checkpoint_returns_nested_state_exactly(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    runs.save_checkpoint(path, STATE)
-    loaded = runs.load_checkpoint(path)
+    checkpoint.save_checkpoint(path, STATE)
+    loaded = checkpoint.load_checkpoint(path)
     assert flatten(loaded) == flatten(STATE)
     assert loaded["loop"]["diverged"] == {3: 40}  # keys stay integers
     assert loaded["state"]["agent"]["moments"][1].dtype == torch.float32
@@ -46,20 +46,20 @@ def test_a_checkpoint_returns_nested_state_exactly(tmp_path):
 
 def test_tensors_that_share_memory_are_saved_apart(tmp_path):
     rows = torch.arange(6.0)
-    runs.save_checkpoint(tmp_path / "c", {"all": rows, "part": rows[2:4]})
-    loaded = runs.load_checkpoint(tmp_path / "c")
+    checkpoint.save_checkpoint(tmp_path / "c", {"all": rows, "part": rows[2:4]})
+    loaded = checkpoint.load_checkpoint(tmp_path / "c")
     assert loaded["all"].tolist() == rows.tolist() and loaded["part"].tolist() == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 100, -1])
 def test_a_truncated_checkpoint_is_refused_in_a_sentence(tmp_path, keep):
     path = tmp_path / "checkpoint.safetensors"
-    runs.save_checkpoint(path, STATE)
+    checkpoint.save_checkpoint(path, STATE)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(
         CorerlError, match=r"is damaged .* delete .* to start this run over"
     ) as caught:
-        runs.load_checkpoint(path)
+        checkpoint.load_checkpoint(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -68,19 +68,19 @@ def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
 
     safetensors.torch.save_file({"w": torch.zeros(2)}, tmp_path / "c")
     with pytest.raises(CorerlError, match="is damaged"):
-        runs.load_checkpoint(tmp_path / "c")
+        checkpoint.load_checkpoint(tmp_path / "c")
 
 
 @pytest.mark.parametrize(("name", "value"), [("__version__", "99.0"), ("FORMAT", 99)])
 def test_a_checkpoint_of_another_version_is_refused(tmp_path, monkeypatch, name, value):
     path = tmp_path / "c"
     with monkeypatch.context() as other:
-        other.setattr(corerl if name == "__version__" else runs, name, value)
-        runs.save_checkpoint(path, STATE)
+        other.setattr(corerl if name == "__version__" else checkpoint, name, value)
+        checkpoint.save_checkpoint(path, STATE)
     with pytest.raises(
         CorerlError, match=r"99.* and this is .* finish it with that version, or delete"
     ):
-        runs.load_checkpoint(path)
+        checkpoint.load_checkpoint(path)
 
 
 class Part:
@@ -94,7 +94,7 @@ class Part:
         self.value = state["value"]
 
 
-class Agent(runs.Stateful):
+class Agent(checkpoint.Stateful):
     def __init__(self):
         self.cfg, self.online, self.target = "settings", Part(), Part()
 
@@ -113,7 +113,7 @@ def test_stateful_keeps_every_part_with_state_and_nothing_else():
 @pytest.fixture
 def written(tmp_path) -> Path:
     path = tmp_path / "checkpoint.safetensors"
-    runs.write_atomically(path, b"old")
+    files.write_atomically(path, b"old")
     return path
 
 
@@ -127,22 +127,22 @@ def fail(number: int):
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_a_sentence_and_the_old_file_is_whole(written, monkeypatch, call, number):
-    monkeypatch.setattr(runs.os, call, fail(number))
+    monkeypatch.setattr(files.os, call, fail(number))
     with pytest.raises(CorerlError, match=r"The disk is full: .* run the same command to resume"):
-        runs.write_atomically(written, b"new")
+        files.write_atomically(written, b"new")
     assert written.read_bytes() == b"old"
     assert list(written.parent.iterdir()) == [written], "no half-written file is left"
 
 
 def test_appending_to_a_full_disk_is_a_sentence():
     with pytest.raises(CorerlError, match="The disk is full: /dev/full"):
-        runs.append_lines(Path("/dev/full"), ["a line"])
+        files.append_lines(Path("/dev/full"), ["a line"])
 
 
 @pytest.mark.parametrize("root", ["/dev/null/runs", "/proc/none"])
 def test_a_folder_that_cannot_be_is_a_sentence(root):
     with pytest.raises(CorerlError, match=f"Cannot write {root}/status.json: .*"):
-        runs.write_atomically(Path(root) / "status.json", b"new")
+        files.write_atomically(Path(root) / "status.json", b"new")
 
 
 def test_nobody_sees_half_a_file(written, monkeypatch):
@@ -153,17 +153,17 @@ def test_nobody_sees_half_a_file(written, monkeypatch):
         seen.append((Path(path).read_bytes(), Path(part).read_bytes()))
         replace(part, path)
 
-    monkeypatch.setattr(runs.os, "replace", look)
-    runs.write_atomically(written, b"new")
+    monkeypatch.setattr(files.os, "replace", look)
+    files.write_atomically(written, b"new")
     assert seen == [(b"old", b"new")] and written.read_bytes() == b"new"
 
 
 def test_json_that_is_not_json_is_a_sentence(tmp_path):
     path = tmp_path / "status.json"
-    assert runs.read_json(path) is None
+    assert files.read_json(path) is None
     path.write_text('{"state": "do')
     with pytest.raises(CorerlError, match=r"status.json is not valid JSON .* delete it"):
-        runs.read_json(path)
+        files.read_json(path)
 
 
 # Resuming cuts what came after the checkpoint.
@@ -179,7 +179,7 @@ SCORES = ["task,algorithm,config,seed,step,return,score,episodes,length,return_s
 def cut(tmp_path, text: str, step: int, step_of) -> str:
     path = tmp_path / "lines"
     path.write_text(text)
-    runs.truncate_after(path, step, step_of)
+    files.truncate_after(path, step, step_of)
     return path.read_text()
 
 
@@ -209,7 +209,7 @@ def test_a_last_line_cut_anywhere_is_dropped(tmp_path):
 
 
 def test_there_may_be_nothing_to_cut(tmp_path):
-    runs.truncate_after(tmp_path / "absent", 10, _score_step)
+    files.truncate_after(tmp_path / "absent", 10, _score_step)
     assert not (tmp_path / "absent").exists()
 
 
@@ -281,7 +281,7 @@ def test_groups_are_named_by_their_seeds_and_read_back(seeds, name):
 
 
 def test_the_environment_says_what_ran():
-    facts = runs.environment()
+    facts = provenance.environment()
     assert facts["corerl"] == corerl.__version__ and facts["torch"] == torch.__version__
     assert facts["cores"] >= 1 and facts["cpu"]
     json.dumps(facts)

@@ -6,7 +6,7 @@ import pytest
 from rliable import library, metrics
 from scipy import stats as scipy_stats
 
-from corerl import stats
+from corerl import measures, stats
 from corerl.errors import CorerlError
 
 RLIABLE = {
@@ -224,35 +224,35 @@ def test_curves_use_steps_that_all_runs_have():
 
 def test_cvar_splits_the_boundary_sample():
     samples = np.array([5.0, 1.0, 3.0, 2.0, 4.0])
-    assert stats.cvar(samples, 0.5) == pytest.approx((1 + 2 + 0.5 * 3) / 2.5)
-    assert stats.cvar(samples, 0.1) == 1.0
-    assert stats.cvar(samples, 1.0) == pytest.approx(3.0)
+    assert measures.cvar(samples, 0.5) == pytest.approx((1 + 2 + 0.5 * 3) / 2.5)
+    assert measures.cvar(samples, 0.1) == 1.0
+    assert measures.cvar(samples, 1.0) == pytest.approx(3.0)
 
 
 def test_cvar_is_the_integral_of_the_quantile_function():
     samples = np.random.default_rng(11).gumbel(size=37)
     grid = (np.arange(200_000) + 0.5) / 200_000 * 0.23
     integral = np.quantile(samples, grid, method="inverted_cdf").mean()
-    assert stats.cvar(samples, 0.23) == pytest.approx(integral, abs=1e-4)
+    assert measures.cvar(samples, 0.23) == pytest.approx(integral, abs=1e-4)
 
 
 def test_cvar_interval_against_resampling_by_hand():
     samples = np.random.default_rng(12).normal(size=60)
     rng = np.random.default_rng(13)
-    by_hand = [stats.cvar(rng.choice(samples, 60), 0.25) for _ in range(4000)]
+    by_hand = [measures.cvar(rng.choice(samples, 60), 0.25) for _ in range(4000)]
     close(stats.cvar_interval(samples, 0.25), np.percentile(by_hand, [2.5, 97.5]), 50_000, 4000)
 
 
 @pytest.mark.parametrize("samples", [[], [[1.0]], [math.nan]])
 def test_cvar_refuses_bad_samples(samples):
     with pytest.raises(CorerlError, match="at least one finite sample"):
-        stats.cvar(np.array(samples), 0.1)
+        measures.cvar(np.array(samples), 0.1)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.1, math.nan])
 def test_cvar_refuses_bad_fractions(tau):
     with pytest.raises(CorerlError, match="0 < tau <= 1"):
-        stats.cvar(np.ones(3), tau)
+        measures.cvar(np.ones(3), tau)
 
 
 def test_t_and_welch_intervals_equal_scipys():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from corerl import stats
+from corerl import measures, stats
 from corerl.errors import CorerlError
 
 
@@ -20,20 +20,20 @@ def test_a_law_against_the_maximum(tau):
         values, mass = rng.normal(size=7).round(1), rng.dirichlet(np.ones(7))
         mass[rng.integers(7)] = 0
         mass /= mass.sum()
-        assert stats.cvar_of_law(values, mass, tau) == pytest.approx(maximum(values, mass, tau))
+        assert measures.cvar_of_law(values, mass, tau) == pytest.approx(maximum(values, mass, tau))
 
 
 def test_the_atom_at_the_boundary_is_split():
-    assert stats.cvar_of_law([4.0, -2.0], [0.7, 0.3], 0.5) == pytest.approx(
+    assert measures.cvar_of_law([4.0, -2.0], [0.7, 0.3], 0.5) == pytest.approx(
         (0.3 * -2 + 0.2 * 4) / 0.5
     )
-    assert stats.cvar_of_law([5.0, 5.0], [0.5, 0.5], 0.1) == 5.0
+    assert measures.cvar_of_law([5.0, 5.0], [0.5, 0.5], 0.1) == 5.0
 
 
 def test_many_laws_at_once_are_each_alone():
     rng = np.random.default_rng(1)
     values, mass = rng.normal(size=(2, 3, 4)), rng.dirichlet(np.ones(4), (2, 3))
-    found = stats.cvar_of_law(values, mass, 0.4)
+    found = measures.cvar_of_law(values, mass, 0.4)
     for place in np.ndindex(2, 3):
         assert found[place] == pytest.approx(maximum(values[place], mass[place], 0.4))
 
@@ -41,9 +41,9 @@ def test_many_laws_at_once_are_each_alone():
 def test_samples_are_a_law_of_equal_masses():
     samples = np.random.default_rng(2).normal(size=37)
     for tau in (0.05, 0.1, 0.25):
-        law = stats.cvar_of_law(samples, np.full(37, 1 / 37), tau)
+        law = measures.cvar_of_law(samples, np.full(37, 1 / 37), tau)
         assert (
-            stats.cvar(samples, tau)
+            measures.cvar(samples, tau)
             == law
             == pytest.approx(maximum(samples, 1 / 37 + 0 * samples, tau))
         )
@@ -52,19 +52,19 @@ def test_samples_are_a_law_of_equal_masses():
 def test_a_normal_sample():
     samples = np.random.default_rng(3).normal(size=200_000)
     tail = -scipy_stats.norm.pdf(scipy_stats.norm.ppf(0.1)) / 0.1
-    assert stats.cvar(samples, 0.1) == pytest.approx(tail, abs=0.02)
+    assert measures.cvar(samples, 0.1) == pytest.approx(tail, abs=0.02)
 
 
 @pytest.mark.parametrize("mass", [[0.5, 0.4], [1.5, -0.5]])
 def test_what_is_no_law_is_refused(mass):
     with pytest.raises(CorerlError, match="non-negative probabilities that sum to one"):
-        stats.cvar_of_law([0.0, 1.0], mass, 0.5)
+        measures.cvar_of_law([0.0, 1.0], mass, 0.5)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.01, -1.0])
 def test_a_tail_outside_its_range_is_refused(tau):
     with pytest.raises(CorerlError, match="0 < tau <= 1"):
-        stats.cvar_of_law([0.0, 1.0], [0.5, 0.5], tau)
+        measures.cvar_of_law([0.0, 1.0], [0.5, 0.5], tau)
 
 
 # Over seeds.
@@ -75,9 +75,9 @@ def test_the_mean_over_seeds_and_its_interval_by_hand():
     rng = np.random.default_rng(4)
     samples = [rng.normal(m, 1, n) for m, n in ((0, 40), (1, 60), (0.5, 50))]
     value, low, high = stats.cvar_of_seeds(samples, 0.25, replicates=4000)
-    assert value == pytest.approx(np.mean([stats.cvar(s, 0.25) for s in samples]))
+    assert value == pytest.approx(np.mean([measures.cvar(s, 0.25) for s in samples]))
     by_hand = [
-        np.mean([stats.cvar(rng.choice(samples[i], len(samples[i])), 0.25) for i in drawn])
+        np.mean([measures.cvar(rng.choice(samples[i], len(samples[i])), 0.25) for i in drawn])
         for drawn in rng.integers(3, size=(2000, 3))
     ]
     np.testing.assert_allclose((low, high), np.percentile(by_hand, [2.5, 97.5]), atol=0.06)

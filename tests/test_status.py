@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small import config, train
 
-from corerl import cli, launch, plan, rates, runs, status
+from corerl import cli, files, launch, plan, provenance, rates, runs, status
 from corerl.algos import bc
 from corerl.config import Eval
 from corerl.errors import CorerlError
@@ -19,7 +19,7 @@ def somewhere(tmp_path, monkeypatch):
 
 def begun(cell, name: str, state: str, step: int = 0, message: str = "", **more) -> None:
     facts = {"state": state, "step": step, "message": message, "updates_per_s": 10.0}
-    runs.write_json(cell / name / "status.json", facts | {"seeds": [0]} | more)
+    files.write_json(cell / name / "status.json", facts | {"seeds": [0]} | more)
 
 
 def states(cfg) -> list[tuple[list[int], str]]:
@@ -102,7 +102,7 @@ def test_only_what_is_left_is_counted():
 
 
 def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
-    facts = runs.environment()
+    facts = provenance.environment()
     for root, width, gpu, rate in (
         ("here", 16, None, 50.0),
         ("wider", 32, None, 7.0),
@@ -112,7 +112,7 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
         cell = runs.cell_directory(measured)
         launch._write_settings(measured)
         begun(cell, "seeds-0-1", "done", 5_000, updates_per_s=rate, seeds=[0, 1])
-        runs.write_json(cell / "seeds-0-1" / "env.json", facts | {"gpu": gpu})
+        files.write_json(cell / "seeds-0-1" / "env.json", facts | {"gpu": gpu})
     cfg = config(tmp_path / "runs", "bc", steps=3600, seeds=1)
     on_cpu, on_gpu = rates.known(cfg, None), rates.known(cfg, "A100")
     assert (on_cpu.updates_per_s, on_cpu.on_gpu) == (100.0, False)  # both seeds
@@ -125,7 +125,7 @@ def test_runs_too_short_to_time_are_left_out(tmp_path):
     cfg = config(tmp_path, "bc")
     launch._write_settings(cfg)
     begun(runs.cell_directory(cfg), "seeds-0", "done", rates.ENOUGH - 1)
-    runs.write_json(runs.cell_directory(cfg) / "seeds-0" / "env.json", runs.environment())
+    files.write_json(runs.cell_directory(cfg) / "seeds-0" / "env.json", provenance.environment())
     assert rates.known(cfg, None) is None
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from corerl import stats
+from corerl import measures
 from corerl.stock import cvar, next_stock, shortfall, start_stock, successive_halving
 
 
@@ -37,7 +37,7 @@ def test_shortfall_by_hand():
 def test_cvar_is_the_exact_estimator(tau):
     values = np.random.default_rng(0).normal(size=(3, 7))
     found = cvar(torch.from_numpy(values), tau).tolist()
-    assert found == pytest.approx([stats.cvar(row, tau) for row in values])
+    assert found == pytest.approx([measures.cvar(row, tau) for row in values])
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.35, 0.5, 1.0])
@@ -46,7 +46,7 @@ def test_the_best_stock_of_a_law_is_its_quantile(tau):
     values = torch.from_numpy(np.random.default_rng(1).normal(size=(2, 9)))
     stocks = values.sort(-1).values
     best, promised = start_stock(values[:, None].expand(2, 9, 9), stocks, tau)
-    expected = [stats.cvar(row, tau) for row in values.numpy()]
+    expected = [measures.cvar(row, tau) for row in values.numpy()]
     assert promised.tolist() == pytest.approx(expected)
     for row, c in zip(values.numpy(), best.tolist(), strict=True):
         assert (row < c).mean() <= tau + 1e-9 and (row <= c).mean() >= tau - 1e-9

@@ -66,7 +66,8 @@ def _make(console: Console, args: argparse.Namespace) -> int:
     for option in ("size", "steps"):
         value = getattr(args, option)
         require(value is None or value > 0, f"--{option} {value} must be positive")
-    recipe = importlib.import_module(f"corerl.envs.{suite}_suite")
+    kind = "recipe" if suite == "metaworld" else "suite"
+    recipe = importlib.import_module(f"corerl.envs.{suite}_{kind}")
     try:
         made = recipe.make(wanted, args.seed, args.size, args.steps)
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from pathlib import Path
 from corerl.data import d4rl, minari
 from corerl.data.dataset import Dataset
 from corerl.data.reading import reading
+from corerl.envs import metaworld_suite
 from corerl.errors import CorerlError
 
 # The versions that D4RL's own tasks are evaluated in here, since scores are on D4RL's scale; v5 pays
@@ -27,15 +28,6 @@ MAZES = {
     "large": "PointMaze_Large-v3",
 }
 
-METAWORLD = (
-    "button-press-v3",
-    "drawer-open-v3",
-    "sweep-into-v3",
-    "plate-slide-v3",
-    "door-close-v3",
-    "assembly-v3",
-)
-
 ENVIRONMENTS = {
     f"mujoco/{body}-{quality}-regenerated": environment
     for body, environment in LOCOMOTION.items()
@@ -43,7 +35,7 @@ ENVIRONMENTS = {
 } | {f"pointmaze/{maze}": environment for maze, environment in MAZES.items()}
 ENVIRONMENTS |= {
     f"metaworld/{task}": f"corerl.envs.metaworld_suite:corerl/metaworld-{task}"
-    for task in METAWORLD
+    for task in metaworld_suite.TASKS
 }
 """Every set that can be made, and the environment that it is made and evaluated in."""
 

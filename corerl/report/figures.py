@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from corerl import stats
+from corerl import measures, stats
 from corerl.report.sections import NAMES
 
 Plot = tuple[str, Callable[[], Figure]]
@@ -163,8 +163,10 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
             pooled = np.sort(np.concatenate(list(rows["returns"])))
             share = np.arange(1, len(pooled) + 1) / len(pooled)
             axis.step(pooled, share, where="post", label=name, **look[name])
-            tails = [np.mean([stats.cvar(r, tau) for r in rows["returns"]]) for tau in stats.TAUS]
-            axis.plot(tails, stats.TAUS, "o", markersize=4, color=look[name]["color"])
+            tails = [
+                np.mean([measures.cvar(r, tau) for r in rows["returns"]]) for tau in measures.TAUS
+            ]
+            axis.plot(tails, measures.TAUS, "o", markersize=4, color=look[name]["color"])
         axis.set(ylim=(-0.02, 1.02), xlabel="return")
     _legend(figure, axes.values())
     return figure

@@ -18,7 +18,7 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
-from corerl import runs, streams
+from corerl import checkpoint, runs, streams
 from corerl.algos import md3qn
 from corerl.discrete import Collect
 from corerl.envs import mazes
@@ -47,7 +47,9 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
     agent = md3qn.MD3QN(cfg, *sizes, streams.generators(seeds, "init"))
     if not (run / "checkpoint.safetensors").exists():
         raise CorerlError(f"{run} has no checkpoint.safetensors, so there is no agent to draw.")
-    agent.load_state_dict(runs.load_checkpoint(run / "checkpoint.safetensors")["state"]["agent"])
+    agent.load_state_dict(
+        checkpoint.load_checkpoint(run / "checkpoint.safetensors")["state"]["agent"]
+    )
     return agent, env
 
 

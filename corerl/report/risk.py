@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from corerl import stats
+from corerl import measures, stats
 from corerl.errors import CorerlError
 from corerl.report import figures
 from corerl.report.sections import Options, Section
@@ -151,13 +151,13 @@ def _table(section: Section, options: Options) -> Table:
         "episode at the boundary counts in part), then the mean over seeds. In brackets: 95% bootstrap "
         f"intervals over seeds and episodes ({replicates:,} replicates), over episodes alone for one seed."
     ]
-    few = [f"{tau:g}" for tau in stats.TAUS if tau * fewest < ENOUGH]
+    few = [f"{tau:g}" for tau in measures.TAUS if tau * fewest < ENOUGH]
     if few:
         notes.append(
             f"At tau {', '.join(few)} some runs have fewer than {ENOUGH} episodes in the tail, where "
             f"the estimate is noisy and on average too high: play eval.episodes={ENOUGH}/tau."
         )
-    columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(stats.TAUS)), "CVaR at own tau"]
+    columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(measures.TAUS)), "CVaR at own tau"]
     return Table(
         "cvar",
         f"{section.name}: static CVaR of the return, {options.protocol}",
@@ -178,7 +178,7 @@ def _name(task: str, algorithm: str, objective: str, returns: pd.Series) -> str:
 
 def _cells(group: pd.DataFrame, replicates: int) -> tuple[Cell | None, ...]:
     returns, cells = list(group["returns"]), []
-    for tau in (1.0, *reversed(stats.TAUS), group["tau"].iloc[0]):
+    for tau in (1.0, *reversed(measures.TAUS), group["tau"].iloc[0]):
         if math.isnan(tau):
             cells.append(None)
             continue

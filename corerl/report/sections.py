@@ -11,7 +11,16 @@ from corerl import stats
 from corerl.errors import CorerlError, nearest
 from corerl.report.load import Results
 from corerl.report.published import sample_std, short_source
-from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, plural, shared_n
+from corerl.report.tables import (
+    DOWN,
+    UP,
+    Cell,
+    Column,
+    Row,
+    Table,
+    plural,
+    shared_n,
+)
 
 GAMMA = 100.0  # scores are normalised x100
 NAMES = {"iqm": "IQM", "median": "Median", "mean": "Mean", "optimality_gap": "Optimality gap"}

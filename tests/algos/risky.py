@@ -11,7 +11,7 @@ import torch
 from scipy import stats as scipy_stats
 from small import Probe, config
 
-from corerl import stats
+from corerl import measures
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.offline import Preprocess
@@ -75,7 +75,7 @@ def static_cvar_in_d2(learner: Learner, tau: float) -> np.ndarray:
     there = torch.as_tensor(np.stack([np.full_like(rewards, 0.5), rewards], -1))
     second = _actions(act, there.float())[..., None]
     totals = rewards[..., None] + second - second**2 / 2 + 0.5 * second * XI
-    return np.array([stats.cvar(x.ravel(), tau) for x in totals])
+    return np.array([measures.cvar(x.ravel(), tau) for x in totals])
 
 
 def _actions(act: Callable, observations: torch.Tensor) -> np.ndarray:

@@ -6,10 +6,18 @@ import json
 import pytest
 from small import flatten
 
-from corerl.algos import awac, codac, cql, cvar_offline, dt, edac, oraac
+from corerl.algos import (
+    awac,
+    codac,
+    cql,
+    cvar_offline,
+    dt,
+    edac,
+    oraac,
+)
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.loop import Interrupted, Run
-from corerl.runs import load_checkpoint
 
 SETTINGS = {
     "cql": (cql, cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9)),

@@ -11,10 +11,10 @@ from small import config, flatten, train
 from corerl import streams
 from corerl.algos.cql_discrete import Config, DiscreteCQL
 from corerl.buffers import Batch
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Eval
 from corerl.data import embedded
 from corerl.errors import CorerlError
-from corerl.runs import load_checkpoint
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
 SWITCHES = {

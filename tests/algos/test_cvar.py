@@ -13,6 +13,7 @@ from small import config, flatten
 from corerl import streams
 from corerl.algos import cvar, cvar_tabular
 from corerl.algos.cvar import Config, CVaR, Player, Stocks
+from corerl.checkpoint import load_checkpoint
 from corerl.discrete import Collect
 from corerl.envs import mdps
 from corerl.errors import CorerlError
@@ -21,7 +22,6 @@ from corerl.frames import DiscreteStep, Transitions
 from corerl.laws import Categorical, Quantiles
 from corerl.loop import Interrupted, Run
 from corerl.quantile import huber_quantile_loss, midpoints, quantile_loss
-from corerl.runs import load_checkpoint
 from corerl.stock import successive_halving
 from corerl.tables import table
 from corerl.tasks import resolve

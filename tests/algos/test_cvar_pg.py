@@ -11,16 +11,16 @@ from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
 from reference_distributional import numbers
 from small import flatten
 
-from corerl import stats, streams
+from corerl import measures, streams
 from corerl.algos import cvar_pg
 from corerl.algos.cvar_pg import Config, CVaRPG, Level, Player
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
 from corerl.episodes import Played
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
-from corerl.runs import load_checkpoint
 from corerl.tables import table
 
 SMALL = {"hidden_width": 8, "lr": 1e-2, "cosine": False, "max_steps": T, "critic_updates": 2}
@@ -344,6 +344,6 @@ def played_twice(agent, seed: int, count: int = 1_000_000) -> np.ndarray:
 def test_two_gambles_beat_every_plan(tmp_path, tau, open_loop):
     """The best policy that does not see the first reward has this CVaR (Gaussian, closed form)."""
     agent = learned(tmp_path, "risk/D2", [0, 1, 2], tau=tau)
-    found = [stats.cvar(x, tau) for x in played_twice(agent, 0)]
+    found = [measures.cvar(x, tau) for x in played_twice(agent, 0)]
     print("CVaR", found)
     assert min(found) > open_loop

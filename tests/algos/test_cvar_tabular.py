@@ -11,7 +11,14 @@ import pytest
 from scipy import stats as scipy_stats
 
 from corerl.algos import cvar_tabular
-from corerl.algos.cvar_tabular import blind, ecrm, ecrm_of_states, iterated, naive, static
+from corerl.algos.cvar_tabular import (
+    blind,
+    ecrm,
+    ecrm_of_states,
+    iterated,
+    naive,
+    static,
+)
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
@@ -272,7 +279,7 @@ def play(root, task: str, **own) -> Run:
 def test_a_run_prints_the_solution_and_plays_it(tmp_path, capsys):
     import json
 
-    from corerl import stats
+    from corerl import measures
 
     run = play(tmp_path, "risk/A", tau=0.5)
     printed = capsys.readouterr().out
@@ -283,7 +290,7 @@ def test_a_run_prints_the_solution_and_plays_it(tmp_path, capsys):
     lines = (run.directory / "returns.jsonl").read_text().splitlines()
     for line in map(json.loads, lines):
         assert set(line["returns"]) == {-2, 4, 5}
-        assert stats.cvar(np.array(line["returns"]), 0.5) == pytest.approx(2.2, abs=0.8)
+        assert measures.cvar(np.array(line["returns"]), 0.5) == pytest.approx(2.2, abs=0.8)
 
 
 def test_a_task_that_is_no_finite_mdp_is_refused(tmp_path):

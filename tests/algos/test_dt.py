@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from corerl import networks, streams, transformer
 from corerl.algos import dt
 from corerl.algos.dt import DT, Config
-from corerl.buffers import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.optim import clip_per_seed
+from corerl.sequences import SequenceBuffer, Windows
 from corerl.tasks import resolve
 
 O, A, K, B, MAX_TIME = 3, 2, 4, 5, 6

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from corerl import stats
+from corerl import measures
 from corerl.algos import icvar
 from corerl.algos.cvar_tabular import iterated
 from corerl.envs.low_rank import MixtureEnv
@@ -46,7 +46,7 @@ def test_features_give_the_cvar_to_the_spacing_of_the_net():
         [(k[2, 1] * np.maximum(net[30] - value, 0)).sum() for k in ENV.kernels]
     )
     found = (net - psi @ THETA / 0.25).max(-1)
-    exact = stats.cvar_of_law(value, KERNEL, 0.25)
+    exact = measures.cvar_of_law(value, KERNEL, 0.25)
     assert (found <= exact + 1e-9).all() and (found > exact - 0.05 / 0.25).all()
     with_atoms = np.union1d(net, value)
     found = (with_atoms - icvar.features(ENV.kernels, value, with_atoms) @ THETA / 0.25).max(-1)

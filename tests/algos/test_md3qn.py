@@ -14,11 +14,11 @@ from small import config
 from corerl import streams
 from corerl.algos import hra, md3qn
 from corerl.algos.md3qn import MD3QN, Config
+from corerl.checkpoint import load_checkpoint
 from corerl.discrete import Collect
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.loop import Run
-from corerl.runs import load_checkpoint
 from corerl.tables import table
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}

@@ -24,7 +24,7 @@ from agreement import (
 )
 from small import config, flatten
 
-from corerl import runs
+from corerl import checkpoint
 from corerl.algos.mrq import MRQ, Config, train
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
@@ -194,7 +194,7 @@ def run_it(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> tuple[Path, dict]:
         )
         with contextlib.suppress(Interrupted):
             train(cfg.algo, run)
-    state = runs.load_checkpoint(run.directory / "checkpoint.safetensors")["state"]
+    state = checkpoint.load_checkpoint(run.directory / "checkpoint.safetensors")["state"]
     return run.directory, state
 
 

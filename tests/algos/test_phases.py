@@ -11,8 +11,18 @@ import torch
 import yaml
 from small import config, flatten
 
-from corerl import offline, runs
-from corerl.algos import arsq, awac, cal_ql, cql, cqn, iql, rebrac, rlpd, wsrl
+from corerl import checkpoint, files, offline, runs
+from corerl.algos import (
+    arsq,
+    awac,
+    cal_ql,
+    cql,
+    cqn,
+    iql,
+    rebrac,
+    rlpd,
+    wsrl,
+)
 from corerl.demonstrations import Demos
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
@@ -80,7 +90,7 @@ def test_stopped_before_at_and_after_the_switch_it_ends_as_unbroken(tmp_path, al
     for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
         assert (broken / name).read_text() == (whole / name).read_text(), name
     one, two = (
-        runs.load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, broken)
+        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, broken)
     )
     assert flatten(one) == flatten(two)
     assert one["replay"]["added"] == {"cal_ql": 220, "rlpd": 60}.get(algo, 40)
@@ -96,7 +106,7 @@ def test_a_seed_fine_tunes_the_same_alone_as_in_company(tmp_path):
     both = train(settings(tmp_path / "both", "wsrl"), seeds=[0, 1])
     alone = train(settings(tmp_path / "alone", "wsrl"), seeds=[1])
     mine, theirs = (
-        runs.load_checkpoint(d / "checkpoint.safetensors")["state"]["replay"]["rows"]
+        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"]["replay"]["rows"]
         for d in (alone, both)
     )
     torch.testing.assert_close(mine[0], theirs[1], rtol=1e-3, atol=1e-3)
@@ -107,7 +117,7 @@ def pretrained(tmp_path: Path, algo: str = "iql", **changes) -> Path:
     cfg = settings(tmp_path / "before", algo, **own)
     train(cfg)
     for group in runs.cell_directory(cfg).glob("seeds-*"):
-        runs.write_json(group / "status.json", {"state": "done", "step": 60})
+        files.write_json(group / "status.json", {"state": "done", "step": 60})
     return runs.cell_directory(cfg)
 
 
@@ -125,8 +135,10 @@ def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, p
     directory = train(
         goes_on(tmp_path, cell, algo), seeds=[1]
     )  # a warm-up throughout: nothing is learned
-    before = runs.load_checkpoint(cell / "seeds-0-1" / "checkpoint.safetensors")["state"]["agent"]
-    after = runs.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
+    before = checkpoint.load_checkpoint(cell / "seeds-0-1" / "checkpoint.safetensors")["state"][
+        "agent"
+    ]
+    after = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
     for gone in (before, after):  # shared by all seeds; the rate's schedule ends with pre-training
         gone.pop("normalizer"), gone.pop("schedule", None)
     own = {name: flatten(part) for name, part in after.items()}
@@ -168,7 +180,7 @@ def test_another_algorithm_or_an_unfinished_run_is_refused(tmp_path):
     cfg = goes_on(tmp_path, cell, "rlpd")
     with pytest.raises(CorerlError, match="it is iql, and rlpd goes on from rlpd"):
         train(cfg, seeds=[0])
-    runs.write_json(cell / "seeds-0-1" / "status.json", {"state": "running", "step": 30})
+    files.write_json(cell / "seeds-0-1" / "status.json", {"state": "running", "step": 30})
     with pytest.raises(CorerlError, match=r"seeds-0-1 has not finished \(step 30\)"):
         train(goes_on(tmp_path, cell), seeds=[0])
     with pytest.raises(CorerlError, match="is not the folder of a run"):

@@ -231,9 +231,9 @@ def test_fine_tuning_is_refused():
 
 
 def test_infinity_survives_a_checkpoint(tmp_path):
-    from corerl import runs
+    from corerl import checkpoint
 
     mine, other = model(settings()), model(settings())
-    runs.save_checkpoint(tmp_path / "c", mine.state_dict())
-    other.load_state_dict(runs.load_checkpoint(tmp_path / "c"))
+    checkpoint.save_checkpoint(tmp_path / "c", mine.state_dict())
+    other.load_state_dict(checkpoint.load_checkpoint(tmp_path / "c"))
     assert other.best_loss.value.tolist() == [math.inf] * SEEDS

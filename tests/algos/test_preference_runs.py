@@ -13,13 +13,13 @@ from small import flatten, parameters
 
 from corerl import tasks
 from corerl.algos import cpl, dtr, ipl, pref_iql, pref_transformer
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.data.preferences import Preferences
 from corerl.data.preferences.comparisons import Comparisons
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
 from corerl.reward_models import Markov, MarkovReward
-from corerl.runs import load_checkpoint
 from corerl.segments import PairBuffer, transitions
 
 TEACHER = Preferences(pairs=40, length=8)

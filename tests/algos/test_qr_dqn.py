@@ -11,12 +11,12 @@ from small import config, flatten
 from corerl import streams
 from corerl.algos import hra, iqn, md3qn, qr_dqn
 from corerl.algos.qr_dqn import QRDQN, Config
+from corerl.checkpoint import load_checkpoint
 from corerl.convolution import Encoder
 from corerl.discrete import Collect
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
 from corerl.quantile import huber_quantile_loss
-from corerl.runs import load_checkpoint
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}
 SWITCHES = {

@@ -11,10 +11,10 @@ import torch
 from corerl import streams
 from corerl.algos import sac
 from corerl.buffers import Batch
+from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.loop import Interrupted, Run
-from corerl.runs import load_checkpoint
 from corerl.tables import table
 
 O, A, B = 3, 2, 16

@@ -10,7 +10,7 @@ import pytest
 from corerl import tasks
 from corerl.data import cli, preferences, suites
 from corerl.data.preferences import Preferences
-from corerl.envs import metaworld_suite
+from corerl.envs import metaworld_recipe, metaworld_suite
 from corerl.envs.metaworld_suite import MetaWorld
 from corerl.errors import CorerlError
 
@@ -60,9 +60,9 @@ def test_an_episode_depends_on_its_seed_alone(button):
 
 @needs_metaworld
 def test_an_expert_solves_25_steps_and_replays(button):
-    policy = metaworld_suite._package().policies.ENV_POLICY_MAP["button-press-v3"]()
+    policy = metaworld_suite.package().policies.ENV_POLICY_MAP["button-press-v3"]()
     driver = policy, MetaWorld("button-press-v3", hidden=False)
-    episode = metaworld_suite._play(button, driver, 5, 5, np.random.default_rng(0))
+    episode = metaworld_recipe._play(button, driver, 5, 5, np.random.default_rng(0))
     assert np.abs(episode.actions).max() <= 1 - 1e-5 and not episode.terminated
     button.reset(seed=5)
     solved = []
@@ -77,7 +77,7 @@ def test_an_expert_solves_25_steps_and_replays(button):
 
 @needs_metaworld
 def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
-    monkeypatch.setattr(metaworld_suite, "EACH", 1)
+    monkeypatch.setattr(metaworld_recipe, "EACH", 1)
     words = ("make", "corerl/metaworld/button-press")
     assert f"made: {TASK}" in data(*words)
     task = tasks.resolve(TASK)
@@ -109,14 +109,14 @@ def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
 
 @needs_metaworld
 def test_a_handful_of_episodes_is_the_same_whatever_was_played_before(monkeypatch):
-    monkeypatch.setattr(metaworld_suite, "KINDS", ("expert", "within", "cross"))
+    monkeypatch.setattr(metaworld_recipe, "KINDS", ("expert", "within", "cross"))
     horizon = "metaworld.sawyer_xyz_env.SawyerXYZEnv.max_path_length"
     monkeypatch.setattr(horizon, 60)
-    chunk = metaworld_suite._episodes("button-press-v3", 0, "x")
+    chunk = metaworld_recipe._episodes("button-press-v3", 0, "x")
     first, again = chunk(1), chunk(1)
     for one, other in zip(first, again, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    assert chunk(metaworld_suite.EACH) == []
+    assert chunk(metaworld_recipe.EACH) == []
 
 
 def test_without_the_package_the_command_is_told(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from trees import write_run
 
-from corerl import stats
+from corerl import measures
 from corerl.report import figures, risk
 from corerl.report.load import load
 from corerl.report.published import COLUMNS
@@ -53,7 +53,7 @@ def test_enough_episodes_are_not_warned_of(tmp_path, report):
     _, out, _, _ = report(tmp_path / "runs")
     text = table(out)
     assert "2 x 400 episodes" in text and "in the tail" not in text
-    assert f"{stats.cvar(np.array(many), 0.05):.2f} [" in text
+    assert f"{measures.cvar(np.array(many), 0.05):.2f} [" in text
 
 
 def test_pictures_of_returns_and_regret(tmp_path, report):
