@@ -38,22 +38,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    bins,
-    compile,
-    demonstrations,
-    networks,
-    offline,
-    optim,
-    streams,
-)
-from corerl.bins import Bins
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.demonstrations import Demos, Rows
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import bins, compile, networks, optim
+from corerl.nn.bins import Bins
+from corerl.runs.checkpoint import Stateful
+from corerl.training import demonstrations, preprocessing
+from corerl.training.demonstrations import Demos, Rows
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -81,8 +75,8 @@ class Config:
     demos: Demos = field(default_factory=Demos)
     hidden_layers: int = 3
     hidden_width: int = 512
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
@@ -283,7 +277,7 @@ def train(cfg: Config, run: Run) -> None:
     phases = Phases(cfg, run, data, normalizer)
     phases.restore(agent, "arsq")
     rows = Rows(cfg, run, data, phases)
-    uniforms = streams.uniform(run.seeds, "choices", (1, agent.choices), run.device)
+    uniforms = seeding.uniform(run.seeds, "choices", (1, agent.choices), run.device)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "buffer": data, "rows": rows, "uniforms": uniforms, **phases.parts}
     for step in run.steps(**state):

@@ -28,12 +28,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, streams
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -52,8 +54,8 @@ class Config:
     hidden_width: int = 256
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(normalize_states=True)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
@@ -169,7 +171,7 @@ class AWAC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = AWAC(
         cfg,
         buffer.observation_dim,
@@ -180,7 +182,7 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     shape = (2, cfg.batch_size, buffer.action_dim)
-    noise = streams.normal(run.seeds, "noise", shape, run.device)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device)
     phases = Phases(cfg, run, buffer, normalizer)
     phases.restore(agent, "awac")
     update = compile.captured(agent.update, run.mode)

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -35,8 +36,8 @@ class Config:
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(normalize_states=True)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
 
     def __post_init__(self):
@@ -81,7 +82,7 @@ class BC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size, best=cfg.best)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, best=cfg.best)
     agent = BC(
         cfg,
         buffer.observation_dim,

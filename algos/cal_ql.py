@@ -37,21 +37,16 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    ensembles,
-    networks,
-    offline,
-    optim,
-    streams,
-)
+from corerl import seeding
 from corerl.algos.cql import Policy
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -82,8 +77,8 @@ class Config:
     hidden_width: int = 256
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
@@ -313,7 +308,7 @@ def label_of(cfg: Config) -> partial:
     """`returns_to_go` of an episode's learned rewards, under these settings."""
     failure = cfg.failure_reward
     if failure is not None:
-        failure = float(offline.affine(np.float32(failure), np.float32(1), cfg.data))
+        failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))
     return partial(returns_to_go, discount=cfg.discount, failure=failure)
 
 
@@ -322,20 +317,20 @@ def per_episode(dataset: Dataset, label) -> np.ndarray:
     return np.concatenate([label(r) for r in np.split(dataset.rewards, dataset.episode_ends[:-1])])
 
 
-def random_numbers(agent: CalQL, run: Run, action_dim: int) -> dict[str, streams.Stream]:
+def random_numbers(agent: CalQL, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
     """The streams that `update` takes, in its order."""
     cfg, seeds, device = agent.cfg, run.seeds, run.device
     per_action = (cfg.batch_size, action_dim)
     return {
-        "noise": streams.normal(seeds, "noise", (sum(agent.draws), *per_action), device, 32),
-        "uniforms": streams.uniform(seeds, "uniform", (cfg.samples, *per_action), device, 32),
-        "asked": streams.uniform(seeds, "asked", (2, cfg.critics), device),
+        "noise": seeding.normal(seeds, "noise", (sum(agent.draws), *per_action), device, 32),
+        "uniforms": seeding.uniform(seeds, "uniform", (cfg.samples, *per_action), device, 32),
+        "asked": seeding.uniform(seeds, "asked", (2, cfg.critics), device),
     }
 
 
 def train(cfg: Config, run: Run) -> None:
     label = label_of(cfg)
-    data, normalizer = offline.load(
+    data, normalizer = preprocessing.load(
         run, cfg.data, cfg.batch_size, labels=partial(per_episode, label=label)
     )
     sizes = (data.observation_dim, data.action_dim)

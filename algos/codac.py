@@ -7,7 +7,7 @@ risk measure of Z: its mean (CODAC-N) or CVaR (CODAC-C).
     python algos/codac.py task=risk/pointmass steps=20000 seeds=3
     corerl train -m algo=codac task=risk/pointmass algo.objective=naive,mean eval.episodes=200
 
-The objective is `naive` (corerl/distortions.py): CVaR at tau of the return to come, state by state. Static
+The objective is `naive` (risk/distortions.py): CVaR at tau of the return to come, state by state. Static
 CVaR of the whole return, which reports show beside it, is another objective: algo=cvar_offline.
 
 Differences. The authors' code is JasonMa2016/CODAC (its version 2); of the paper only its abstract was at
@@ -33,21 +33,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    compile,
-    distortions,
-    ensembles,
-    networks,
-    offline,
-    optim,
-    streams,
-    tails,
-)
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.risk import distortions
+from corerl.risk.quantiles import huber_quantile_loss
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing, risk_summary
+from corerl.training.run import Run
 
 
 @dataclass
@@ -80,7 +74,7 @@ class Config:
     hidden_layers: int = 2  # the last one comes after state-action and fraction have met
     hidden_width: int = 256
     cosines: int = 64  # of the fraction's embedding
-    data: offline.Preprocess = field(default_factory=offline.Preprocess)
+    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
 
     def __post_init__(self):
         distortions.check(self)
@@ -317,7 +311,7 @@ class CODAC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CODAC(
         cfg,
         buffer.observation_dim,
@@ -330,11 +324,11 @@ def train(cfg: Config, run: Run) -> None:
     )
     batch, n = (cfg.batch_size, buffer.action_dim), cfg.fractions
 
-    def uniform(name: str, *shape: int) -> streams.Stream:
-        return streams.uniform(run.seeds, name, shape, run.device, block=32)
+    def uniform(name: str, *shape: int) -> seeding.Stream:
+        return seeding.uniform(run.seeds, name, shape, run.device, block=32)
 
     draws = {
-        "noise": streams.normal(run.seeds, "noise", (sum(agent.noises), *batch), run.device, 32),
+        "noise": seeding.normal(run.seeds, "noise", (sum(agent.noises), *batch), run.device, 32),
         "fractions": uniform("fractions", 3, cfg.batch_size, n),
         "which": uniform("which", n),
         "proposed": uniform("proposed", cfg.samples, *batch),
@@ -345,7 +339,7 @@ def train(cfg: Config, run: Run) -> None:
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)
-    tails.tell(run)
+    risk_summary.tell(run)
 
 
 if __name__ == "__main__":

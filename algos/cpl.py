@@ -38,21 +38,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    compile,
-    networks,
-    offline,
-    optim,
-    paired,
-    transformer,
-)
 from corerl.algos.iql import Policy
-from corerl.checkpoint import Stateful
 from corerl.config import require
-from corerl.data.preferences import Preferences
-from corerl.loop import Run
-from corerl.reward_models import preference_loss
-from corerl.segments import PairBuffer, Pairs
+from corerl.nn import compile, networks, optim, transformer
+from corerl.preferences import loading
+from corerl.preferences.buffer import PairBuffer, Pairs
+from corerl.preferences.reward_models import preference_loss
+from corerl.preferences.sources import Preferences
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -78,8 +73,8 @@ class Config:
     dropout: float = 0.25
     log_std_min: float = -5.0  # of policy=gaussian
     log_std_max: float = 2.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     def __post_init__(self):
@@ -93,7 +88,7 @@ class Config:
         )
         for name in ("pairs", "warmup_steps", "lr_factor"):
             require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
-        paired.check_crop(self.crop, self.preferences)
+        loading.check_crop(self.crop, self.preferences)
         require(self.policy in ("deterministic", "gaussian"), f"algo.policy={self.policy} unknown")
         require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
 
@@ -186,8 +181,8 @@ def train(cfg: Config, run: Run) -> None:
         cfg.bc_steps < run.cfg.steps,
         f"algo.bc_steps={cfg.bc_steps} leaves none of steps={run.cfg.steps} to learn from preferences",
     )
-    compared = paired.comparisons(run, cfg.preferences, cfg.data.clip_actions)
-    compared, normalizer = paired.prepared(run, compared, cfg.data)
+    compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
+    compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)
     agent = CPL(
         cfg,

@@ -41,19 +41,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    ensembles,
-    networks,
-    offline,
-    optim,
-    streams,
-)
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -90,8 +85,8 @@ class Config:
     log_std_max: float = 2.0
 
     order: str = "joint"  # joint (young-geng, CORL) | alpha_first (authors)
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(normalize_states=True)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
@@ -331,7 +326,7 @@ def _networks(
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CQL(
         cfg,
         buffer.observation_dim,
@@ -342,8 +337,8 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     per_action = (cfg.batch_size, buffer.action_dim)
-    noise = streams.normal(run.seeds, "noise", (sum(agent.draws), *per_action), run.device, 32)
-    uniforms = streams.uniform(run.seeds, "uniform", (cfg.samples, *per_action), run.device, 32)
+    noise = seeding.normal(run.seeds, "noise", (sum(agent.draws), *per_action), run.device, 32)
+    uniforms = seeding.uniform(run.seeds, "uniform", (cfg.samples, *per_action), run.device, 32)
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode)
     phases = Phases(cfg, run, buffer, normalizer)

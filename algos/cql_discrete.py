@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.convolution import Encoder
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss, midpoints
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder
+from corerl.risk.quantiles import huber_quantile_loss, midpoints
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -141,7 +142,7 @@ def _of_action(values: Tensor, actions: Tensor) -> Tensor:
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, shape, actions = offline.numbered(run, cfg.batch_size)
+    buffer, shape, actions = preprocessing.numbered(run, cfg.batch_size)
     agent = DiscreteCQL(cfg, shape, actions, run.rngs(), device=run.device, mode=run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):

@@ -41,22 +41,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    bins,
-    compile,
-    demonstrations,
-    networks,
-    offline,
-    optim,
-    streams,
-)
-from corerl.bins import Bins
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.demonstrations import Demos, Rows
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import bins, compile, networks, optim
+from corerl.nn.bins import Bins
+from corerl.runs.checkpoint import Stateful
+from corerl.training import demonstrations, preprocessing
+from corerl.training.demonstrations import Demos, Rows
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 TIE = 1e-4
 """Means of bins that differ by less are equal."""
@@ -91,8 +85,8 @@ class Config:
     features: int = 64  # of a state
     hidden_layers: int = 2
     hidden_width: int = 512
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
@@ -307,8 +301,8 @@ def train(cfg: Config, run: Run) -> None:
     phases.restore(agent, "cqn")
     rows = Rows(cfg, run, data, phases)
     per_update = (cfg.demos.rows + cfg.batch_size, agent.choices)
-    ties = streams.uniform(run.seeds, "ties", per_update, run.device, 32)
-    own = streams.uniform(run.seeds, "ties in acting", (1, agent.choices), run.device)
+    ties = seeding.uniform(run.seeds, "ties", per_update, run.device, 32)
+    own = seeding.uniform(run.seeds, "ties in acting", (1, agent.choices), run.device)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "buffer": data, "rows": rows, "ties": ties, "own": own}
     for step in run.steps(**state, **phases.parts):

@@ -6,7 +6,7 @@ X is the discounted return, higher is better, and tau in (0, 1] is the mass of t
     static      CVaR_tau(X). Z is the law of the return to come of a state and a stock c, and
                     a(s, c) = argmin_a E[(c - Z(s, c, a))^+],   Z <- r + discount Z(s', c', a(s', c')),
                     c' = (c - r) / discount
-                at first c is the maximiser of c - E[(c - Z(s_0, c, a(s_0, c)))^+] / tau (corerl/stock.py)
+                at first c is the maximiser of c - E[(c - Z(s_0, c, a(s_0, c)))^+] / tau (see corerl/risk)
     iterated    V(s) = max_a CVaR_tau(r + discount V(s')): Z <- r + discount max_a' CVaR_tau(Z(s', a'))
     distortion  naive distortion: at each state the action of the largest CVaR_tau(Z(s, a)), and Z of that
                 policy. What IQN-CVaR, O-RAAC and CODAC do; neither the static nor the iterated CVaR
@@ -52,17 +52,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, optim, streams
+from corerl import seeding
 from corerl.algos.qr_dqn import of_action
-from corerl.checkpoint import Stateful
+from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.config import require
-from corerl.convolution import Encoder
-from corerl.discrete import Collect, EpsilonGreedy, Experience
-from corerl.evaluate import Evaluator
-from corerl.frames import DiscreteStep, Transitions
-from corerl.laws import Categorical, Quantiles
-from corerl.loop import Run
-from corerl.stock import next_stock, successive_halving
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder
+from corerl.risk.distributions import Categorical, Quantiles
+from corerl.risk.stock_augmentation import next_stock, successive_halving
+from corerl.runs.checkpoint import Stateful
+from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.evaluation import Evaluator
+from corerl.training.run import Run
 
 RACING = 200  # environments of a seed that run together in a race
 OBJECTIVES = ("static", "iterated", "distortion", "mean")
@@ -283,7 +284,7 @@ class Stocks(Stateful):
         self.first, self.promised, self.now = middle, middle.clone(), middle[:, None].clone()
         self._starts = observations.repeat_interleave(cfg.starts, 1).clone()
         self._episodes = [0] * len(seeds)
-        self._draws = streams.uniform(seeds, "stocks", (1, 2), device)
+        self._draws = seeding.uniform(seeds, "stocks", (1, 2), device)
 
     def search(self, agent: CVaR) -> None:
         """Finds the best first stock for the first states that are remembered."""
@@ -386,7 +387,7 @@ def train(cfg: Config, run: Run) -> None:
     stocks = noise = None
     if cfg.stocked:
         stocks = Stocks(cfg, envs.look(), run.seeds, run.device)
-        noise = streams.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
+        noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
     policy = Player(cfg, agent, stocks, envs.actions, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}

@@ -3,7 +3,7 @@
     CVaR_tau(G) = max_c { c - E[(c - G)^+] / tau },   c_0 = c,  c_{t+1} = (c_t - r_t) / discount
 
 What a policy of the largest static CVaR must know besides the state is the stock c_t, what is still missing
-(Bauerle and Ott 2011; corerl/stock.py). So the actor is pi(s, c), the critic the quantiles of the discounted
+(Bauerle and Ott 2011; corerl/risk). So the actor is pi(s, c), the critic the quantiles of the discounted
 return to come when the policy acts on with the stock, Z(s, c, a), and the actor keeps the expected shortfall
 E[(c - Z)^+] small. That does not depend on tau: one agent serves every level, and tau and the start stock
 are chosen when it is played. An actor-critic with quantiles and a stock is Moghimi and Ku's
@@ -41,21 +41,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    networks,
-    offline,
-    optim,
-    streams,
-    tails,
-)
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss, midpoints, quantile_loss
-from corerl.stock import next_stock, shortfall, start_stock
+from corerl.nn import compile, networks, optim
+from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
+from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing, risk_summary
+from corerl.training.run import Run
 
 LEVELS = 1024
 FIRST_STATES = 64
@@ -87,8 +82,8 @@ class Config:
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(normalize_states=True)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
 
     def __post_init__(self):
@@ -318,7 +313,7 @@ class Survey:
 
 def train(cfg: Config, run: Run) -> None:
     survey = Survey(cfg.discount)
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size, labels=survey)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=survey)
     agent = CVaROffline(
         cfg,
         buffer.observation_dim,
@@ -332,8 +327,8 @@ def train(cfg: Config, run: Run) -> None:
     )
     player = Player(agent, cfg.tau, survey.first.to(run.device) if cfg.start == "data" else None)
     rows = cfg.stocks * cfg.batch_size
-    stocks = streams.uniform(run.seeds, "stocks", (rows,), run.device, block=64)
-    noise = streams.normal(run.seeds, "noise", (rows, buffer.action_dim), run.device, block=64)
+    stocks = seeding.uniform(run.seeds, "stocks", (rows,), run.device, block=64)
+    noise = seeding.normal(run.seeds, "noise", (rows, buffer.action_dim), run.device, block=64)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "stocks": stocks, "noise": noise}
@@ -343,7 +338,7 @@ def train(cfg: Config, run: Run) -> None:
         run.log(step, metrics)
         run.evaluate(step, player)
         run.save(step)
-    tails.tell(run)
+    risk_summary.tell(run)
 
 
 if __name__ == "__main__":

@@ -57,12 +57,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, optim, streams
-from corerl.checkpoint import Stateful
+from corerl import seeding
 from corerl.config import require
-from corerl.episodes import Collector, Played
-from corerl.loop import Run
-from corerl.stock import next_stock
+from corerl.nn import compile, networks, optim
+from corerl.risk.stock_augmentation import next_stock
+from corerl.runs.checkpoint import Stateful
+from corerl.training.rollouts import Collector, Played
+from corerl.training.run import Run
 
 SCORED = ("cvar", "variance", "mean_variance", "entropic", "mean")
 
@@ -427,7 +428,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = CVaRPG(cfg, *sizes, run.rngs(), **options)
     width = 2 if collector.numbered else collector.actions + 1
     shape = (cfg.max_steps + 1, cfg.episodes, width)
-    noise = streams.normal(run.seeds, "noise", shape, run.device, block=1)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device, block=1)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, collector=collector, noise=noise):
         level = Level.at(cfg, (step - 1) / run.cfg.steps, run.device)

@@ -13,7 +13,7 @@ X is the discounted return, higher is better, and tau in (0, 1] is the mass of t
 
 It prints the optimum, the law of the return and the policy, writes them to solution.json, and plays the
 policy, so that a report sets it beside agents that learn. An MDP of your own: `static(mdp, tau)` and
-its neighbours take any `corerl.finite.FiniteMDP`; so does a task whose environment has one as `mdp`.
+its neighbours take any `corerl.risk.finite_mdp.FiniteMDP`; so does a task whose environment has one as `mdp`.
 
 How static is solved. For a fixed c the second term is an expected cost at the end, so it has a dynamic
 program over time, state and the budget left, b_t = c - (discounted rewards so far):
@@ -51,10 +51,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import files, measures
 from corerl.config import require, seed_list
 from corerl.errors import CorerlError
-from corerl.finite import (
+from corerl.risk import measures
+from corerl.risk.finite_mdp import (
     END,
     EXACT,
     FiniteMDP,
@@ -64,7 +64,8 @@ from corerl.finite import (
     markov,
     return_law,
 )
-from corerl.loop import Run
+from corerl.runs import files
+from corerl.training.run import Run
 
 MOST_RETURNS = 4_000_000
 MOST_POLICIES = 1 << 16

@@ -31,12 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim, transformer
-from corerl.checkpoint import Stateful
+from corerl.buffers.context import Recent
+from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.config import require
-from corerl.loop import Run
-from corerl.recent import Recent
-from corerl.sequences import SequenceBuffer, Windows
+from corerl.nn import compile, networks, optim, transformer
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -259,7 +260,7 @@ def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, li
     Raises:
         CorerlError: the dataset has discrete actions or images.
     """
-    dataset = offline.vectors(run)
+    dataset = preprocessing.vectors(run)
     mean = dataset.observations.mean(0, dtype=np.float64)
     std = dataset.observations.std(0, dtype=np.float64) + 1e-6
     filler = (-mean / std, np.full(dataset.actions.shape[1], -10.0))

@@ -40,23 +40,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    compile,
-    networks,
-    offline,
-    optim,
-    paired,
-    relabelling,
-    streams,
-    transformer,
-)
+from corerl import seeding
 from corerl.algos import dt
-from corerl.checkpoint import Stateful
 from corerl.config import require
-from corerl.data.preferences import Preferences
-from corerl.loop import Run
-from corerl.relabelling import RewardedWindows
-from corerl.reward_models import Markov, ensemble_mean, markov
+from corerl.nn import compile, networks, optim, transformer
+from corerl.preferences import loading, relabelling
+from corerl.preferences.relabelling import RewardedWindows
+from corerl.preferences.reward_models import Markov, ensemble_mean, markov
+from corerl.preferences.sources import Preferences
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 ASKED = (0.5, 0.75, 1.0, 1.5, 2.0)
 """Returns to ask for, as shares of the best in the data."""
@@ -250,7 +244,7 @@ class Player:
         best = agent.best_return().view(-1, 1, 1) / cfg.return_scale
         self._first = (best * torch.tensor(ASKED).to(best)).expand(seeds, episodes, -1)
         self._step = 0
-        self._rngs = streams.generators(self.seeds, "candidates", best.device)
+        self._rngs = seeding.generators(self.seeds, "candidates", best.device)
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
@@ -300,11 +294,11 @@ def train(cfg: Config, run: Run) -> None:
         policy_steps > 0,
         f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps}",
     )
-    compared = paired.comparisons(run, cfg.preferences, cfg.clip_actions)
+    compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
     if cfg.trajectories == "segments":
         rows = pieces = relabelling.compared_rows(compared)
     else:
-        rows = relabelling.rows_of(offline.vectors(run), cfg.clip_actions)
+        rows = relabelling.rows_of(preprocessing.vectors(run), cfg.clip_actions)
         pieces = rows if cfg.trajectories == "episodes" else relabelling.blocks(rows)
     buffer, normalizer = relabelling.sequences(
         run,
@@ -326,7 +320,7 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     keys = transformer.dropout_keys(run.seeds, 2 * agent.transformer.places, run.device)
-    order = streams.uniform(run.seeds, "order", (1,), run.device)
+    order = seeding.uniform(run.seeds, "order", (1,), run.device)
     player = Player(agent, run.seeds)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)

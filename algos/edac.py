@@ -32,11 +32,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, offline, optim, streams
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Config:
     log_std_max: float = 2.0
     order: str = "alpha_actor_critic"  # alpha_actor_critic (CORL) | joint (authors)
     init: str = "corl"  # corl | official, of the critics
-    data: offline.Preprocess = field(default_factory=offline.Preprocess)
+    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
 
     def __post_init__(self):
         least = 2 if self.eta else 1
@@ -211,7 +213,7 @@ class EDAC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = EDAC(
         cfg,
         buffer.observation_dim,
@@ -222,7 +224,7 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     shape = (3, cfg.batch_size, buffer.action_dim)
-    noise = streams.normal(run.seeds, "noise", shape, run.device)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise):
         metrics = update(buffer.sample(), noise.next())

@@ -37,12 +37,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.cvar_tabular import Player, static
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.finite import FiniteMDP, return_law
-from corerl.loop import Run
+from corerl.risk.finite_mdp import FiniteMDP, return_law
+from corerl.training.run import Run
 
 
 @dataclass
@@ -230,7 +230,7 @@ def train(cfg: Config, run: Run) -> None:
     env = run.task.make_env().unwrapped
     if not hasattr(env, "features"):
         raise CorerlError(f"{run.task.id} has no classes of features; ELA learns on risk/low-rank.")
-    rngs = [np.random.default_rng(streams.derive(seed, "ela")) for seed in run.seeds]
+    rngs = [np.random.default_rng(seeding.derive(seed, "ela")) for seed in run.seeds]
     learners = [ELA(cfg, env.mdp, env.features, env.measures, rng) for rng in rngs]
     agent = Learners(learners, env.mdp, cfg.tau)
     player = Player(env.mdp, [learner.act for learner in learners])

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, optim
-from corerl.checkpoint import Stateful
+from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
-from corerl.convolution import Encoder, variance_scaling
-from corerl.discrete import Collect, EpsilonGreedy, Experience
-from corerl.frames import Transitions
-from corerl.loop import Run
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder, variance_scaling
+from corerl.runs.checkpoint import Stateful
+from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.run import Run
 
 
 @dataclass

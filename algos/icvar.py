@@ -43,12 +43,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import measures, streams
+from corerl import seeding
 from corerl.algos.cvar_tabular import Player, iterated
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.finite import FiniteMDP, markov
-from corerl.loop import Run
+from corerl.risk import measures
+from corerl.risk.finite_mdp import FiniteMDP, markov
+from corerl.training.run import Run
 
 
 @dataclass
@@ -312,7 +313,7 @@ def train(cfg: Config, run: Run) -> None:
         raise CorerlError(
             f"{run.task.id} is no known mixture; ICVaR learns on risk/linear-mixture."
         )
-    rngs = [np.random.default_rng(streams.derive(seed, "icvar")) for seed in run.seeds]
+    rngs = [np.random.default_rng(seeding.derive(seed, "icvar")) for seed in run.seeds]
     agent = Learners(cfg, env, rngs)
     policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
     player = Player(env.mdp, policies)

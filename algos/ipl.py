@@ -44,23 +44,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    networks,
-    offline,
-    optim,
-    paired,
-    streams,
-    transformer,
-)
+from corerl import seeding
 from corerl.algos.iql import Policy
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.data.preferences import Preferences
-from corerl.loop import Run
-from corerl.reward_models import preference_loss
-from corerl.segments import PairBuffer, Pairs, transitions
+from corerl.nn import compile, networks, optim, transformer
+from corerl.preferences import loading
+from corerl.preferences.buffer import PairBuffer, Pairs, transitions
+from corerl.preferences.reward_models import preference_loss
+from corerl.preferences.sources import Preferences
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 FORMS = ("iql", "awac", "xql")
 
@@ -95,8 +90,8 @@ class Config:
     dropout: float = 0.0  # in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     def __post_init__(self):
@@ -117,7 +112,7 @@ class Config:
         for name in ("temperature", "advantage_limit", "gumbel_scale", "pairs", "batch_size"):
             require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
         require(self.critics > 0, f"algo.critics={self.critics} must be positive")
-        paired.check_crop(self.crop, self.preferences, least=2)
+        loading.check_crop(self.crop, self.preferences, least=2)
 
 
 class Points(NamedTuple):
@@ -304,7 +299,7 @@ class IPL(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    compared, beside, normalizer = paired.load(cfg, run)
+    compared, beside, normalizer = loading.load(cfg, run)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop, crop_alike=True)
     agent = IPL(
         cfg,
@@ -318,7 +313,7 @@ def train(cfg: Config, run: Run) -> None:
     draws = None
     if cfg.form == "awac":
         rows = cfg.pairs * 2 * (pairs.length - 1) + cfg.batch_size * cfg.replay
-        draws = streams.normal(run.seeds, "noise", (2, rows, pairs.action_dim), run.device, 16)
+        draws = seeding.normal(run.seeds, "noise", (2, rows, pairs.action_dim), run.device, 16)
     elif cfg.dropout:
         draws = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
     update = compile.captured(agent.update, run.mode)

@@ -20,7 +20,7 @@ Differences, each with its reason:
     all states, clamped to [-5, 2] (authors) or, with `log_std_min=-20`, to CORL's range.
  5. `policy=deterministic` regresses the mean with squared error, as CORL does on two hopper sets.
  6. States are not normalised (authors); `data.normalize_states=true` is CORL's.
- 7. The return range that scales locomotion rewards is taken over true episodes; see corerl/offline.py.
+ 7. The return range that scales locomotion rewards is taken over true episodes; see preprocessing.py.
  8. Dropout acts after each hidden activation of the policy (authors, on Adroit and Kitchen). CORL's
     published Adroit scores were most likely run without it.
  9. Fine-tuning (section 5.3): actions are samples, the dataset is the replay's beginning, and the
@@ -33,12 +33,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, streams
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -65,8 +67,8 @@ class Config:
     order: str = "value_first"  # value_first (authors) | joint (CORL)
     critic_loss: str = "sum"  # sum (authors) | mean (CORL), over the two critics
     init: str = "orthogonal"  # orthogonal (authors) | torch (CORL)
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
@@ -226,7 +228,7 @@ class IQL(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = IQL(
         cfg,
         buffer.observation_dim,
@@ -240,7 +242,7 @@ def train(cfg: Config, run: Run) -> None:
     dropout = None
     if cfg.dropout:
         shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-        dropout = streams.uniform(run.seeds, "dropout", shape, run.device)
+        dropout = seeding.uniform(run.seeds, "dropout", shape, run.device)
     phases = Phases(cfg, run, buffer, normalizer)
     phases.restore(agent, "iql")
     update = compile.captured(agent.update, run.mode)

@@ -23,15 +23,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, optim, streams
+from corerl import seeding
 from corerl.algos.qr_dqn import of_action
-from corerl.checkpoint import Stateful
+from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
-from corerl.convolution import Encoder
-from corerl.discrete import Collect, EpsilonGreedy, Experience
-from corerl.frames import Transitions
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss, midpoints
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder
+from corerl.risk.quantiles import huber_quantile_loss, midpoints
+from corerl.runs.checkpoint import Stateful
+from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.run import Run
 
 
 @dataclass
@@ -149,7 +150,7 @@ def train(cfg: Config, run: Run) -> None:
     envs = experience.envs
     agent = IQN(cfg, envs.shape, envs.actions, run.rngs(), device=run.device, mode=run.mode)
     policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
-    noise = streams.uniform(
+    noise = seeding.uniform(
         run.seeds, "noise", (cfg.batch_size, agent.draws_per_state), run.device, block=16
     )
     update = compile.captured(agent.update, run.mode)

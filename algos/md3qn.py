@@ -36,13 +36,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, optim, streams
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
-from corerl.convolution import Encoder, variance_scaling
-from corerl.discrete import Collect, EpsilonGreedy, Experience
-from corerl.frames import Transitions
-from corerl.loop import Run
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder, variance_scaling
+from corerl.runs.checkpoint import Stateful
+from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.run import Run
 
 CHUNK = {"cpu": 2**16, "cuda": 2**22}
 """Distances whose kernels are held at once: with 17 bandwidths 4.5 MB on a CPU, 285 MB on a GPU."""
@@ -233,7 +234,7 @@ def train(cfg: Config, run: Run) -> None:
     )
     noise = None
     if cfg.policy == "uniform":
-        noise = streams.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
+        noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
     policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "noise": noise, "policy": policy}

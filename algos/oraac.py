@@ -6,7 +6,7 @@ dimension, and ascends a risk measure of an implicit quantile critic. Actions th
     python algos/oraac.py task=risk/pointmass steps=20000 seeds=3
     corerl train algo=oraac task=risk/hopper-medium-stochastic-v0 seeds=5 eval.episodes=200
 
-The objective is `naive` (corerl/distortions.py): CVaR at tau of the return to come, state by state. Static
+The objective is `naive` (risk/distortions.py): CVaR at tau of the return to come, state by state. Static
 CVaR of the whole return, which reports show beside it, is another objective: algo=cvar_offline.
 
 Differences. The authors' code is nuria95/O-RAAC; of the paper only its abstract was at hand, so that what
@@ -35,20 +35,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    compile,
-    distortions,
-    networks,
-    offline,
-    optim,
-    streams,
-    tails,
-)
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss
+from corerl.nn import compile, networks, optim
+from corerl.risk import distortions
+from corerl.risk.quantiles import huber_quantile_loss
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing, risk_summary
+from corerl.training.run import Run
 
 
 @dataclass
@@ -84,7 +79,7 @@ class Config:
     activation: str = "relu"  # of the critic: relu (authors) | silu
     actor_widths: list[int] = field(default_factory=lambda: [400, 300])
     vae_width: int = 750
-    data: offline.Preprocess = field(default_factory=offline.Preprocess)
+    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
 
     def __post_init__(self):
         distortions.check(self)
@@ -275,7 +270,7 @@ class ORAAC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = ORAAC(
         cfg,
         buffer.observation_dim,
@@ -287,10 +282,10 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     shape = (3, cfg.batch_size, agent.latent_dim)
-    latents = streams.normal(run.seeds, "latents", shape, run.device)
+    latents = seeding.normal(run.seeds, "latents", shape, run.device)
     rows = 1 if cfg.shared_fractions else cfg.batch_size
     shape = (rows, agent.draws_per_state)
-    fractions = streams.uniform(run.seeds, "fractions", shape, run.device, block=64)
+    fractions = seeding.uniform(run.seeds, "fractions", shape, run.device, block=64)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "latents": latents, "fractions": fractions}
@@ -302,7 +297,7 @@ def train(cfg: Config, run: Run) -> None:
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)
-    tails.tell(run)
+    risk_summary.tell(run)
 
 
 if __name__ == "__main__":

@@ -32,14 +32,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl import compile, paired, streams
+from corerl import seeding
 from corerl.algos import iql
-from corerl.buffers import Batch
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.data.preferences import Preferences
-from corerl.loop import Run
-from corerl.reward_models import Markov, MarkovReward, markov
-from corerl.segments import Pairs, transitions
+from corerl.nn import compile
+from corerl.preferences import loading
+from corerl.preferences.buffer import Pairs, transitions
+from corerl.preferences.reward_models import Markov, MarkovReward, markov
+from corerl.preferences.sources import Preferences
+from corerl.training.run import Run
 
 
 def one_network() -> Markov:
@@ -71,7 +73,7 @@ class Config(iql.Config):
     def __post_init__(self):
         super().__post_init__()
         require(self.phase == "offline", f"algo.phase={self.phase}: P-IQL learns offline only")
-        paired.check_crop(self.crop, self.preferences, least=2)
+        loading.check_crop(self.crop, self.preferences, least=2)
 
 
 class PrefIQL(iql.IQL):
@@ -101,7 +103,7 @@ def train(cfg: Config, run: Run) -> None:
         waits < run.cfg.steps,
         f"algo.reward_first=true with algo.reward.steps={waits} leaves none of steps={run.cfg.steps} to IQL",
     )
-    compared, beside, normalizer = paired.load(cfg, run)
+    compared, beside, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     agent = PrefIQL(
         cfg,
@@ -118,7 +120,7 @@ def train(cfg: Config, run: Run) -> None:
     if cfg.dropout:
         rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
         shape = (cfg.hidden_layers, rows, cfg.hidden_width)
-        dropout = streams.uniform(run.seeds, "dropout", shape, run.device, 32)
+        dropout = seeding.uniform(run.seeds, "dropout", shape, run.device, 32)
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, pairs=segments, buffer=beside, dropout=dropout):

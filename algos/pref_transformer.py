@@ -34,24 +34,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    networks,
-    offline,
-    optim,
-    paired,
-    relabelling,
-    streams,
-    transformer,
-)
+from corerl import seeding
 from corerl.algos import iql
-from corerl.checkpoint import Stateful
 from corerl.config import require
-from corerl.data.preferences import Preferences
-from corerl.loop import Run
-from corerl.relabelling import Rows
-from corerl.reward_models import in_pieces, keep_where, preference_loss
-from corerl.segments import PairBuffer, Pairs
+from corerl.nn import compile, networks, optim, transformer
+from corerl.preferences import loading, relabelling
+from corerl.preferences.buffer import PairBuffer, Pairs
+from corerl.preferences.relabelling import Rows
+from corerl.preferences.reward_models import in_pieces, keep_where, preference_loss
+from corerl.preferences.sources import Preferences
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -100,8 +94,8 @@ class Config(iql.Config):
     reward: Reward = field(default_factory=Reward)
     preferences: Preferences = field(default_factory=Preferences)
     spread_worst: bool = False  # first takes the worst return from every episode, over its steps
-    data: offline.Preprocess = field(  # its scales are for the learned rewards
-        default_factory=lambda: offline.Preprocess(return_range=True, clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(  # its scales are for the learned rewards
+        default_factory=lambda: preprocessing.Preprocess(return_range=True, clip_actions=1 - 1e-5)
     )
 
     def __post_init__(self):
@@ -278,7 +272,7 @@ def train(cfg: Config, run: Run) -> None:
         policy_steps > 0,
         f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps} to the policy",
     )
-    compared = paired.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
+    compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
     sizes = (buffer.observation_dim, buffer.action_dim)
     at_once = min(cfg.reward.batch_size, len(compared))
@@ -288,7 +282,7 @@ def train(cfg: Config, run: Run) -> None:
     reward = RewardModel(
         cfg.reward,
         *sizes,
-        streams.generators(run.seeds, "reward"),
+        seeding.generators(run.seeds, "reward"),
         length=pairs.length,
         device=run.device,
         mode=run.mode,
@@ -306,7 +300,7 @@ def train(cfg: Config, run: Run) -> None:
     dropout = None
     if cfg.dropout:
         shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-        dropout = streams.uniform(run.seeds, "dropout", shape, run.device)
+        dropout = seeding.uniform(run.seeds, "dropout", shape, run.device)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
     parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}

@@ -14,7 +14,7 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  4. `data.n_step` sums rewards before the bootstrap; the paper has 1. Starts on Pong are slow with 1.
  5. No game is idle at its start for a random number of steps, and by default no action is sticky: see
     envs/atari.py. A lost life is a terminal (paper's protocol; `data.life_loss=false` not).
- 6. A time limit is no end: see corerl/frames.py.
+ 6. A time limit is no end: see corerl/buffers/frame_replay.py.
 """
 
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, optim
-from corerl.checkpoint import Stateful
+from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
-from corerl.convolution import Encoder
-from corerl.discrete import Collect, EpsilonGreedy, Experience
-from corerl.frames import Transitions
-from corerl.loop import Run
-from corerl.quantile import huber_quantile_loss, midpoints
+from corerl.nn import compile, networks, optim
+from corerl.nn.encoders import Encoder
+from corerl.risk.quantiles import huber_quantile_loss, midpoints
+from corerl.runs.checkpoint import Stateful
+from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.run import Run
 
 
 @dataclass

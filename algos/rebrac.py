@@ -32,12 +32,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, streams
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Config:
     hidden_layers: int = 3
     hidden_width: int = 256
     critic_layer_norm: bool = True
-    data: offline.Preprocess = field(default_factory=offline.Preprocess)
+    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
     min_bc_share: float = 0.5  # of actor_bc_coef, at the end of fine-tuning at the latest
@@ -198,7 +200,7 @@ class ReBRAC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size, next_actions=True)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, next_actions=True)
     agent = ReBRAC(
         cfg,
         buffer.observation_dim,
@@ -209,7 +211,7 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     shape = (cfg.batch_size, buffer.action_dim)
-    noise = streams.normal(run.seeds, "noise", shape, run.device)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device)
     phases = Phases(cfg, run, buffer, normalizer, stride=cfg.policy_delay)
     phases.restore(agent, "rebrac")
     parts = {"agent": agent, "buffer": buffer, "noise": noise} | phases.parts

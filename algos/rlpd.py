@@ -30,20 +30,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import (
-    compile,
-    ensembles,
-    networks,
-    offline,
-    optim,
-    streams,
-)
+from corerl import seeding
 from corerl.algos.sac import Temperature
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -71,8 +66,8 @@ class Config:
     hidden_width: int = 256
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
@@ -203,15 +198,15 @@ class RLPD(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    data, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     sizes = (data.observation_dim, data.action_dim)
     agent = RLPD(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
     phases = Phases(cfg, run, data, normalizer)
     phases.restore(agent, "rlpd")
     per_step = (cfg.utd + 1, cfg.batch_size, data.action_dim)
-    noise = streams.normal(run.seeds, "noise", per_step, run.device, 32)
-    asked = streams.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)
-    uniform = streams.uniform(run.seeds, "random actions", (1, data.action_dim), run.device)
+    noise = seeding.normal(run.seeds, "noise", per_step, run.device, 32)
+    asked = seeding.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)
+    uniform = seeding.uniform(run.seeds, "random actions", (1, data.action_dim), run.device)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "buffer": data, "noise": noise, "asked": asked, "uniform": uniform}
     for step in run.steps(**state, **phases.parts):

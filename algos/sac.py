@@ -32,12 +32,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import compile, networks, optim, streams
-from corerl.buffers import Batch, ReplayBuffer
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import require
-from corerl.loop import Run
-from corerl.online import Environments
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training.environments import Environments
+from corerl.training.run import Run
 
 
 @dataclass
@@ -226,9 +227,9 @@ def train(cfg: Config, run: Run) -> None:
     capacity = min(cfg.capacity, run.cfg.steps)
     replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
     shape = (2, cfg.batch_size, envs.action_dim)
-    noise = streams.normal(run.seeds, "noise", shape, run.device)
-    exploration = streams.normal(run.seeds, "exploration", (1, envs.action_dim), run.device)
-    uniform = streams.uniform(run.seeds, "random actions", (1, envs.action_dim), run.device)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device)
+    exploration = seeding.normal(run.seeds, "exploration", (1, envs.action_dim), run.device)
+    uniform = seeding.uniform(run.seeds, "random actions", (1, envs.action_dim), run.device)
     update = compile.captured(agent.update, run.mode)
     draws = range(cfg.utd)
     state = {"agent": agent, "envs": envs, "replay": replay}

@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from corerl import compile, networks, offline, optim, streams
-from corerl.buffers import Batch
-from corerl.checkpoint import Stateful
+from corerl import seeding
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
+from corerl.nn import compile, networks, optim
+from corerl.runs.checkpoint import Stateful
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @dataclass
@@ -44,8 +46,8 @@ class Config:
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(normalize_states=True)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
 
     def __post_init__(self):
@@ -132,7 +134,7 @@ class TD3BC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = offline.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = TD3BC(
         cfg,
         buffer.observation_dim,
@@ -143,7 +145,7 @@ def train(cfg: Config, run: Run) -> None:
         mode=run.mode,
     )
     shape = (cfg.batch_size, buffer.action_dim)
-    noise = streams.normal(run.seeds, "noise", shape, run.device)
+    noise = seeding.normal(run.seeds, "noise", shape, run.device)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     for step in run.steps(stride=cfg.policy_delay, agent=agent, buffer=buffer, noise=noise):

@@ -40,19 +40,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import (
-    compile,
-    ensembles,
-    networks,
-    offline,
-    optim,
-    streams,
-)
+from corerl import seeding
 from corerl.algos import cal_ql
-from corerl.buffers import Batch
+from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.loop import Run
-from corerl.phases import Online, Phases, check
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.run import Run
 
 
 @dataclass
@@ -88,8 +83,8 @@ class Config:
     policy_std: str = "state"  # state | vector
     std_min: float = 1e-5
     std_max: float = 10.0
-    data: offline.Preprocess = field(
-        default_factory=lambda: offline.Preprocess(clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = field(
+        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
     )
 
     phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
@@ -250,7 +245,7 @@ class WSRL(cal_ql.CalQL):
 
 def train(cfg: Config, run: Run) -> None:
     labels = partial(cal_ql.per_episode, label=cal_ql.label_of(cfg))
-    data, normalizer = offline.load(run, cfg.data, cfg.batch_size, labels=labels)
+    data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
     sizes = (data.observation_dim, data.action_dim)
     agent = WSRL(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
     phases = Phases(cfg, run, data, normalizer)
@@ -276,16 +271,16 @@ def train(cfg: Config, run: Run) -> None:
         run.save(step)
 
 
-def _random_numbers(cfg: Config, run: Run, action_dim: int) -> dict[str, streams.Stream]:
+def _random_numbers(cfg: Config, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
     """The streams that `finetune` takes, in its order."""
     seeds, device = run.seeds, run.device
     actions = cfg.samples if cfg.online_max_backup else 1
     backups = (cfg.utd, actions, cfg.batch_size, action_dim)
     noise = (2, cfg.utd * cfg.batch_size, action_dim)
     return {
-        "backups": streams.normal(seeds, "backups", backups, device, 32),
-        "online_noise": streams.normal(seeds, "online noise", noise, device, 32),
-        "online_asked": streams.uniform(seeds, "online asked", (cfg.utd, cfg.critics), device),
+        "backups": seeding.normal(seeds, "backups", backups, device, 32),
+        "online_noise": seeding.normal(seeds, "online noise", noise, device, 32),
+        "online_asked": seeding.uniform(seeds, "online asked", (cfg.utd, cfg.critics), device),
     }
 
 

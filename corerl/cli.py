@@ -22,10 +22,10 @@ USAGE = """usage: corerl COMMAND ...
 corerl COMMAND --help says more."""
 
 COMMANDS = {
-    "data": "corerl.data.cli",
+    "data": "corerl.experiments.data_cli",
     "report": "corerl.report.cli",
-    "status": "corerl.status",
-    "bench": "corerl.bench",
+    "status": "corerl.experiments.status",
+    "bench": "corerl.experiments.bench",
 }
 
 
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     command, rest = argv[0], argv[1:]
     try:
         if command == "train":
-            from corerl.train import main as train
+            from corerl.experiments.train import main as train
 
             return train(rest)
         if command not in COMMANDS:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from corerl.envs.mdps import FiniteEnv
-from corerl.finite import FiniteMDP
+from corerl.risk.finite_mdp import FiniteMDP
 
 STATES, ACTIONS, STEPS = 6, 3, 4
 DEAD = STATES - 1

@@ -18,10 +18,10 @@ import numpy as np
 from gymnasium import spaces
 from scipy import stats as scipy_stats
 
-from corerl import streams
+from corerl import seeding
 from corerl.config import require
 from corerl.envs.restorable import Restorable
-from corerl.finite import END, FiniteMDP
+from corerl.risk.finite_mdp import END, FiniteMDP
 
 
 def lock_in() -> FiniteMDP:
@@ -143,7 +143,7 @@ def gamble_data(
 
     So many episodes because the value is flat: of 20,000, D1's best action at tau 0.25 is off by 0.02.
     """
-    rng = np.random.default_rng(streams.derive(seed, f"gamble {steps}"))
+    rng = np.random.default_rng(seeding.derive(seed, f"gamble {steps}"))
     a = rng.random((episodes, steps))
     rewards = a - a**2 / 2 + k * a * rng.standard_normal((episodes, steps))
     collected = np.pad(np.cumsum(rewards, 1), ((0, 0), (1, 0)))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from corerl import streams
+from corerl import seeding
 from corerl.config import require
 from corerl.envs.restorable import Restorable
 
@@ -92,7 +92,7 @@ def starts(rng: np.random.Generator, n: int) -> np.ndarray:
 
 def make(seed: int = 0, episodes: int = 5_000) -> dict[str, np.ndarray]:
     """Recorded steps of the three controllers (`Dataset.from_steps`)."""
-    rng = np.random.default_rng(streams.derive(seed, "risky pointmass"))
+    rng = np.random.default_rng(seeding.derive(seed, "risky pointmass"))
     kind = rng.integers(3, size=episodes)  # straight, around, drifting
     side = rng.choice([-1.0, 1.0], episodes)
     noise = rng.uniform(0.1, 0.5, episodes)[:, None]

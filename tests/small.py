@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
-from corerl.launch import launch
-from corerl.loop import Run
-from corerl.tasks import resolve
+from corerl.data.tasks import resolve
+from corerl.experiments.launch import launch
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Run
 
 torch.set_num_threads(1)
 

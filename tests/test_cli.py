@@ -83,5 +83,5 @@ def test_ctrl_c_is_no_traceback(monkeypatch):
     def stopped(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("corerl.bench.run", stopped)
+    monkeypatch.setattr("corerl.experiments.bench.run", stopped)
     assert cli.main(["bench"]) == 130

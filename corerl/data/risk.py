@@ -23,7 +23,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from corerl import streams
+from corerl import seeding
 from corerl.data import d4rl, embedded
 from corerl.data.dataset import Dataset
 from corerl.envs import stochastic_mujoco
@@ -118,7 +118,7 @@ def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Data
     else:
         measured = dataset.next_observations[:, stochastic_mujoco.ANGLE]
     risky = stochastic_mujoco.is_risky(hazard, measured) & ~dataset.terminated
-    rng = np.random.default_rng(streams.derive(seed, "penalties"))
+    rng = np.random.default_rng(seeding.derive(seed, "penalties"))
     fires = risky & (rng.random(len(rewards)) < hazard.probability)
     loss = hazard.penalty - measured * hazard.of_speed
     return replace(

@@ -40,7 +40,7 @@ ENVIRONMENTS |= {
 """Every set that can be made, and the environment that it is made and evaluated in."""
 
 # Mean returns over 1,000 episodes of uniform random actions and of the noise-free controller:
-# python -m corerl.envs.pointmaze_suite
+# python -m corerl.experiments.recipes.pointmaze
 MAZE_REFERENCE = {
     "pointmaze/umaze": (14.6, 233.1),
     "pointmaze/medium": (10.0, 459.8),

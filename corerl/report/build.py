@@ -9,9 +9,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from corerl import stats
 from corerl.errors import CorerlError
-from corerl.report import figures, risk
+from corerl.report import figures, risk, stats
 from corerl.report.figures import Plot
 from corerl.report.files import write
 from corerl.report.load import FINISHED, load

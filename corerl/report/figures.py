@@ -12,8 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from corerl import measures, stats
+from corerl.report import stats
 from corerl.report.sections import NAMES
+from corerl.risk import measures
 
 Plot = tuple[str, Callable[[], Figure]]
 """A caption, and what draws the figure."""

@@ -18,13 +18,15 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
-from corerl import checkpoint, runs, streams
+from corerl import seeding
 from corerl.algos import md3qn
-from corerl.discrete import Collect
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.report import figures
 from corerl.report.files import write
+from corerl.runs import checkpoint
+from corerl.runs.directory import seeds_of_group
+from corerl.training.collector import Collect
 
 
 def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
@@ -42,9 +44,9 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
         raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")
     cfg = md3qn.Config(**{**own, "data": Collect(**own["data"])})
     env = mazes.make(task.removeprefix("maze/"))
-    seeds = runs.seeds_of_group(run.name)
+    seeds = seeds_of_group(run.name)
     sizes = env.observation_space.shape, int(env.action_space.n), len(env.maze.sources)
-    agent = md3qn.MD3QN(cfg, *sizes, streams.generators(seeds, "init"))
+    agent = md3qn.MD3QN(cfg, *sizes, seeding.generators(seeds, "init"))
     if not (run / "checkpoint.safetensors").exists():
         raise CorerlError(f"{run} has no checkpoint.safetensors, so there is no agent to draw.")
     agent.load_state_dict(

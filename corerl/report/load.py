@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from corerl import variants
 from corerl.errors import CorerlError
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
+from corerl.runs import config_labels
 
 FINISHED = "done"
 
@@ -225,7 +225,7 @@ def _yaml(file: Path) -> dict[str, Any]:
 
 def _config(folder: Path, scores: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
     """{(task, config hash): flattened config} for the runs of one configuration's folder."""
-    flat = variants.flatten(_yaml(folder / "config.yaml"))
+    flat = config_labels.flatten(_yaml(folder / "config.yaml"))
     return {key: flat for key in set(zip(scores["task"], scores["config"], strict=True))}
 
 
@@ -255,7 +255,7 @@ def _split_configs(scores: pd.DataFrame, configs: dict) -> tuple[pd.DataFrame, l
 
 
 def _differing(configs: list[dict | None]) -> set[str]:
-    return variants.differing(configs) if all(configs) else set()
+    return config_labels.differing(configs) if all(configs) else set()
 
 
 def _config_name(label: str, config: str, flat: dict | None, keys: list[str], alone: bool) -> str:
@@ -263,7 +263,7 @@ def _config_name(label: str, config: str, flat: dict | None, keys: list[str], al
         return f"{label} [{config or 'no hash'}]"
     if alone and all(flat.get(key) is None for key in keys):
         return label
-    return variants.name(label, flat, keys)
+    return config_labels.name(label, flat, keys)
 
 
 def _refuse_twice(scores: pd.DataFrame) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from corerl import measures, stats
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import figures, stats
 from corerl.report.sections import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
+from corerl.risk import measures
 
 COLLECTIONS = ("risk",)
 ENOUGH = 20  # episodes per seed in the tail; with fewer an estimate is noisy and too high

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from corerl import stats
 from corerl.errors import CorerlError, nearest
+from corerl.report import stats
 from corerl.report.load import Results
 from corerl.report.published import sample_std, short_source
 from corerl.report.tables import (

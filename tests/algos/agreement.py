@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from corerl import streams
-from corerl.buffers import Batch
+from corerl import seeding
+from corerl.buffers.replay import Batch
 
 SEEDS, B, O, A, WIDTH = 2, 16, 3, 2, 8
 
 
 def generators(seeds: int = SEEDS) -> list[torch.Generator]:
-    return streams.generators(range(seeds), "init")
+    return seeding.generators(range(seeds), "init")
 
 
 def scramble(*modules: nn.Module) -> None:

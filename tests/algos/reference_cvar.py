@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from reference_distributional import Learner, layer, leaves, quantile_loss
 
-from corerl.episodes import Played
+from corerl.training.rollouts import Played
 
 SEEDS, E, T, O, A = 2, 6, 3, 3, 2
 

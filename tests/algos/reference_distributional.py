@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from corerl.frames import Transitions
+from corerl.buffers.frame_replay import Transitions
 
 SEEDS, B, O, A, K = 2, 4, 3, 4, 3
 

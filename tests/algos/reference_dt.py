@@ -7,7 +7,7 @@ through every block, windows cut by Python loops), not from corerl's files.
 import numpy as np
 import torch
 
-from corerl.sequences import Windows
+from corerl.buffers.sequences import Windows
 
 
 def window(observations, actions, rewards, start: int, end: int, first: int, length: int, scale):

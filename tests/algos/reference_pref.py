@@ -13,8 +13,8 @@ from agreement import SEEDS, WIDTH, A, O, as_tensor
 from reference_soft import adam, leaves, mlp, numbers, polyak, q, set_grads, tensor
 from torch.distributions import Normal
 
-from corerl import transformer
-from corerl.segments import Pairs
+from corerl.nn import transformer
+from corerl.preferences.buffer import Pairs
 
 COMPARISONS, LENGTH = 3, 5
 

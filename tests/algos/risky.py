@@ -11,12 +11,12 @@ import torch
 from scipy import stats as scipy_stats
 from small import Probe, config
 
-from corerl import measures
 from corerl.data.dataset import Dataset
+from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.offline import Preprocess
-from corerl.tables import table
-from corerl.tasks import resolve
+from corerl.experiments.tables import table
+from corerl.risk import measures
+from corerl.training.preprocessing import Preprocess
 
 ATOMS = 1500
 XI = scipy_stats.norm.ppf((np.arange(ATOMS) + 0.5) / ATOMS)

@@ -25,9 +25,9 @@ from agreement import (
 )
 
 from corerl.algos.arsq import ARSQ, Config
-from corerl.demonstrations import Demos
 from corerl.errors import CorerlError
-from corerl.phases import Online
+from corerl.training.demonstrations import Demos
+from corerl.training.offline_to_online import Online
 
 SMALL = {
     "hidden_width": WIDTH,

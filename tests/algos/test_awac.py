@@ -25,7 +25,7 @@ from agreement import (
     twins,
 )
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.awac import AWAC, Config
 from corerl.errors import CorerlError
 
@@ -97,7 +97,7 @@ def test_networks_start_as_torch_makes_them():
 
 def test_a_seed_alone_is_the_seed_among_others():
     both, alone = (
-        AWAC(Config(hidden_width=WIDTH), O, A, streams.generators(s, "init")) for s in ([5, 9], [9])
+        AWAC(Config(hidden_width=WIDTH), O, A, seeding.generators(s, "init")) for s in ([5, 9], [9])
     )
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         assert torch.equal(p[1:], q)

@@ -26,7 +26,7 @@ from corerl.algos import cal_ql
 from corerl.algos.cal_ql import CalQL, Config, returns_to_go
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.phases import Online
+from corerl.training.offline_to_online import Online
 
 SMALL = {
     "hidden_width": WIDTH,

@@ -15,9 +15,9 @@ from corerl.algos import (
     edac,
     oraac,
 )
-from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
-from corerl.loop import Interrupted, Run
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
 
 SETTINGS = {
     "cql": (cql, cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9)),

@@ -21,7 +21,7 @@ from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, on
 
 from corerl.algos.cpl import CPL, Config
 from corerl.errors import CorerlError
-from corerl.segments import Pairs
+from corerl.preferences.buffer import Pairs
 
 
 def make(**more) -> CPL:

@@ -23,7 +23,7 @@ from agreement import (
     twins,
 )
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.cql import CQL, Config
 from corerl.errors import CorerlError
 
@@ -224,8 +224,8 @@ def test_initial_weights_are_corls():
 
 def test_a_seed_alone_is_the_seed_among_others():
     batches, settings = make_batches(3), {"hidden_width": WIDTH, "samples": 2}
-    both = CQL(Config(**settings), O, A, streams.generators([5, 9], "init"))
-    alone = CQL(Config(**settings), O, A, streams.generators([9], "init"))
+    both = CQL(Config(**settings), O, A, seeding.generators([5, 9], "init"))
+    alone = CQL(Config(**settings), O, A, seeding.generators([9], "init"))
     for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
         assert torch.equal(p[1:], q)
     noises, uniforms = draws(both, 3)

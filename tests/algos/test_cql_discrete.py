@@ -8,13 +8,13 @@ import torch
 from reference_distributional import SEEDS, A, O, agree, best, huber, make_transitions
 from small import config, flatten, train
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.cql_discrete import Config, DiscreteCQL
-from corerl.buffers import Batch
-from corerl.checkpoint import load_checkpoint
+from corerl.buffers.replay import Batch
 from corerl.config import Eval
 from corerl.data import embedded
 from corerl.errors import CorerlError
+from corerl.runs.checkpoint import load_checkpoint
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
 SWITCHES = {
@@ -49,7 +49,7 @@ class Reference(reference.QRDQN):
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**(SMALL | changes))
-    return DiscreteCQL(cfg, (O,), A, streams.generators(range(seeds), "init"))
+    return DiscreteCQL(cfg, (O,), A, seeding.generators(range(seeds), "init"))
 
 
 def as_batch(rows) -> Batch:
@@ -101,7 +101,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
     whole = train(config(tmp_path / "a", "cql_discrete", **job))
     cfg = config(tmp_path / "b", "cql_discrete", **job)
     from corerl.algos import cql_discrete
-    from corerl.loop import Interrupted, Run
+    from corerl.training.run import Interrupted, Run
 
     run = Run(cfg, [0], lambda *_: None)
     save = run.save

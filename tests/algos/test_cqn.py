@@ -24,9 +24,9 @@ from agreement import (
 )
 
 from corerl.algos.cqn import CQN, Config
-from corerl.demonstrations import Demos
 from corerl.errors import CorerlError
-from corerl.phases import Online
+from corerl.training.demonstrations import Demos
+from corerl.training.offline_to_online import Online
 
 SMALL = {
     "hidden_width": WIDTH,

@@ -10,21 +10,21 @@ from reference_cvar import CVaR as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
 from small import config, flatten
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos import cvar, cvar_tabular
 from corerl.algos.cvar import Config, CVaR, Player, Stocks
-from corerl.checkpoint import load_checkpoint
-from corerl.discrete import Collect
+from corerl.buffers.frame_replay import DiscreteStep, Transitions
+from corerl.data.tasks import resolve
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.finite import return_law
-from corerl.frames import DiscreteStep, Transitions
-from corerl.laws import Categorical, Quantiles
-from corerl.loop import Interrupted, Run
-from corerl.quantile import huber_quantile_loss, midpoints, quantile_loss
-from corerl.stock import successive_halving
-from corerl.tables import table
-from corerl.tasks import resolve
+from corerl.experiments.tables import table
+from corerl.risk.distributions import Categorical, Quantiles
+from corerl.risk.finite_mdp import return_law
+from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
+from corerl.risk.stock_augmentation import successive_halving
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.collector import Collect
+from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
 RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
@@ -42,7 +42,7 @@ SWITCHES = {
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**(SMALL | changes))
-    return CVaR(cfg, (O,), A, streams.generators(range(seeds), "init"))
+    return CVaR(cfg, (O,), A, seeding.generators(range(seeds), "init"))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -50,7 +50,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
     agent = agent_of(**SWITCHES[switch])
     draws = None
     if switch.startswith("static"):
-        draws = torch.rand(5, SEEDS, B, generator=streams.generator(0, "test"))
+        draws = torch.rand(5, SEEDS, B, generator=seeding.generator(0, "test"))
     agree(Reference, agent, agent.quantiles, make_transitions(5, 1), draws, tolerance)
 
 
@@ -361,7 +361,7 @@ def learned(root, name: str, **own) -> CVaR:
     state = load_checkpoint(train(job, SEEDS_LEARNED) / "checkpoint.safetensors")["state"]
     mdp = FINITE[name]
     shape = (mdp.sizes[0] + mdp.horizon,)
-    rngs = streams.generators(SEEDS_LEARNED, "init")
+    rngs = seeding.generators(SEEDS_LEARNED, "init")
     agent = CVaR(job.algo, shape, mdp.sizes[1], rngs)
     agent.load_state_dict(state["agent"])
     return agent

@@ -26,7 +26,7 @@ from risky import refuse_numbered
 from corerl.algos.cvar_offline import Config, CVaROffline, Player, Stocks, Survey
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.offline import Preprocess
+from corerl.training.preprocessing import Preprocess
 
 SMALL = {"hidden_width": WIDTH, "fractions": 3, "stocks": 2, "discount": 0.9, "polyak": 0.1}
 VERSIONS = {

@@ -11,17 +11,18 @@ from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
 from reference_distributional import numbers
 from small import flatten
 
-from corerl import measures, streams
+from corerl import seeding
 from corerl.algos import cvar_pg
 from corerl.algos.cvar_pg import Config, CVaRPG, Level, Player
-from corerl.checkpoint import load_checkpoint
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
-from corerl.episodes import Played
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
-from corerl.tables import table
+from corerl.experiments.tables import table
+from corerl.risk import measures
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.rollouts import Played
+from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_width": 8, "lr": 1e-2, "cosine": False, "max_steps": T, "critic_updates": 2}
 SWITCHES = {
@@ -39,7 +40,7 @@ SWITCHES = {
 def agent_of(seeds=SEEDS, numbered=True, **changes):
     ecrm = {"low": -1.0, "high": 2.0, "etas": 4} if changes.get("objective") == "ecrm" else {}
     cfg = Config(**(SMALL | ecrm | changes))
-    return CVaRPG(cfg, O, A, numbered, streams.generators(range(seeds), "init"))
+    return CVaRPG(cfg, O, A, numbered, seeding.generators(range(seeds), "init"))
 
 
 def level(tau=1.0, std=0.5, v_std=0.0):
@@ -306,7 +307,7 @@ def learned(root, task: str, seeds, **own):
     state = load_checkpoint(train(cfg, seeds) / "checkpoint.safetensors")["state"]["agent"]
     numbered = task in ("risk/A", "risk/B")
     sizes = {"risk/A": (4, 2), "risk/B": (6, 2)}.get(task, (2, 1))
-    agent = CVaRPG(cfg.algo, *sizes, numbered, streams.generators(seeds, "init"), steps=10)
+    agent = CVaRPG(cfg.algo, *sizes, numbered, seeding.generators(seeds, "init"), steps=10)
     agent.load_state_dict(state)
     return agent
 

@@ -22,8 +22,8 @@ from corerl.algos.cvar_tabular import (
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.finite import END, FiniteMDP
-from corerl.loop import Run
+from corerl.risk.finite_mdp import END, FiniteMDP
+from corerl.training.run import Run
 
 ORACLE = list(csv.DictReader((Path(__file__).parent / "risk_oracle_values.csv").open()))
 FINITE = {"A": mdps.lock_in(), "B": mdps.wagers(), "C": mdps.hazard()}
@@ -279,7 +279,7 @@ def play(root, task: str, **own) -> Run:
 def test_a_run_prints_the_solution_and_plays_it(tmp_path, capsys):
     import json
 
-    from corerl import measures
+    from corerl.risk import measures
 
     run = play(tmp_path, "risk/A", tau=0.5)
     printed = capsys.readouterr().out

@@ -10,14 +10,15 @@ import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
 from torch.nn import functional as F
 
-from corerl import networks, streams, transformer
+from corerl import seeding
 from corerl.algos import dt
 from corerl.algos.dt import DT, Config
+from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
+from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.optim import clip_per_seed
-from corerl.sequences import SequenceBuffer, Windows
-from corerl.tasks import resolve
+from corerl.nn import networks, transformer
+from corerl.nn.optim import clip_per_seed
 
 O, A, K, B, MAX_TIME = 3, 2, 4, 5, 6
 ENDS = np.array([3, 13, 14, 24])
@@ -314,7 +315,7 @@ def test_evaluation_uses_torchs_attention_and_agrees_with_the_explicit_one():
 
 def test_a_seed_alone_is_the_seed_among_others():
     both, alone = [5, 9], [9]
-    agents = [DT(settings(), O, A, streams.generators(s, "init")) for s in (both, alone)]
+    agents = [DT(settings(), O, A, seeding.generators(s, "init")) for s in (both, alone)]
     for agent, seeds in zip(agents, (both, alone), strict=True):
         buffer = loaded(settings(), seeds=seeds)[0]
         keys = transformer.dropout_keys(seeds, agent.transformer.places)

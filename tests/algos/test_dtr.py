@@ -9,11 +9,13 @@ import reference_dtr
 import torch
 from agreement import SEEDS, assert_losses, assert_networks, generators, net, scramble, twins
 
-from corerl import networks, relabelling, streams, transformer
+from corerl import seeding
 from corerl.algos import dt
 from corerl.algos.dtr import ASKED, DTR, Config, Player
 from corerl.errors import CorerlError
-from corerl.relabelling import RelabelledSequences, RewardedWindows
+from corerl.nn import networks, transformer
+from corerl.preferences import relabelling
+from corerl.preferences.relabelling import RelabelledSequences, RewardedWindows
 
 O, A, K, B, STEPS = 3, 2, 4, 5, 8
 ENDS = np.array([3, 13, 14, 24])
@@ -78,7 +80,7 @@ def test_five_updates_equal_the_equations(dropout, tolerance):
     agent = DTR(cfg, O, A, generators(), steps=STEPS)
     scramble(agent.transformer, agent.critic, agent.target_transformer, agent.target_critic)
     keys = transformer.dropout_keys(range(SEEDS), 2 * agent.transformer.places)
-    order = streams.uniform(range(SEEDS), "order", (1,))
+    order = seeding.uniform(range(SEEDS), "order", (1,))
     references = [
         reference_dtr.DTR(
             net(agent.transformer, s),

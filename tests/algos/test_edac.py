@@ -20,7 +20,7 @@ from agreement import (
     scramble,
 )
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.edac import EDAC, Config
 from corerl.errors import CorerlError
 
@@ -120,7 +120,7 @@ def test_initial_weights_are_corls():
 def test_a_seed_alone_is_the_seed_among_others():
     settings = {"hidden_width": WIDTH, "critics": 3}
     both, alone = (
-        EDAC(Config(**settings), O, A, streams.generators(s, "init")) for s in ([5, 9], [9])
+        EDAC(Config(**settings), O, A, seeding.generators(s, "init")) for s in ([5, 9], [9])
     )
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         assert torch.equal(p[1:], q)

@@ -7,7 +7,7 @@ from corerl.algos import ela
 from corerl.algos.cvar_tabular import static
 from corerl.envs.low_rank import LowRankEnv
 from corerl.errors import CorerlError
-from corerl.finite import return_law
+from corerl.risk.finite_mdp import return_law
 
 ENV = LowRankEnv()
 KERNEL = ENV.mdp.probabilities

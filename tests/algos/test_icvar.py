@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from corerl import measures
 from corerl.algos import icvar
 from corerl.algos.cvar_tabular import iterated
 from corerl.envs.low_rank import MixtureEnv
 from corerl.errors import CorerlError
+from corerl.risk import measures
 
 ENV = MixtureEnv()
 KERNEL, REWARDS = ENV.mdp.probabilities, ENV.mdp.rewards[..., 0]

@@ -24,10 +24,10 @@ from agreement import (
 from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, one
 
 from corerl.algos.ipl import IPL, Config, Points
-from corerl.buffers import Batch
-from corerl.data.preferences import Preferences
+from corerl.buffers.replay import Batch
 from corerl.errors import CorerlError
-from corerl.segments import Pairs
+from corerl.preferences.buffer import Pairs
+from corerl.preferences.sources import Preferences
 
 ROWS = COMPARISONS * 2 * (LENGTH - 1)
 

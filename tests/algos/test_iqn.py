@@ -7,7 +7,7 @@ import torch
 from reference_distributional import IQN as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos.iqn import IQN, Config
 
 SWITCHES = {
@@ -28,13 +28,13 @@ def agent_of(seeds=SEEDS, **changes):
         lr=1e-2,
         **changes,
     )
-    return IQN(cfg, (O,), A, streams.generators(range(seeds), "init"))
+    return IQN(cfg, (O,), A, seeding.generators(range(seeds), "init"))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_five_updates_equal_the_equations(switch, tolerance):
     agent = agent_of(**SWITCHES[switch])
-    draws = torch.rand(5, SEEDS, B, 9, generator=streams.generator(0, "test"))
+    draws = torch.rand(5, SEEDS, B, 9, generator=seeding.generator(0, "test"))
     agree(Reference, agent, agent.quantiles, make_transitions(5, 1), draws, tolerance)
 
 

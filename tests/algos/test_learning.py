@@ -13,12 +13,12 @@ import pytest
 import torch
 from agreement import generators
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos import bc, iql, rebrac, td3_bc
-from corerl.buffers import OfflineBuffer
+from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
-from corerl.loop import Run
+from corerl.training.run import Run
 
 BATCH = 128
 SMALL = {"batch_size": BATCH, "hidden_width": 64, "hidden_layers": 2}
@@ -75,7 +75,7 @@ def td3_slope(weight: float, imitation: float) -> float:
 def test_td3_bc_on_the_bandit(buffer):
     cfg = td3_bc.Config(**SMALL, lr=1e-3)
     agent = td3_bc.TD3BC(cfg, 2, 2, generators(1))
-    noise = streams.normal([0], "noise", (BATCH, 2))
+    noise = seeding.normal([0], "noise", (BATCH, 2))
     for _ in range(750):
         agent.update([buffer.sample(), buffer.sample()], [noise.next(), noise.next()])
     expected = td3_slope(cfg.alpha, imitation=1 / 2)  # a mean over two dimensions
@@ -86,7 +86,7 @@ def test_td3_bc_on_the_bandit(buffer):
 def test_rebrac_on_the_bandit(buffer):
     cfg = rebrac.Config(**SMALL, actor_bc_coef=0.5)
     agent = rebrac.ReBRAC(cfg, 2, 2, generators(1))
-    noise = streams.normal([0], "noise", (BATCH, 2))
+    noise = seeding.normal([0], "noise", (BATCH, 2))
     for _ in range(750):
         agent.update([buffer.sample(), buffer.sample()], [noise.next(), noise.next()])
     expected = td3_slope(1, imitation=cfg.actor_bc_coef)  # a sum over dimensions

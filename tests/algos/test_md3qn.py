@@ -11,15 +11,15 @@ from reference_distributional import MD3QN as Reference
 from reference_distributional import SEEDS, A, B, K, O, agree, make_transitions
 from small import config
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos import hra, md3qn
 from corerl.algos.md3qn import MD3QN, Config
-from corerl.checkpoint import load_checkpoint
-from corerl.discrete import Collect
 from corerl.envs import mazes
 from corerl.errors import CorerlError
-from corerl.loop import Run
-from corerl.tables import table
+from corerl.experiments.tables import table
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.collector import Collect
+from corerl.training.run import Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}
 PAPER = {"kernel_weight": "equal", "distance": "sum"}
@@ -34,7 +34,7 @@ SWITCHES = {
 
 def agent_of(seeds=SEEDS, sources=K, **changes):
     cfg = Config(**SMALL, **{"particles": 3, "bandwidths": [0.25, 2.0]} | changes)
-    return MD3QN(cfg, (O,), A, sources, streams.generators(range(seeds), "init"))
+    return MD3QN(cfg, (O,), A, sources, seeding.generators(range(seeds), "init"))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -43,7 +43,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
     agent = agent_of(sources=sources, **SWITCHES[switch])
     draws = None
     if switch == "uniform":
-        draws = torch.rand(5, SEEDS, B, generator=streams.generator(0, "test"))
+        draws = torch.rand(5, SEEDS, B, generator=seeding.generator(0, "test"))
     batches = make_transitions(5, sources)
     agree(Reference, agent, agent.particles, batches, draws, tolerance)
 
@@ -51,7 +51,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
 @pytest.mark.parametrize("bootstrap", ["own", "total"])
 def test_hra_equals_the_equations(bootstrap, tolerance):
     cfg = hra.Config(**SMALL, bootstrap=bootstrap)
-    agent = hra.HRA(cfg, (O,), A, K, streams.generators(range(SEEDS), "init"))
+    agent = hra.HRA(cfg, (O,), A, K, seeding.generators(range(SEEDS), "init"))
     agree(ReferenceHRA, agent, agent.heads, make_transitions(5), None, tolerance)
 
 
@@ -76,8 +76,8 @@ def test_mmd_by_hand():
 
 
 def test_the_paper_s_sum_has_the_code_s_gradient_and_the_unbiased_one_has_not():
-    x = torch.randn(1, 2, 4, K, generator=streams.generator(0, "x")).requires_grad_()
-    y = torch.randn(1, 2, 4, K, generator=streams.generator(1, "x"))
+    x = torch.randn(1, 2, 4, K, generator=seeding.generator(0, "x")).requires_grad_()
+    y = torch.randn(1, 2, 4, K, generator=seeding.generator(1, "x"))
     code, unbiased = (agent_of(1, estimator=estimator) for estimator in ("v", "u"))
     kernels = [md3qn.kernel((x[..., None, :] - z[..., None, :, :]).square().mean(-1),
                             code._bandwidths, code._weights) for z in (x, y)]  # fmt: skip

@@ -24,11 +24,11 @@ from agreement import (
 )
 from small import config, flatten
 
-from corerl import checkpoint
 from corerl.algos.mrq import MRQ, Config, train
+from corerl.buffers.prioritized import Pieces
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
-from corerl.priorities import Pieces
+from corerl.runs import checkpoint
+from corerl.training.run import Interrupted, Run
 
 SMALL = {
     "hidden_width": WIDTH,

@@ -23,9 +23,9 @@ from agreement import (
 )
 from risky import refuse_numbered
 
-from corerl import distortions
 from corerl.algos.oraac import ORAAC, Config
 from corerl.errors import CorerlError
+from corerl.risk import distortions
 
 SMALL = {
     "hidden_width": 6,

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.config import Config
-from corerl.train import typed
+from corerl.experiments.train import typed
 
 
 def compose(algo, dataset: str, *overrides: str, table: str | None = None) -> Config:

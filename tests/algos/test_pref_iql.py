@@ -24,12 +24,12 @@ from agreement import (
 )
 from reference_pref import make_pairs, one
 
-from corerl import phases
 from corerl.algos.pref_iql import Config, PrefIQL, one_network
-from corerl.data.preferences import Preferences
 from corerl.errors import CorerlError
-from corerl.reward_models import MarkovReward
-from corerl.segments import Pairs, transitions
+from corerl.preferences.buffer import Pairs, transitions
+from corerl.preferences.reward_models import MarkovReward
+from corerl.preferences.sources import Preferences
+from corerl.training import offline_to_online
 
 STEPS = 8
 
@@ -144,4 +144,4 @@ def test_crops_longer_than_a_teachers_segments_are_refused_unread():
 
 def test_online_phases_are_refused():
     with pytest.raises(CorerlError, match=r"algo\.phase=both"):
-        Config(phase="both", online=phases.Online(pretrain_steps=10))
+        Config(phase="both", online=offline_to_online.Online(pretrain_steps=10))

@@ -9,11 +9,11 @@ import reference_pref_transformer
 import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
 
-from corerl import transformer
 from corerl.algos.pref_transformer import Config, Reward, RewardModel
 from corerl.errors import CorerlError
-from corerl.relabelling import Rows
-from corerl.segments import Pairs
+from corerl.nn import transformer
+from corerl.preferences.buffer import Pairs
+from corerl.preferences.relabelling import Rows
 
 O, A, L, B = 3, 2, 4, 3
 
@@ -231,7 +231,7 @@ def test_fine_tuning_is_refused():
 
 
 def test_infinity_survives_a_checkpoint(tmp_path):
-    from corerl import checkpoint
+    from corerl.runs import checkpoint
 
     mine, other = model(settings()), model(settings())
     checkpoint.save_checkpoint(tmp_path / "c", mine.state_dict())

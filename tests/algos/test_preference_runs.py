@@ -11,16 +11,16 @@ import torch
 from agreement import generators
 from small import flatten, parameters
 
-from corerl import tasks
 from corerl.algos import cpl, dtr, ipl, pref_iql, pref_transformer
-from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
-from corerl.data.preferences import Preferences
-from corerl.data.preferences.comparisons import Comparisons
+from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
-from corerl.reward_models import Markov, MarkovReward
-from corerl.segments import PairBuffer, transitions
+from corerl.preferences.buffer import PairBuffer, transitions
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.reward_models import Markov, MarkovReward
+from corerl.preferences.sources import Preferences
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
 
 TEACHER = Preferences(pairs=40, length=8)
 SMALL = {"preferences": TEACHER, "hidden_width": 8}

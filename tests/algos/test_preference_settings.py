@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 
-from corerl.cells import cells
 from corerl.config import Config, seed_list
+from corerl.experiments.composition import cells
 
 TABLES = {  # cells, seeds, {(updates, between evaluations, episodes)}
     "ipl_gym": (2 * 4, [1, 2, 3, 4, 5], {(1_000_000, 5_000, 10)}),

@@ -8,15 +8,15 @@ from reference_distributional import QRDQN as Reference
 from reference_distributional import SEEDS, A, O, agree, make_transitions
 from small import config, flatten
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos import hra, iqn, md3qn, qr_dqn
 from corerl.algos.qr_dqn import QRDQN, Config
-from corerl.checkpoint import load_checkpoint
-from corerl.convolution import Encoder
-from corerl.discrete import Collect
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
-from corerl.quantile import huber_quantile_loss
+from corerl.nn.encoders import Encoder
+from corerl.risk.quantiles import huber_quantile_loss
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.collector import Collect
+from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}
 SWITCHES = {
@@ -35,7 +35,7 @@ ALGOS = {
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**SMALL, quantiles=5, **changes)
-    return QRDQN(cfg, (O,), A, streams.generators(range(seeds), "init"))
+    return QRDQN(cfg, (O,), A, seeding.generators(range(seeds), "init"))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -124,7 +124,7 @@ def test_compiled_runs_equal_eager_ones(tmp_path, name):
 
 
 def test_stacked_convolutions_are_each_seeds_own():
-    rngs = streams.generators([0, 1, 2], "init")
+    rngs = seeding.generators([0, 1, 2], "init")
     encoder = Encoder((4, 84, 84), 1, 6, rngs, padding="same")
     images = torch.randint(256, (3, 2, 4, 84, 84), dtype=torch.uint8)
     together = encoder(images)
@@ -168,7 +168,7 @@ def test_settings_out_of_range(module, bad):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qr_dqn", "iqn"])
 def test_it_learns_to_balance_a_pole(tmp_path, name):
-    from corerl.tables import table
+    from corerl.experiments.tables import table
 
     rows = table(name, "gym/CartPole-v1")
     data = {k.removeprefix("algo.data."): v for k, v in rows.items() if ".data." in k}

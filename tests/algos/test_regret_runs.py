@@ -7,10 +7,10 @@ import pytest
 from small import flatten
 
 from corerl.algos import ela, icvar
-from corerl.checkpoint import load_checkpoint
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
 
 SETTINGS = {
     "ela": (ela, ela.Config(), "risk/low-rank"),

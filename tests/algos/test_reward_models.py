@@ -9,9 +9,10 @@ import reference_dtr
 import torch
 from agreement import SEEDS, A, O, assert_losses, assert_networks, generators, net, scramble
 
-from corerl.data.preferences.comparisons import Comparisons
 from corerl.errors import CorerlError
-from corerl.reward_models import (
+from corerl.preferences.buffer import Pairs
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.reward_models import (
     Markov,
     MarkovReward,
     ensemble_mean,
@@ -19,7 +20,6 @@ from corerl.reward_models import (
     markov,
     preference_loss,
 )
-from corerl.segments import Pairs
 
 
 def comparisons(members: int, pairs: int = 6, length: int = 3) -> Pairs:

@@ -20,10 +20,10 @@ from agreement import (
     scramble,
 )
 
-from corerl import ensembles
 from corerl.algos.rlpd import RLPD, Config
 from corerl.errors import CorerlError
-from corerl.phases import Online
+from corerl.nn import ensembles
+from corerl.training.offline_to_online import Online
 
 UTD = 2
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from corerl import streams
+from corerl import seeding
 from corerl.algos import sac
-from corerl.buffers import Batch
-from corerl.checkpoint import load_checkpoint
+from corerl.buffers.replay import Batch
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted, Run
-from corerl.tables import table
+from corerl.experiments.tables import table
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
 
 O, A, B = 3, 2, 16
 
@@ -29,7 +29,7 @@ def float64():
 
 def agent_of(seeds, **settings):
     cfg = sac.Config(batch_size=B, hidden_width=8, **settings)
-    return sac.SAC(cfg, O, A, streams.generators(seeds, "init"))
+    return sac.SAC(cfg, O, A, seeding.generators(seeds, "init"))
 
 
 def batches(seeds, count):
@@ -129,7 +129,7 @@ class Transcription:
 def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
     seeds = [0, 7]
     cfg = sac.Config(batch_size=B, hidden_width=8, actor_q=actor_q, initial_temperature=0.3)
-    agent = sac.SAC(cfg, O, A, streams.generators(seeds, "init"), mode=mode)
+    agent = sac.SAC(cfg, O, A, seeding.generators(seeds, "init"), mode=mode)
     references = [Transcription(agent, i) for i in range(2)]
     for batch, noise in batches(seeds, 5):
         agent.update([batch], [noise])

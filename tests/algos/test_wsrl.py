@@ -23,7 +23,7 @@ from test_cal_ql import SMALL, draws, parts
 
 from corerl.algos.wsrl import WSRL, Config
 from corerl.errors import CorerlError
-from corerl.phases import Online
+from corerl.training.offline_to_online import Online
 
 UTD = 2
 VERSIONS = {

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from corerl import tasks
-from corerl.data import adroit
+from corerl.data import adroit, tasks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 

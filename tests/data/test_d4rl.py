@@ -4,8 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from corerl import tasks
-from corerl.data import d4rl
+from corerl.data import d4rl, tasks
 from corerl.errors import CorerlError
 
 

@@ -4,8 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from corerl import tasks
-from corerl.data import embedded
+from corerl.data import embedded, tasks
 from corerl.envs import pendulum
 from corerl.errors import CorerlError
 

@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
-from corerl import tasks
 from corerl.data import minari as reader
+from corerl.data import tasks
 from corerl.errors import CorerlError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from corerl import tasks
-from corerl.data import download, neorl2
+from corerl.data import download, neorl2, tasks
 from corerl.errors import CorerlError
 
 

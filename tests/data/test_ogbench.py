@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from corerl.data import ogbench
+from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.tasks import resolve
 
 NAME = "pointmaze-medium-navigate-singletask-task3-v0"
 ENDS = np.array([0, 0, 1, 0, 0, 0, 1])

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from corerl import tasks
 from corerl.algos import sac
 from corerl.config import Eval
-from corerl.data import cli, d4rl, embedded, suites
-from corerl.envs import collecting, mujoco_suite, pointmaze_suite
+from corerl.data import d4rl, embedded, suites, tasks
 from corerl.errors import CorerlError
-from corerl.loop import Interrupted
+from corerl.experiments import data_cli
+from corerl.experiments.recipes import collecting, mujoco, pointmaze
+from corerl.training.run import Interrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 HOPPER = "mujoco/hopper-{}-regenerated"
@@ -35,26 +35,26 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     """A SAC run of seconds, whose first evaluation after its random steps counts as medium."""
-    real = mujoco_suite.settings
+    real = mujoco.settings
 
     def settings(environment, seed, steps):
         algo = sac.Config(batch_size=8, hidden_width=8, random_steps=50)
         cfg = dataclasses.replace(real(environment, seed, steps), algo=algo, log_every=50)
         return dataclasses.replace(cfg, eval=Eval(every=150, episodes=1), save_every=100)
 
-    monkeypatch.setattr(mujoco_suite, "settings", settings)
-    monkeypatch.setattr(mujoco_suite, "MEDIUM", -1000.0)
-    monkeypatch.setattr(mujoco_suite, "AT_ONCE", 3)
+    monkeypatch.setattr(mujoco, "settings", settings)
+    monkeypatch.setattr(mujoco, "MEDIUM", -1000.0)
+    monkeypatch.setattr(mujoco, "AT_ONCE", 3)
 
 
 @pytest.fixture
 def data(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "300")
     parser = argparse.ArgumentParser()
-    cli.add_arguments(parser)
+    data_cli.add_arguments(parser)
 
     def run(*words, status=0):
-        assert cli.run(parser.parse_args(words)) == status
+        assert data_cli.run(parser.parse_args(words)) == status
         return capsys.readouterr().out
 
     return run
@@ -184,15 +184,15 @@ def test_a_stop_during_training_is_saved_and_goes_on(data, monkeypatch):
         for file in sorted(root.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
 
-    save = mujoco_suite.UntilMedium.save
+    save = mujoco.UntilMedium.save
 
     def stop_at_120(self, step):
         self._stop = self._stop or step == 120
         save(self, step)
 
-    monkeypatch.setattr(mujoco_suite.UntilMedium, "save", stop_at_120)
+    monkeypatch.setattr(mujoco.UntilMedium, "save", stop_at_120)
     assert "goes on from here" in data(*words, status=130)
-    monkeypatch.setattr(mujoco_suite.UntilMedium, "save", save)
+    monkeypatch.setattr(mujoco.UntilMedium, "save", save)
     data(*words)
     again = load("medium-replay")
     assert again.observations.tobytes() == whole.observations.tobytes()
@@ -200,7 +200,7 @@ def test_a_stop_during_training_is_saved_and_goes_on(data, monkeypatch):
 
 
 def test_a_run_that_never_reaches_medium_says_so(monkeypatch, data):
-    monkeypatch.setattr(mujoco_suite, "MEDIUM", 1000.0)
+    monkeypatch.setattr(mujoco, "MEDIUM", 1000.0)
     with pytest.raises(CorerlError, match=r"did not score 1000\.0 within 200 steps"):
         data("make", "corerl/mujoco/hopper-medium", "--steps", "200")
 
@@ -229,7 +229,7 @@ def test_interrupted_is_not_swallowed(monkeypatch):
 
     monkeypatch.setattr(sac, "train", stopped)
     with pytest.raises(Interrupted):
-        mujoco_suite.make([HOPPER.format("medium")], 0, 10, 300)
+        mujoco.make([HOPPER.format("medium")], 0, 10, 300)
 
 
 def test_the_packaged_set():
@@ -275,15 +275,15 @@ class Maze:
 
 def test_the_shortest_way():
     walls = np.array(Maze.maze_map) == 1
-    way = pointmaze_suite.shortest_way(walls, (1, 1), (3, 1))
+    way = pointmaze.shortest_way(walls, (1, 1), (3, 1))
     assert way == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 3), (3, 2), (3, 1)]
-    assert pointmaze_suite.shortest_way(walls, (1, 1), (1, 1)) == [(1, 1)]
+    assert pointmaze.shortest_way(walls, (1, 1), (1, 1)) == [(1, 1)]
 
 
 def test_the_controller_drives_round_the_wall_and_takes_new_goals():
     maze = Maze()
     env = SimpleNamespace(unwrapped=SimpleNamespace(maze=maze))
-    control, rng = pointmaze_suite.Controller([env], noise=0.1), np.random.default_rng(0)
+    control, rng = pointmaze.Controller([env], noise=0.1), np.random.default_rng(0)
     position, velocity = np.array([-1.0, 1.0]), np.zeros(2)
     for goal in (np.array([-1.1, -1.0]), np.array([0.1, 1.1])):
         for _ in range(400):
@@ -333,5 +333,5 @@ def test_a_packaged_set_is_not_made():
 
 def test_scores_of_pointmaze_are_measured():
     pytest.importorskip("gymnasium_robotics")
-    low, high = pointmaze_suite.reference_returns("PointMaze_UMaze-v3", episodes=40)
+    low, high = pointmaze.reference_returns("PointMaze_UMaze-v3", episodes=40)
     assert suites.MAZE_REFERENCE["pointmaze/umaze"] == pytest.approx((low, high), rel=0.15, abs=9)

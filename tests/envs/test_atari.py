@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 
-from corerl import tasks
+from corerl.data import tasks
 from corerl.envs import atari
 from corerl.errors import CorerlError
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from corerl.data import embedded
+from corerl.data.tasks import resolve
 from corerl.envs import cartpole
-from corerl.tasks import resolve
 
 
 def test_the_recorded_steps_are_the_environments():

@@ -7,12 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from corerl import tasks
-from corerl.data import cli, preferences, suites
-from corerl.data.preferences import Preferences
-from corerl.envs import metaworld_recipe, metaworld_suite
+from corerl.data import suites, tasks
+from corerl.envs import metaworld_suite
 from corerl.envs.metaworld_suite import MetaWorld
 from corerl.errors import CorerlError
+from corerl.experiments import data_cli
+from corerl.experiments.recipes import metaworld
+from corerl.preferences import sources
+from corerl.preferences.sources import Preferences
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 needs_metaworld = pytest.mark.skipif(
@@ -33,10 +35,10 @@ def data(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "300")
     parser = argparse.ArgumentParser()
-    cli.add_arguments(parser)
+    data_cli.add_arguments(parser)
 
     def run(*words):
-        assert cli.run(parser.parse_args(words)) == 0
+        assert data_cli.run(parser.parse_args(words)) == 0
         return capsys.readouterr().out
 
     return run
@@ -62,7 +64,7 @@ def test_an_episode_depends_on_its_seed_alone(button):
 def test_an_expert_solves_25_steps_and_replays(button):
     policy = metaworld_suite.package().policies.ENV_POLICY_MAP["button-press-v3"]()
     driver = policy, MetaWorld("button-press-v3", hidden=False)
-    episode = metaworld_recipe._play(button, driver, 5, 5, np.random.default_rng(0))
+    episode = metaworld._play(button, driver, 5, 5, np.random.default_rng(0))
     assert np.abs(episode.actions).max() <= 1 - 1e-5 and not episode.terminated
     button.reset(seed=5)
     solved = []
@@ -77,7 +79,7 @@ def test_an_expert_solves_25_steps_and_replays(button):
 
 @needs_metaworld
 def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
-    monkeypatch.setattr(metaworld_recipe, "EACH", 1)
+    monkeypatch.setattr(metaworld, "EACH", 1)
     words = ("make", "corerl/metaworld/button-press")
     assert f"made: {TASK}" in data(*words)
     task = tasks.resolve(TASK)
@@ -101,7 +103,7 @@ def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
     observation, *_, info = env.step(env.action_space.sample())
     assert observation.shape == (39,) and info["success"] in (0.0, 1.0)
     cfg = Preferences(length=25, pairs=500, discount=0.99)
-    compared = preferences.find(task, task.load, cfg)
+    compared = sources.find(task, task.load, cfg)
     weighted = compared.segments(compared.rewards) @ 0.99 ** np.arange(25)
     assert (compared.labels == (weighted[:, 0] < weighted[:, 1])).all()
     assert TASK in data("list", "metaworld")
@@ -109,14 +111,14 @@ def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
 
 @needs_metaworld
 def test_a_handful_of_episodes_is_the_same_whatever_was_played_before(monkeypatch):
-    monkeypatch.setattr(metaworld_recipe, "KINDS", ("expert", "within", "cross"))
+    monkeypatch.setattr(metaworld, "KINDS", ("expert", "within", "cross"))
     horizon = "metaworld.sawyer_xyz_env.SawyerXYZEnv.max_path_length"
     monkeypatch.setattr(horizon, 60)
-    chunk = metaworld_recipe._episodes("button-press-v3", 0, "x")
+    chunk = metaworld._episodes("button-press-v3", 0, "x")
     first, again = chunk(1), chunk(1)
     for one, other in zip(first, again, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    assert chunk(metaworld_recipe.EACH) == []
+    assert chunk(metaworld.EACH) == []
 
 
 def test_without_the_package_the_command_is_told(monkeypatch, tmp_path):

@@ -6,15 +6,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from corerl import tasks
 from corerl.algos.cvar_tabular import iterated, static
+from corerl.data import tasks
 from corerl.envs import low_rank, mdps, risky_pointmass, stochastic_mujoco
 from corerl.envs.risky_pointmass import RiskyPointMass
 from corerl.envs.statistical_arbitrage import StatisticalArbitrage
 from corerl.envs.stochastic_mujoco import HAZARDS
 from corerl.errors import CorerlError
-from corerl.finite import markov, return_law
-from corerl.online import load_simulator, save_simulator
+from corerl.risk.finite_mdp import markov, return_law
+from corerl.training.environments import load_simulator, save_simulator
 
 SMALL = ("A", "B", "C", "D1", "D2", "low-rank", "linear-mixture", "arbitrage", "pointmass")
 

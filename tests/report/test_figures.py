@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from corerl import stats
-from corerl.report import figures
+from corerl.report import figures, stats
 
 
 def test_many_algorithms_stay_apart():

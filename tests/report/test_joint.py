@@ -6,10 +6,10 @@ import torch
 from exact_mazes import joint_moments
 from small import config, train
 
-from corerl.discrete import Collect
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.report import joint
+from corerl.training.collector import Collect
 
 OWN = {
     "particles": 3,

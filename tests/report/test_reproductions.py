@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rliable import library, metrics
 
-from corerl import stats
+from corerl.report import stats
 from corerl.report.published import read_published
 from corerl.report.scorefiles import read_d3rlpy_curves, read_rebrac_profiles
 

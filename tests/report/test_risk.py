@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from trees import write_run
 
-from corerl import measures
 from corerl.report import figures, risk
 from corerl.report.load import load
 from corerl.report.published import COLUMNS
 from corerl.report.sections import Options, sections
+from corerl.risk import measures
 
 GOOD, BAD = [1.0, 2.0, 3.0, 4.0], [-6.0, 2.0, 3.0, 5.0]
 

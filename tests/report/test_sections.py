@@ -3,8 +3,8 @@ import math
 import pandas as pd
 import pytest
 
-from corerl import stats
 from corerl.errors import CorerlError
+from corerl.report import stats
 from corerl.report.load import Results
 from corerl.report.published import COLUMNS as PUBLISHED
 from corerl.report.scorefiles import COLUMNS

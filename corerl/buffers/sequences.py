@@ -1,0 +1,122 @@
+"""Pieces of episodes, cut on the device when they are asked for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl import seeding
+
+
+class Windows(NamedTuple):
+    """Pieces of episodes of S seeds, K steps each; where `valid` is 0.0 there is only padding."""
+
+    observations: Tensor  # (S, B, K, O)
+    actions: Tensor  # (S, B, K, A)
+    returns_to_go: Tensor  # (S, B, K)
+    timesteps: Tensor  # (S, B, K) int64: steps since the episode's start
+    valid: Tensor  # (S, B, K)
+
+
+class SequenceBuffer:
+    """An offline dataset whose windows are cut on the device when they are asked for.
+
+    A window starts at a row drawn uniformly, so an episode is chosen in proportion to its length, and
+    ends after K steps or with the episode.
+
+    Args:
+        observations, actions, returns_to_go: of every recorded step, `(N, ...)`, episode after episode.
+        episode_ends: exclusive, `(E,)`.
+        seeds: the S seeds; each has its own stream of row numbers.
+        batch_size, length: B windows of K steps.
+        padding: the side on which short windows are filled up, `left` or `right`.
+        filler: the observation `(O,)` and the action `(A,)` there; returns and time steps are 0.
+        last_timestep: later time steps are counted as this one.
+        device: where the rows live.
+    """
+
+    def __init__(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        returns_to_go: np.ndarray,
+        episode_ends: np.ndarray,
+        seeds: Sequence[int],
+        batch_size: int,
+        length: int,
+        *,
+        filler: tuple[np.ndarray, np.ndarray],
+        padding: str = "left",
+        last_timestep: int = 999,
+        device: torch.device | str = "cpu",
+    ):
+        size = len(observations)
+        lengths = np.diff(episode_ends, prepend=0)
+        ends = np.repeat(episode_ends, lengths)
+        timesteps = np.arange(size) - (ends - np.repeat(lengths, lengths))
+        parts = [observations, actions, returns_to_go, np.minimum(timesteps, last_timestep)]
+        parts = [part.reshape(size, -1) for part in parts]
+        self._sizes = [part.shape[1] for part in parts]
+        # One row more than there is data: every padded step of a window points to it.
+        self._rows = torch.empty(size + 1, sum(self._sizes), device=device)
+        fillers = [*filler, np.zeros(1), np.zeros(1)]
+        for column, part, fill in zip(
+            self._rows.split(self._sizes, 1), parts, fillers, strict=True
+        ):
+            column[:-1].copy_(torch.from_numpy(part))
+            column[-1].copy_(torch.from_numpy(fill))
+        self._ends = torch.from_numpy(ends).to(device)
+        self._steps = torch.arange(length, device=device)
+        self._left = padding == "left"
+        self._indices = seeding.indices(seeds, size, batch_size, device)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def observation_dim(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def action_dim(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self._rows.nbytes + self._ends.nbytes
+
+    def sample(self) -> Windows:
+        """The next windows of every seed."""
+        return self.windows(self._indices.next())
+
+    def windows(self, starts: Tensor) -> Windows:
+        """The windows that start at the rows `starts`, `(S, B)`."""
+        rows, valid = self._rows_of(starts[..., None])
+        packed = self._rows.index_select(0, rows.flatten()).view(*rows.shape, -1)
+        observations, actions, returns_to_go, timesteps = packed.split(self._sizes, -1)
+        return Windows(
+            observations,
+            actions,
+            returns_to_go.squeeze(-1),
+            timesteps.squeeze(-1).long(),
+            valid.to(observations.dtype),
+        )
+
+    def _rows_of(self, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Row numbers `(S, B, K)` and which of them are no padding."""
+        left = self._ends[starts] - starts
+        length = len(self._steps)
+        skipped = (length - left).clamp(min=0) if self._left else torch.zeros_like(left)
+        steps = self._steps - skipped
+        valid = (steps >= 0) & (steps < left)
+        return torch.where(valid, starts + steps, len(self)), valid
+
+    def state_dict(self) -> dict:
+        """The position in the stream of row numbers; the data is not part of a checkpoint."""
+        return self._indices.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self._indices.load_state_dict(state)

@@ -1,0 +1,182 @@
+"""From a command line or a sweep's file to its cells: one `Config` per combination of settings."""
+
+import importlib
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from corerl import algos
+from corerl.config import Config, require
+from corerl.errors import CorerlError, nearest
+from corerl.experiments.messages import sentence
+from corerl.experiments.tables import table, variants
+
+
+def register() -> None:
+    """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for name in algos.names():
+        store.store(group="algo", name=name, node=_settings(name))
+    for name, algorithm in variants().items():
+        node = {"table": name, "algo": OmegaConf.structured(_settings(algorithm))}
+        store.store(group="algo", name=name, node=node, package="_global_")
+
+
+def _settings(name: str) -> type:
+    return importlib.import_module(f"corerl.algos.{name}").Config
+
+
+def cells(arguments: list[str]) -> list[Config]:
+    """Every cell that `corerl train` with these arguments runs, in its order.
+
+    Hydra composes once per combination of settings other than the task, which only the tables look at:
+    a paper's table of hundreds of cells takes seconds.
+
+    Raises:
+        CorerlError: the arguments do not compose, or a sweeper chooses its cells as it goes.
+    """
+    register()
+    flags, _ = get_args_parser().parse_known_args(for_each_cell(with_sweep(arguments)))
+    search = create_automatic_config_search_path(None, None, "pkg://corerl.configs")
+    if flags.config_dir:
+        folder = Path(flags.config_dir).absolute()
+        search.prepend("command-line", f"file://{folder}", anchor="schema")
+    GlobalHydra.instance().clear()
+    hydra = Hydra.create_main_hydra2("corerl", search)
+
+    def compose(overrides: list[str]) -> DictConfig:
+        name = flags.config_name or "config"
+        return hydra.compose_config(name, overrides, RunMode.RUN, with_log_configuration=False)
+
+    try:
+        return [typed(cfg, chosen) for cfg, chosen in _composed(compose, flags)]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise CorerlError(sentence(error)) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _composed(
+    compose: Callable[[list[str]], DictConfig], flags: Namespace
+) -> Iterator[tuple[DictConfig, list[str]]]:
+    """Every cell's config, and the overrides that its command line would have."""
+    of_hydra = [text for text in flags.overrides if text.lstrip("+~").startswith("hydra")]
+    overrides = [text for text in flags.overrides if text not in of_hydra]
+    if not flags.multirun:
+        yield _without_hydra(compose(flags.overrides)), overrides
+        return
+    sweeper = compose([*of_hydra, f"algo={algos.names()[0]}"]).hydra.sweeper
+    require(
+        sweeper._target_.endswith(".BasicSweeper"),
+        f"{sweeper._target_} chooses its cells as it goes, so they cannot be listed beforehand",
+    )
+    grid = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
+    parsed = OverridesParser.create().parse_overrides([*grid, *overrides])
+    without_task: dict[tuple[str, ...], DictConfig] = {}
+    for job in BasicSweeper.split_arguments(parsed, None)[0]:
+        others = tuple(text for text in job if not text.startswith("task="))
+        if others not in without_task:
+            without_task[others] = _without_hydra(compose([*others, *of_hydra]))
+        cfg = without_task[others].copy()
+        for text in (text for text in job if text.startswith("task=")):
+            cfg.task = text.partition("=")[2]
+        yield cfg, job
+
+
+def _without_hydra(cfg: DictConfig) -> DictConfig:
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def sweeps() -> list[str]:
+    """The names that `sweep=` takes."""
+    names = (file.name for file in files("corerl.sweeps").iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def with_sweep(arguments: list[str]) -> list[str]:
+    """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`.
+
+    Raises:
+        CorerlError: there is no sweep of that name.
+    """
+    names = [a.removeprefix("sweep=") for a in arguments if a.startswith("sweep=")]
+    if not names:
+        return arguments
+    if names[0] not in sweeps():
+        raise CorerlError(
+            f"There is no sweep {names[0]!r}.{nearest(names[0], sweeps())} "
+            f"Known: {', '.join(sweeps())}."
+        )
+    rest = [a for a in arguments if not a.startswith("sweep=")]
+    folder = str(files("corerl.sweeps"))
+    return ["--config-dir", folder, "--config-name", names[0], "--multirun", *rest]
+
+
+def for_each_cell(arguments: list[str]) -> list[str]:
+    """In a sweep, lets `algo.x=v` wait for each cell's algorithm: as a choice of one value.
+
+    Hydra would look for the setting before any algorithm is chosen.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
+    parse = OverridesParser.create().parse_override
+
+    def late(argument: str) -> str:
+        key, _, value = argument.partition("=")
+        if not key.startswith("algo.") or parse(argument).is_sweep_override():
+            return argument
+        return f"{key}=choice({value})"
+
+    return [late(argument) for argument in arguments]
+
+
+def typed(cfg: DictConfig, overrides: list[str]) -> Config:
+    """The composed config as dataclasses, with the table's values where nobody chose one.
+
+    Chosen is what the command line (or a sweep's grid) names, and what a sweep's file changes.
+
+    Raises:
+        CorerlError: a value of the wrong type or out of range, or a row of the table that names an
+            unknown setting.
+    """
+    chosen = {override.split("=")[0] for override in overrides} - {"algo"}
+    defaults = OmegaConf.structured(Config)
+    try:
+        name = cfg.algo.name
+        require(
+            OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
+            f"algo.name={name} is not the algorithm's name; label=... names a variant in tables",
+        )
+        for key, value in table(cfg.table or name, cfg.task).items():
+            in_file = not key.startswith("algo.") and (
+                OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
+            )
+            if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
+                _apply(cfg, key, value)
+        return OmegaConf.to_object(cfg)
+    except OmegaConfBaseException as error:
+        raise CorerlError(sentence(error)) from error
+
+
+def _apply(cfg: DictConfig, key: str, value: Any) -> None:
+    try:
+        OmegaConf.update(cfg, key, value, merge=True)
+    except OmegaConfBaseException as error:
+        name = cfg.table or cfg.algo.name
+        raise CorerlError(f"configs/{name}.yaml does not fit: {sentence(error)}") from error

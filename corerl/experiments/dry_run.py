@@ -1,0 +1,175 @@
+"""What `corerl train ... --dry-run` prints: the cells, what of them is done, and how long the rest takes."""
+
+import math
+import os
+from functools import cache
+from typing import NamedTuple
+
+from rich.table import Table
+
+from corerl.config import Config
+from corerl.data import download
+from corerl.data.tasks import READERS, Task, resolve
+from corerl.errors import CorerlError
+from corerl.experiments import rates, status
+from corerl.experiments.rates import Rate
+from corerl.runs import config_labels, provenance
+from corerl.runs.directory import group_name, settings
+from corerl.training.run import pick_device
+
+
+class Row(NamedTuple):
+    """One cell. `hours` are of one device, or of one CPU core; None where no rate is known."""
+
+    cfg: Config
+    seeds: int
+    done: int
+    updates: int
+    episodes: int
+    rate: Rate | None
+    hours: float | None
+    refused: str
+    remark: str
+
+
+def show(cells: list[Config]) -> int:
+    """Prints the plan; the exit status."""
+    gpu = _gpu(cells[0])
+    rows = [row(cfg, gpu) for cfg in cells]
+    notes: dict[str, int] = {}
+    table = Table()
+    for column in ("task", "algorithm", "seeds", "done", "updates left", "updates/s", "hours", ""):
+        right = column not in ("task", "algorithm", "seeds", "")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for each, name in zip(rows, names(cells), strict=True):
+        told = [each.remark] if each.remark else []
+        if each.refused:
+            told = [f"refused, note {notes.setdefault(each.refused, len(notes) + 1)}", *told]
+        table.add_row(
+            each.cfg.task,
+            name,
+            _seeds(each.cfg.seeds),
+            str(each.done),
+            f"{each.updates:,}",
+            f"{each.rate.updates_per_s:,.0f}" if each.rate else "?",
+            "?" if each.hours is None else f"{each.hours:,.1f}",
+            "; ".join(told),
+        )
+    console = status.wide_console()
+    console.print(table)
+    for text, number in notes.items():
+        print(f"note {number}: {text}")
+    print("\n".join(_totals(rows, gpu)))
+    return 0
+
+
+def names(cells: list[Config]) -> list[str]:
+    """The label of each cell and, where a task has it with several settings, those settings."""
+    groups: dict[tuple[str, str], list[dict]] = {}
+    known = []
+    for cfg in cells:
+        at, flat = (cfg.label or cfg.algo.label, cfg.task), config_labels.flatten(settings(cfg))
+        groups.setdefault(at, []).append(flat)
+        known.append((at, flat))
+    keys = {at: sorted(config_labels.differing(group)) for at, group in groups.items()}
+    return [config_labels.name(at[0], flat, keys[at]) for at, flat in known]
+
+
+def row(cfg: Config, gpu: str | None) -> Row:
+    """What is known of one cell before it runs."""
+    groups = list(status.of_cell(cfg))
+    left = [group for group in groups if group.state != "done"]
+    seeds = sum(len(group.seeds) for group in groups)
+    updates = sum((group.steps - group.step) * len(group.seeds) for group in left)
+    evaluations = math.ceil(cfg.steps / cfg.eval.every) if cfg.eval.episodes else 0
+    episodes = sum(len(group.seeds) for group in left) * evaluations * cfg.eval.episodes
+    rate = rates.known(cfg, gpu)
+    refused, remark = _fitness(cfg.task, bool(cfg.eval.episodes))
+    return Row(
+        cfg,
+        seeds,
+        seeds - sum(len(group.seeds) for group in left),
+        updates,
+        episodes,
+        rate,
+        updates / rate.updates_per_s / 3600 if rate else None,
+        refused,
+        remark,
+    )
+
+
+@cache
+def _fitness(task_id: str, evaluates: bool) -> tuple[str, str]:
+    """Why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
+    try:
+        task = resolve(task_id)
+    except CorerlError as error:
+        return str(error), ""
+    remark = _data(task)
+    try:
+        if evaluates:
+            task.make_env().close()
+    except CorerlError as error:
+        why = str(error).replace(task_id, "the task")
+        return f"{why} To train without evaluating: eval.episodes=0", remark
+    return "", remark
+
+
+def _data(task: Task) -> str:
+    if not task.has_file or READERS[task.collection].find(task.name) is not None:
+        return ""
+    if task.collection == "corerl":
+        return "data to make"
+    return "data to fetch, but CORERL_OFFLINE is set" if download.offline() else "data to fetch"
+
+
+def _totals(rows: list[Row], gpu: str | None) -> list[str]:
+    seeds, done, updates, episodes = (
+        sum(getattr(each, name) for each in rows)
+        for name in ("seeds", "done", "updates", "episodes")
+    )
+    lines = [
+        f"{len(rows)} cells, {seeds} seeds, {done} done; left: {updates:,} updates and {episodes:,} "
+        "evaluation episodes."
+    ]
+    for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
+        part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]
+        if not part:
+            continue
+        hours, refused = sum(e.hours for e in part), sum(e.hours for e in part if e.refused)
+        lines.append(
+            f"The updates take about {hours:,.0f} {what}{_on_cores(hours, on_gpu, gpu)}"
+            f"{f'; {refused:,.0f} of them in cells that are refused here' if refused else ''}. "
+            "Evaluation comes on top."
+        )
+        sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
+        lines.append(f"Measured rates: {'; '.join(sources)}.")
+    unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
+    if unknown:
+        lines.append(f"Not counted, since nobody has measured their size: {', '.join(unknown)}.")
+    if not any(each.rate and each.rate.on_gpu for each in rows):
+        lines.append(
+            f"No rate on {gpu or 'a GPU'} has been measured, so there is no estimate for one; a run there "
+            f"of {rates.ENOUGH:,} updates is a measurement that the next dry run uses."
+        )
+    return lines
+
+
+def _on_cores(hours: float, on_gpu: bool, gpu: str | None) -> str:
+    cores = len(os.sched_getaffinity(0))
+    return "" if on_gpu or gpu else f", {hours / cores:,.0f} hours on the {cores} cores here"
+
+
+def _gpu(cfg: Config) -> str | None:
+    """The GPU that the cells would run on, by its name."""
+    try:
+        on_gpu = pick_device(cfg.device).type == "cuda"
+    except CorerlError:  # a GPU is asked for, and this is not the machine that has it
+        return "the GPU asked for"
+    return provenance.environment()["gpu"] if on_gpu else None
+
+
+def _seeds(seeds: int | list[int]) -> str:
+    if isinstance(seeds, int):
+        return str(seeds)
+    return f"{len(seeds)}: {group_name(seeds).removeprefix('seeds-')}"

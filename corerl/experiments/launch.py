@@ -1,0 +1,249 @@
+"""From one configuration to its runs: which seeds are missing, and in which processes they run.
+
+On a GPU all seeds are one program. On a CPU stacking gains nothing, so each seed is a process of its
+own with one thread, one per core at a time; a seed is an identity, so the numbers are the same.
+"""
+
+import fcntl
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import yaml
+
+from corerl.config import Config, seed_list
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.experiments.process import set_up
+from corerl.nn import compile
+from corerl.runs import files
+from corerl.runs.directory import cell_directory, group_name, seeds_of_group, settings
+from corerl.runs.progress import Display
+from corerl.training.run import Interrupted, Run, pick_device
+
+
+class SeedsFailed(CorerlError):
+    """Some seeds of a cell failed; their directories say why."""
+
+
+class Busy(CorerlError):
+    """Another process is training the same seeds."""
+
+
+def launch(cfg: Config) -> None:
+    """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
+
+    Raises:
+        CorerlError: a setting, the data or the machine does not allow it.
+        SeedsFailed: some seeds failed.
+        Interrupted: stopped by a signal, after saving.
+    """
+    device = pick_device(cfg.device)
+    compile.resolve(cfg.compile, device, cfg.steps)
+    task = resolve(cfg.task)
+    if cfg.eval.episodes:
+        _check_simulator(task)
+    on_gpu = device.type == "cuda"
+    processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
+    cell = cell_directory(cfg)
+    _write_settings(cfg)
+    (cell / "error.txt").unlink(missing_ok=True)
+    groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
+    if not groups:
+        print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
+        return
+    with Display() as display:
+        if min(processes, len(groups)) == 1:
+            set_up()
+            failed = [group for group in groups if not _train(cfg, group, display.show)]
+        else:
+            failed = _train_in_processes(cfg, groups, processes, display)
+    if failed:
+        seeds = sorted(seed for group in failed for seed in group)
+        raise SeedsFailed(
+            f"{cfg.label or cfg.algo.label} on {cfg.task}: seed{'s' if len(seeds) > 1 else ''} "
+            f"{', '.join(map(str, seeds))} failed, and error.txt in {cell}/seeds-* says why. The same "
+            "command runs only what is missing."
+        )
+
+
+def _check_simulator(task: Task) -> None:
+    """A simulator that is missing is noticed before training, not at the first evaluation."""
+    try:
+        task.make_env().close()
+    except CorerlError as error:
+        raise CorerlError(f"{error} To train without evaluating: eval.episodes=0") from error
+
+
+def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
+    """The groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
+    covered: set[int] = set()
+    groups = []
+    for directory in sorted(cell.glob("seeds-*")):
+        group = seeds_of_group(directory.name)
+        if not set(group) & set(seeds):
+            continue
+        done = (files.read_json(directory / "status.json") or {}).get("state") == "done"
+        if done:
+            covered |= set(group)
+        elif (directory / "checkpoint.safetensors").exists():
+            covered |= set(group)
+            groups.append(group)
+    fresh = [seed for seed in seeds if seed not in covered]
+    if together and fresh:
+        chunks = [fresh[i::processes] for i in range(min(processes, len(fresh)))]
+        return groups + [sorted(chunk) for chunk in chunks]
+    return groups + [[seed] for seed in fresh]
+
+
+def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> bool:
+    """Trains one group here. A failure is written to its directory and told by returning False."""
+    directory = cell_directory(cfg) / group_name(seeds)
+    with _locked(directory):
+        run = Run(cfg, seeds, show)
+        try:
+            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+        except KeyboardInterrupt:
+            run.fail("interrupted", "stopped by a signal")
+            raise Interrupted from None
+        except Exception as error:
+            _report_failure(run, error)
+            return False
+    return True
+
+
+def _report_failure(run: Run, error: Exception) -> None:
+    try:
+        run.fail("failed", told(error))
+        (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
+    except (CorerlError, OSError):
+        pass  # the disk may be what failed; the message below still reaches the user
+    print(f"corerl: {run.name} failed: {told(error)}", file=sys.stderr)
+
+
+def told(error: Exception) -> str:
+    """One line: our own sentence, or the last line of the traceback."""
+    if isinstance(error, CorerlError):
+        return str(error)
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def keep_failure(cfg: Config, error: Exception) -> None:
+    """Leaves in the cell's directory why it did not even begin, where `corerl status` finds it.
+
+    Seeds that failed have said so in directories of their own.
+    """
+    if isinstance(error, SeedsFailed | Busy):
+        return
+    text = "".join(traceback.format_exception(error))
+    with suppress(CorerlError):  # the disk may be what failed
+        _write_settings(cfg)
+        files.write_atomically(cell_directory(cfg) / "error.txt", text.encode())
+
+
+def _write_settings(cfg: Config) -> None:
+    content = yaml.safe_dump(settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
+    files.write_atomically(cell_directory(cfg) / "config.yaml", content.encode())
+
+
+@contextmanager
+def _locked(directory: Path):
+    """Holds the directory against a second process that would train the same seeds."""
+    files.write_atomically(directory / ".keep", b"")
+    with open(directory / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Busy(
+                f"Another process is training in {directory}; wait for it or stop it."
+            ) from error
+        yield
+
+
+def _train_in_processes(
+    cfg: Config, groups: list[list[int]], processes: int, display: Display
+) -> list[list[int]]:
+    """One process per group, `processes` at a time, each with its share of the cores."""
+    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    context = multiprocessing.get_context("spawn")
+    waiting, running, ended = list(groups), [], []
+    cell = cell_directory(cfg)
+    with _forwarded_signals(running) as stopped:
+        while running or (waiting and not stopped):
+            while waiting and len(running) < processes and not stopped:
+                group = waiting.pop(0)
+                worker = context.Process(target=_worker, args=(cfg, group, threads, os.getpid()))
+                # Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent,
+                # who passes it on: an interpreter that has not begun would end in a traceback.
+                handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+                worker.start()
+                signal.signal(signal.SIGINT, handler)
+                running.append((worker, group))
+            time.sleep(0.2)
+            for worker, group in list(running):
+                _show_status(display, cfg, cell / group_name(group))
+                if worker.exitcode is not None:
+                    running.remove((worker, group))
+                    ended.append((worker.exitcode, group))
+                    if worker.exitcode < 0 and not stopped:
+                        print(
+                            f"corerl: {group_name(group)} was killed by signal "
+                            f"{-worker.exitcode} (9 is also how a full memory ends a process)",
+                            file=sys.stderr,
+                        )
+    if stopped:
+        raise Interrupted
+    return [group for code, group in ended if code != 0]
+
+
+def _show_status(display: Display, cfg: Config, directory: Path) -> None:
+    status = files.read_json(directory / "status.json")
+    if status is not None:
+        label = cfg.label or cfg.algo.label
+        display.show(f"{label} {cfg.task} {directory.name}", status)
+
+
+def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
+    """A child process: trains one group, quietly; the parent reads `status.json`."""
+    set_up(threads)
+    # Otherwise a stop before the first update would leave a status of "running".
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def show(name: str, status: dict) -> None:
+        # The parent was killed: save and stop rather than run on unseen.
+        if os.getppid() != parent and status["state"] == "running":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        sys.exit(0 if _train(cfg, seeds, show) else 1)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@contextmanager
+def _forwarded_signals(running: list):
+    """While the children run, a stop signal to this process reaches them too; they save and end."""
+    stopped: list[int] = []
+
+    def forward(number, frame) -> None:
+        stopped.append(number)
+        for worker, _ in running:
+            if worker.is_alive():
+                os.kill(worker.pid, signal.SIGTERM)
+
+    old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

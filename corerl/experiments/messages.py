@@ -1,0 +1,119 @@
+"""Hydra's and OmegaConf's many-line errors, each as one sentence in the words of the command line."""
+
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from corerl import algos
+from corerl.config import Config
+from corerl.errors import nearest
+from corerl.experiments.tables import variants
+
+WANTED = {
+    "Integer": "a whole number, such as 1000",
+    "Float": "a number",
+    "bool": "true or false",
+}
+
+
+def sentence(error: Exception) -> str:
+    """What is wrong with a setting and how to mend it."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    if isinstance(cause, OverrideParseException):
+        return (
+            f"Cannot read {cause.override!r}: a setting is given as name=value, and a value with "
+            "commas or brackets in quotes of its own, as in 'label=\"10% BC, filtered\"'."
+        )
+    if isinstance(cause, MissingConfigException):
+        return _unknown_choice(str(cause))
+    if isinstance(cause, MissingMandatoryValue):
+        return f"{cause.full_key} must be given, as in task=d4rl/hopper-medium-v2."
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _unknown_setting(str(error), cause)
+    if "You must specify 'algo'" in str(cause):
+        return f"algo must be given, as in algo=iql; there are {', '.join(algos.names())}."
+    ambiguous = re.match(r"Ambiguous value for argument '(([^=]+)=(.*))'", str(cause))
+    if ambiguous:
+        given, key, values = ambiguous.groups()
+        return (
+            f"{given} names several values: add -m to run one after the other, or write "
+            f"'{key}=[{values}]' for a list."
+        )
+    return _bad_value(str(error), cause)
+
+
+def _unknown_choice(text: str) -> str:
+    """A name that a group (algo, hydra/launcher) does not have, or a primary config."""
+    found = re.search(r"Could not find '(.+)/(.*)'", text)
+    if found is None:
+        return text.splitlines()[0].rstrip(".") + "."
+    group, name = found.groups()
+    options = re.search(r"Available options in .*:\n((?:\t.*\n?)*)", text)
+    known = options.group(1).split() if options else []
+    what = "algorithm" if group == "algo" else group
+    return f"There is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
+
+
+def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
+    named = re.match(r"Could not override '([^']+)'", text)
+    key = named.group(1) if named else cause.full_key
+    module = getattr(cause.object_type, "__module__", "")
+    algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else _chosen()
+    where = f" with algo={algorithm}" if key.startswith("algo.") and algorithm else ""
+    return f"There is no setting {key!r}{where}.{_similar(key, list(_known(algorithm)))}"
+
+
+def _bad_value(text: str, cause: Exception) -> str:
+    first = str(cause).splitlines()[0].rstrip(".")
+    key = getattr(cause, "full_key", None) or ""
+    given = re.search(r"override ([^=]+=.*)", text)
+    shown = given.group(1) if given else f"{key}={getattr(cause, 'value', '')}"
+    wanted = re.search(r"converted to (\w+)|is not a valid (\w+)", first)
+    kind = wanted and (wanted.group(1) or wanted.group(2))
+    if kind in WANTED:
+        return f"{shown} is not {WANTED[kind]}."
+    if "is not Optional" in first:
+        return f"{shown}: {key} needs a value."
+    if "is not a subclass of" in first:
+        inside = next((k for k in _known(_chosen()) if k.startswith(f"{key}.")), key)
+        return f"{shown}: {key} is a group of settings, given one by one as in {inside}=..."
+    return first + (f" (setting {key})." if key and key not in first else ".")
+
+
+def _chosen() -> str:
+    """The algorithm that the command line names, where it names one."""
+    choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(sys.argv[1:]))
+    name = variants().get(choice[-1], choice[-1]) if choice else ""
+    return name if name in algos.names() else ""
+
+
+def _known(algorithm: str) -> Iterator[str]:
+    """Every setting as it is spelled on the command line, groups included."""
+    yield from _names(Config)
+    if algorithm:
+        yield from _names(importlib.import_module(f"corerl.algos.{algorithm}").Config, "algo.")
+
+
+def _names(group: type, prefix: str = "") -> Iterator[str]:
+    for field in fields(group):
+        yield prefix + field.name
+        if is_dataclass(field.type):
+            yield from _names(field.type, f"{prefix}{field.name}.")
+
+
+def _similar(key: str, known: list[str]) -> str:
+    """Settings whose own name is near; the group in front is what people forget or mistake."""
+    by_name = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
+    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], by_name, n=3, cutoff=0.6)
+    return f" Did you mean {', '.join(by_name[name] for name in close)}?" if close else ""

@@ -1,0 +1,124 @@
+"""How fast updates are known to run: from the runs on this machine, else from a small shipped table.
+
+    python -m corerl.experiments.rates [cpu | cuda]   measures every size of sweeps/, as rows of rates.csv
+
+`rates.csv` holds measurements, one per algorithm and size; nothing is interpolated and no other device's
+figure stands in for one that nobody has measured.
+"""
+
+import csv
+import functools
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from corerl.config import Config
+from corerl.runs import provenance
+from corerl.runs.files import read_json
+
+SHIPPED = "corerl/experiments/rates.csv"
+ENOUGH = 5_000
+"""Updates after which the seconds that went into compiling no longer weigh."""
+
+
+class Rate(NamedTuple):
+    """Updates per second, the seeds of a program added up; `source` says who measured."""
+
+    updates_per_s: float
+    device: str
+    on_gpu: bool
+    source: str
+
+
+def known(cfg: Config, gpu: str | None) -> Rate | None:
+    """The rate of a cell's updates on the GPU of that name, or on this CPU; None where nobody measured it.
+
+    Where a GPU has no figure, the answer is that of one CPU core, and says so.
+    """
+    size = _size(cfg.algo.name, vars(cfg.algo))
+    device = gpu or provenance.environment()["cpu"]
+    measured = _of_runs(Path(cfg.root))
+    here = [rate for found, where, rate in measured if (found, where) == (size, device)]
+    if here:
+        source = f"{len(here)} run{'s' if len(here) > 1 else ''} below {cfg.root}"
+        return Rate(statistics.median(here), device, gpu is not None, source)
+    of_size = [rate for found, rate in _shipped() if found == size]
+    on_gpu = [rate for rate in of_size if rate.on_gpu and rate.device == gpu]
+    return next(iter(on_gpu + [rate for rate in of_size if not rate.on_gpu]), None)
+
+
+def _size(name: str, settings: dict[str, Any]) -> tuple:
+    """What decides the cost of an update: whole numbers and switches that are not the defaults.
+
+    Left out: counts of steps, which say when something happens.
+    """
+    default = importlib.import_module(f"corerl.algos.{name}").Config()
+    whole = {f.name for f in fields(default) if type(getattr(default, f.name)) in (int, bool)}
+    return name, *sorted(
+        (key, settings[key])
+        for key in whole
+        if not key.endswith("_steps") and settings.get(key) != getattr(default, key)
+    )
+
+
+@functools.cache
+def _shipped() -> list[tuple[tuple, Rate]]:
+    rows = []
+    with (files("corerl.experiments") / "rates.csv").open() as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            settings = yaml.safe_load(row["settings"] or "{}")
+            default = vars(importlib.import_module(f"corerl.algos.{row['algo']}").Config())
+            rate = Rate(float(row["updates_per_s"]), row["device"], row["kind"] == "gpu", SHIPPED)
+            rows.append((_size(row["algo"], default | settings), rate))
+    return rows
+
+
+@functools.cache
+def _of_runs(root: Path) -> list[tuple[tuple, str, float]]:
+    """`(size, device, updates per second)` of every long enough run below `root`."""
+    return list(_measured(root))
+
+
+def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
+    for path in sorted(root.glob("**/seeds-*/status.json")):
+        status = read_json(path)
+        facts = read_json(path.with_name("env.json"))
+        config = path.parents[1] / "config.yaml"
+        if not facts or not config.exists() or status["step"] < ENOUGH:
+            continue
+        if rate := status["updates_per_s"] * len(status["seeds"]):
+            algo = yaml.safe_load(config.read_text())["algo"]
+            yield _size(algo["name"], algo), facts["gpu"] or facts["cpu"], rate
+
+
+def measure(device: str) -> None:
+    """Prints a row per size of the sweeps' cells: one thread and one seed on a CPU, ten seeds on a GPU."""
+    from corerl.experiments import bench
+    from corerl.experiments.composition import cells, sweeps
+
+    facts = provenance.environment()
+    seeds, mode = (1, "compile") if device == "cpu" else (10, "graph")
+    place = f"{facts['cpu']}, one core" if device == "cpu" else facts["gpu"]
+    jobs = (job for name in sweeps() for job in cells([f"sweep={name}"]))
+    sizes = {_size(job.algo.name, vars(job.algo)) for job in jobs}
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["algo", "settings", "kind", "device", "updates_per_s"])
+    for name, *own in sorted(sizes):
+        arguments = (name, dict(own), device, mode, seeds, 1, 100_000)
+        rates = bench.measure_processes(1, arguments, 5)  # a process each: compiled code adds up
+        settings = json.dumps(dict(own)).replace('"', "") if own else ""
+        kind = "cpu" if device == "cpu" else "gpu"
+        table.writerow([name, settings, kind, place, f"{statistics.median(rates):.4g}"])
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    measure(sys.argv[1] if len(sys.argv) > 1 else "cpu")

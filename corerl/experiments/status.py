@@ -1,0 +1,149 @@
+"""Which runs of a sweep, or below a folder, are done, running, stopped, failed or missing."""
+
+import argparse
+import fcntl
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from corerl.config import Config, seed_list
+from corerl.errors import CorerlError, nearest
+from corerl.runs import files
+from corerl.runs.directory import cell_directory, group_name, seeds_of_group
+
+
+class Group(NamedTuple):
+    """One group of seeds. `state` is done, running, stopped (resumable), failed or missing."""
+
+    cell: Path
+    label: str
+    task: str
+    seeds: list[int]
+    state: str
+    step: int
+    steps: int
+    score: float | None
+    message: str
+
+
+def groups(root: Path) -> Iterator[Group]:
+    """Every group of seeds below `root`, and for each cell the seeds that were asked for but not begun.
+
+    Raises:
+        CorerlError: there is no run below `root`.
+    """
+    cells = sorted(path.parent for path in root.rglob("config.yaml"))
+    if not cells:
+        raise CorerlError(f"There are no runs below {root}.")
+    for cell in cells:
+        config = yaml.safe_load((cell / "config.yaml").read_text())
+        label = config["label"] or config["algo"]["label"]
+        yield from _of(cell, label, config["task"], seed_list(config["seeds"]), config["steps"])
+
+
+def of_cell(cfg: Config) -> Iterator[Group]:
+    """The groups that hold seeds of this cell, and the seeds not begun, whether or not it has a directory."""
+    wanted = seed_list(cfg.seeds)
+    label = cfg.label or cfg.algo.label
+    for group in _of(cell_directory(cfg), label, cfg.task, wanted, cfg.steps):
+        if set(group.seeds) & set(wanted):
+            yield group
+
+
+def _of(cell: Path, label: str, task: str, wanted: list[int], steps: int) -> Iterator[Group]:
+    seen: set[int] = set()
+    for directory in sorted(cell.glob("seeds-*"), key=lambda d: seeds_of_group(d.name)):
+        seeds = seeds_of_group(directory.name)
+        seen |= set(seeds)
+        yield _group(cell, label, task, seeds, directory, steps)
+    missing = [seed for seed in wanted if seed not in seen]
+    if missing:
+        reason = _last_line(cell / "error.txt")
+        state = "failed" if reason else "missing"
+        yield Group(cell, label, task, missing, state, 0, steps, None, reason)
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a traceback, without the name of our own exception; empty where there is none."""
+    if not path.exists():
+        return ""
+    line = path.read_text().rstrip().rpartition("\n")[2]
+    return re.sub(r"^corerl\.\S+: ", "", line)
+
+
+def _group(
+    cell: Path, label: str, task: str, seeds: list[int], directory: Path, steps: int
+) -> Group:
+    status = files.read_json(directory / "status.json") or {"state": "running", "step": 0}
+    state = status["state"]
+    if state == "interrupted" or (state == "running" and not _is_locked(directory)):
+        state = "stopped"
+    message = status.get("message") or _last_line(directory / "error.txt")
+    if status.get("diverged"):
+        message = f"diverged: {status['diverged']} {message}".strip()
+    score = status.get("score") if status.get("score") is not None else status.get("return")
+    return Group(cell, label, task, seeds, state, status["step"], steps, score, message)
+
+
+def _is_locked(directory: Path) -> bool:
+    """Whether a living process is training there: the lock goes with it, however it ends."""
+    try:
+        with open(directory / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("what", nargs="?", default="runs", help="a sweep's name, or a folder (default: runs)")
+    add("settings", nargs="*", help="of a sweep: what else corerl train was given, as in seeds=3")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints one row per group of seeds, and a count of each state."""
+    table = Table()
+    for column in ("task", "algorithm", "seeds", "state", "step", "score", "message"):
+        numeric = column in ("step", "score")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
+    counts: dict[str, int] = {}
+    for group in _asked_for(args.what, args.settings):
+        counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
+        score = "" if group.score is None else f"{group.score:.1f}"
+        seeds = group_name(group.seeds).removeprefix("seeds-")
+        step = f"{group.step:,}/{group.steps:,}"
+        table.add_row(group.task, group.label, seeds, group.state, step, score, group.message)
+    console = wide_console()
+    console.print(table)
+    console.print(", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items())))
+    return 0
+
+
+def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
+    """Of a sweep every cell, so that those never begun are listed too; of a folder what is there."""
+    if Path(what).is_dir() and not settings:
+        yield from groups(Path(what))
+        return
+    from corerl.experiments.composition import cells, sweeps  # loads every algorithm
+
+    if what not in sweeps():
+        raise CorerlError(
+            f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "
+            f"Sweeps: {', '.join(sweeps())}."
+        )
+    for cfg in cells([f"sweep={what}", *settings]):
+        yield from of_cell(cfg)
+
+
+def wide_console() -> Console:
+    """A console whose tables keep their columns in a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=180)

@@ -1,0 +1,174 @@
+"""`corerl train`: Hydra composes the cells and its launchers run them, here or elsewhere.
+
+Precedence: the defaults in the algorithm's `Config`, then every row of `configs/<algo>.yaml` whose
+pattern matches the task, then the command line. A row's keys are spelled as on the command line.
+"""
+
+import importlib
+import inspect
+import os
+import re
+import shlex
+import sys
+from dataclasses import is_dataclass
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from corerl import algos
+from corerl.config import Config, Eval, Wandb
+from corerl.errors import CorerlError
+from corerl.experiments.composition import cells, for_each_cell, register, typed, with_sweep
+from corerl.experiments.messages import sentence
+from corerl.experiments.tables import variants
+from corerl.training.run import Interrupted
+
+DRY_RUN = "--dry-run"
+STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
+
+
+def main(arguments: list[str]) -> int:
+    """Trains what the command line composes. Returns the exit status."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(_help(arguments))
+        return 0
+    dry = DRY_RUN in arguments
+    arguments = [argument for argument in arguments if argument != DRY_RUN]
+    _refuse(arguments)
+    if dry:
+        from corerl.experiments.dry_run import show
+
+        return show(cells(arguments))
+    return _launch(arguments)
+
+
+def _launch(arguments: list[str]) -> int:
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
+    register()
+    begun: list[str] = []
+    problems: list[str] = []
+
+    def job(cfg: DictConfig) -> None:
+        begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
+        _job(cfg, problems)
+
+    try:
+        sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]
+        hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
+            job
+        )()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise CorerlError(sentence(error)) from error
+    except Interrupted:
+        command = shlex.join(["corerl", "train", *arguments])
+        print(
+            f"corerl: stopped and saved. Resume with the same command: {command}", file=sys.stderr
+        )
+        return 130
+    except CorerlError:
+        raise
+    except Exception as error:
+        if begun:
+            raise
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
+    if not begun:
+        problems += _unfinished(arguments)
+    if len(problems) == 1:
+        raise CorerlError(problems[0])
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
+    return 0
+
+
+def _unfinished(arguments: list[str]) -> list[str]:
+    """After a launcher that ran the cells elsewhere: what their directories say is not done."""
+    from corerl.experiments import status
+
+    problems = []
+    for cfg in cells(arguments):
+        left = [group for group in status.of_cell(cfg) if group.state != "done"]
+        if left:
+            told = "; ".join(dict.fromkeys(g.message for g in left if g.message))
+            seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
+            where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
+            problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
+    return problems
+
+
+def _refuse(arguments: list[str]) -> None:
+    """What Hydra would take, or answer with a page: unknown flags, keys added or removed."""
+    _, unknown = get_args_parser().parse_known_args(arguments)
+    for flag in (a for a in unknown if a.startswith("-")):
+        raise CorerlError(
+            f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."
+        )
+    for argument in arguments:
+        if argument[:1] in "+~" and not argument.lstrip("+~").startswith("hydra"):
+            raise CorerlError(
+                f"{argument}: settings are neither added nor removed; change one with name=value."
+            )
+
+
+def _help(arguments: list[str]) -> str:
+    """Every setting with its default and comment, as the dataclasses state them."""
+    names = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    chosen = [variants().get(name, name) for name in names]
+    lines = [
+        "usage: corerl train algo=NAME task=ID [setting=value ...]   (Hydra's grammar)",
+        "       corerl train -m algo=NAME,NAME task=ID,ID ...        every combination",
+        "       corerl train sweep=NAME                              a file of sweeps/",
+        f"       corerl train ... {DRY_RUN}                           what would run, and for how long",
+        "",
+        f"algo: {', '.join(algos.names())}; its settings: corerl train algo=NAME --help",
+        f"algo with other settings (configs/): {', '.join(variants())}",
+        "task: corerl data list",
+        "",
+        *_fields(Config(), ""),
+        *_fields(Eval(), "eval."),
+        *_fields(Wandb(), "wandb."),
+    ]
+    for name in chosen:
+        if name in algos.names():
+            cfg = importlib.import_module(f"corerl.algos.{name}").Config()
+            lines += ["", *_fields(cfg, "algo.")]
+            for part, settings in vars(cfg).items():
+                lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
+    return "\n".join(lines)
+
+
+def _fields(settings: object, prefix: str) -> list[str]:
+    """A line per field of a dataclass instance, its value and the comment beside it."""
+    source = inspect.getsource(type(settings)).split("def __post_init__")[0]
+    comments = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
+    values = {name: getattr(settings, name) for name, _ in comments}
+    return [
+        f"  {f'{prefix}{name}={values[name]}':<36} {comment}".rstrip()
+        for name, comment in comments
+        if not is_dataclass(values[name])
+    ]
+
+
+def _job(cfg: DictConfig, problems: list[str]) -> None:
+    """One cell. In a sweep its failure is kept in its directory, so that the others still run."""
+    from corerl.experiments import launch
+
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    job = None
+    try:
+        job = typed(cfg, HydraConfig.get().overrides.task)
+        launch.launch(job)
+    except Exception as error:
+        if not in_sweep and not isinstance(error, CorerlError):
+            raise
+        problems.append(launch.told(error))
+        if in_sweep:
+            print(f"corerl: {problems[-1]}", file=sys.stderr)
+            if job is not None:
+                launch.keep_failure(job, error)

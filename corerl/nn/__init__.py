@@ -1,0 +1,1 @@
+"""Layers with a seed axis, and how they are stepped."""

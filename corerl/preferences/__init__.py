@@ -1,0 +1,1 @@
+"""Comparisons of segments, their teachers, and rewards learned from them."""

@@ -1,0 +1,84 @@
+"""A task's comparisons, with the dataset beside them where an algorithm learns from both."""
+
+from dataclasses import replace
+from typing import Any
+
+from corerl.buffers.replay import OfflineBuffer
+from corerl.config import require
+from corerl.nn.networks import Normalizer
+from corerl.preferences import sources
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.sources import Preferences
+from corerl.training import preprocessing
+from corerl.training.run import Run
+
+
+def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
+    """What an algorithm's `__post_init__` asks of its `crop`: `least` steps, and no more than there are.
+
+    How long a file's segments are shows only when it is read.
+    """
+    require(crop is None or crop >= least, f"algo.crop={crop} must be at least {least}")
+    if compared.source != "teacher":
+        return
+    length = f"algo.preferences.length={compared.length}"
+    require(compared.length >= least, f"{length} must be at least {least}")
+    require(
+        crop is None or crop <= compared.length,
+        f"algo.crop={crop} does not fit into {length}; algo.crop=null takes segments whole",
+    )
+
+
+def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
+    """The run's comparisons, with actions clipped to plus-minus `limit`.
+
+    Raises:
+        CorerlError: the task has discrete actions or images, which is noticed before anything is read
+            where its simulator is here; or the labels are missing or broken.
+    """
+    preprocessing.check_spaces(run)
+    found = sources.load(run, compared)
+    return replace(found, actions=found.actions.clip(-limit, limit))
+
+
+def prepared(
+    run: Run,
+    compared: Comparisons,
+    data: preprocessing.Preprocess,
+    normalizer: Normalizer | None = None,
+) -> tuple[Comparisons, Normalizer]:
+    """The comparisons with states as `data` says, and what normalises them.
+
+    Without a `normalizer` it is made of the compared segments' own statistics.
+    """
+    if normalizer is None:
+        states = compared.segments(compared.observations).reshape(-1, compared.observation_dim)
+        mean, std = states.mean(0, dtype="float64"), states.std(0, dtype="float64") + 1e-3
+        if not data.normalize_states:
+            mean, std = 0 * mean, 0 * std + 1
+        normalizer = Normalizer.of(mean, std).to(run.device)
+    mean, std = (getattr(normalizer, name).cpu().numpy() for name in ("mean", "std"))
+    require(
+        len(mean) == compared.observation_dim,
+        f"the segments of {compared.id} ({compared.source}) have {compared.observation_dim} features and "
+        f"the data of {run.task.id} {len(mean)}: they are not of the same task",
+    )
+    compared = replace(
+        compared,
+        observations=(compared.observations - mean) / std,
+        next_observations=(compared.next_observations - mean) / std,
+    )
+    return compared, normalizer
+
+
+def load(cfg: Any, run: Run) -> tuple[Comparisons, OfflineBuffer | None, Normalizer]:
+    """The comparisons, the dataset beside them where `cfg.replay`, and the policy's normaliser.
+
+    Labels that are missing show before the dataset is read.
+    """
+    compared = comparisons(run, cfg.preferences, cfg.data.clip_actions)
+    buffer, normalizer = None, None
+    if cfg.replay:
+        buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
+    compared, normalizer = prepared(run, compared, cfg.data, normalizer)
+    return compared, buffer, normalizer

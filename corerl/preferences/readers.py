@@ -1,0 +1,266 @@
+"""Labels in the files that others published, and in our own.
+
+    pt, dppo            <folder>/<environment>/{indices_num*, indices_2_num*, label_human}: people's labels on
+                        segments of 100 steps of D4RL's data (Kim et al. 2023; An et al. 2023)
+    uni_rlhf            <folder>/<environment>_human_labels/{human_label,indices_1,indices_2}_*.pkl: crowds'
+                        labels, 2,000 an environment (Yuan et al. 2024); the length stands in the names
+    uni_rlhf_scripted   <folder>/<environment>_fake_labels/...: a script's labels on the same pairs
+    ipl                 a file of segments by value, or <folder>/<environment>/*_train.npz: the pt labels as
+                        Hejna and Sadigh (2023) cut them out; needs no dataset
+    file                what `corerl data preferences --out` wrote
+
+In the pickles 0 says that the first segment is preferred, 1 the second, -1 neither. Where there are more
+pairs than labels, the first ones are labelled. Indices count the rows of D4RL's `qlearning_dataset`: the raw
+rows without those that time out, and without the last. So all of HalfCheetah's segments lie within its
+episodes of 1,000 steps, and 98.5 % of the scripted labels on door-human agree with the rewards of the
+demonstrations that it replays; of the raw rows of these numbers, 84.9 %.
+
+Some segments cross an episode's end: Uni-RLHF's sampler (fast_track/generate_d4rl_fake_labels.py) counts to
+a fixed number of steps and sees no time-outs. That is none in HalfCheetah, by its code at most one in 800 in
+Hopper and Walker2d, and 18 % in door-human. Its authors fit reward networks to them all the same; `crossing`
+says what is done here. What is kept suits those, not methods that learn from the steps within a segment.
+In AntMaze the samplers look at goals and time-outs, not at terminal states: how many segments run over one is
+not known to us.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl.data.dataset import Dataset
+from corerl.data.reading import reading
+from corerl.errors import CorerlError
+from corerl.preferences.comparisons import LABELS, Comparisons
+from corerl.preferences.pickles import read_array, read_integers
+
+CODES = {0: 0.0, 1: 1.0, -1: 0.5}
+STEPS = 100  # of a segment of PT's and DPPO's D4RL sets
+REPOSITORIES = {
+    "pt": "csmile-1006/PreferenceTransformer, human_label",
+    "dppo": "snu-mllab/DPPO, human_label",
+    "uni_rlhf": "pickxiguapi/Clean-Offline-RLHF, crowdsource_human_labels",
+    "uni_rlhf_scripted": "pickxiguapi/Clean-Offline-RLHF, generated_fake_labels",
+    "ipl": "jhejna/inverse-preference-learning, datasets/preference_transformer",
+}
+"""The repository on GitHub and its folder that the files are from."""
+CROSSINGS = ("refuse", "drop", "keep")
+
+
+class Labelled(NamedTuple):
+    """Comparisons of rows that make transitions, as a file has them."""
+
+    where: Path
+    starts: np.ndarray  # (P, 2) int64
+    labels: np.ndarray  # (P,)
+    length: int
+
+
+def read_rows(source: str, root: Path, environment: str) -> Labelled:
+    """The labels of a source other than `ipl` and `file` on an environment of D4RL, `hopper-medium-v2`.
+
+    Raises:
+        CorerlError: no folder has them, or a file is broken, short, or labelled otherwise.
+    """
+    if source in ("pt", "dppo"):
+        folder = _folder(source, root, environment)
+        names = ("indices_num*", "indices_2_num*", "label_human")
+        first, second, labels = (_one(folder, name) for name in names)
+        return _labelled(folder, first, second, _codes(labels), STEPS)
+    scripted = source == "uni_rlhf_scripted"
+    folder = _folder(source, root, f"{environment}_{'fake' if scripted else 'human'}_labels")
+    names = ("indices_1", "indices_2", "fake_label" if scripted else "human_label")
+    paths = [_one(folder, f"{name}_*_env_{environment}_num_*.pkl") for name in names]
+    length = re.search(r"_len_(\d+)_", paths[0].name)
+    if length is None or any(length[0] not in path.name for path in paths):
+        raise CorerlError(f"{folder}: its files' names do not agree on the length, _len_200_.")
+    labels = (_probabilities if scripted else _codes)(paths[2])
+    return _labelled(folder, *paths[:2], labels, int(length[1]))
+
+
+def _folder(source: str, root: Path, name: str) -> Path:
+    """`root` itself or a folder in it, of this name."""
+    inside = REPOSITORIES[source].rpartition(", ")[2]
+    candidates = (root / name, root / inside / name, *([root] if root.name == name else []))
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    within = root / inside if (root / inside).is_dir() else root
+    there = sorted(path.name for path in within.glob("*") if path.is_dir())
+    raise CorerlError(
+        f"{within} has no folder {name} of {source}'s labels"
+        + (f"; there are {', '.join(there)}" if there else "")
+        + f". They are in github.com/{REPOSITORIES[source]}; algo.preferences.path names their folder."
+    )
+
+
+def _one(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise CorerlError(f"{folder} has {len(found)} files {pattern}, and one is needed.")
+    return found[0]
+
+
+def _codes(path: Path) -> np.ndarray:
+    codes = read_integers(path)
+    bad = np.flatnonzero(~np.isin(codes, list(CODES)))
+    if bad.size:
+        raise CorerlError(
+            f"{path}: row {bad[0]} is {codes[bad[0]]}, which is not 0 (the first is preferred), 1 (the "
+            "second) or -1 (neither)."
+        )
+    return np.select([codes == code for code in CODES], list(CODES.values()))
+
+
+def _probabilities(path: Path) -> np.ndarray:
+    """Of the second, from rows (1, 0), (0, 1) and (0.5, 0.5)."""
+    pairs = read_array(path)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise CorerlError(f"{path} has shape {pairs.shape}, not (n, 2).")
+    bad = np.flatnonzero(~np.isin(pairs[:, 1], LABELS) | (pairs.sum(1) != 1))
+    if bad.size:
+        raise CorerlError(f"{path}: row {bad[0]} is {pairs[bad[0]]}, and not one of three labels.")
+    return pairs[:, 1]
+
+
+def _labelled(folder: Path, first: Path, second: Path, labels: np.ndarray, length: int) -> Labelled:
+    starts = [read_integers(path) for path in (first, second)]
+    if len(starts[0]) != len(starts[1]) or len(labels) > len(starts[0]) or not len(labels):
+        raise CorerlError(
+            f"{folder} has {len(starts[0])} first and {len(starts[1])} second segments and "
+            f"{len(labels)} labels: a file is cut off."
+        )
+    return Labelled(folder, np.stack(starts, 1)[: len(labels)], labels, length)
+
+
+def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Comparisons:
+    """The labelled segments, found among the dataset's rows.
+
+    Args:
+        crossing: what is done with a comparison where a segment crosses an episode's end: `refuse` all of
+            them, `drop` it, or `keep` it, and the rows as one long episode.
+
+    Raises:
+        CorerlError: a segment lies outside the data, or crosses an end and that is refused.
+    """
+    rows = dataset.transition_rows()
+    last = found.starts + found.length - 1
+    for p, which in np.argwhere((found.starts < 0) | (last >= len(rows)))[:1]:
+        raise CorerlError(
+            f"{found.where}: row {p} starts segment {which + 1} at {found.starts[p, which]}, and its "
+            f"{found.length} steps do not fit the {len(rows)} transitions of {dataset.id}: the labels "
+            "belong to another version of the data."
+        )
+    if crossing == "keep":
+        return _as_one_episode(dataset, rows, found, source)
+    starts, last = rows[found.starts], rows[last]
+    episodes = [np.searchsorted(dataset.episode_ends, x, side="right") for x in (starts, last)]
+    crosses = (episodes[0] != episodes[1]) | (last - starts != found.length - 1)
+    bad = crosses.any(1)
+    if crossing == "refuse" and bad.any():
+        p, which = np.argwhere(crosses)[0]
+        raise CorerlError(
+            f"{found.where}: in {bad.sum()} of {len(bad)} comparisons a segment crosses an episode's end, "
+            f"first segment {which + 1} of row {p}, rows {starts[p, which]} to {last[p, which]}. "
+            "algo.preferences.crossing=drop leaves such comparisons out; keep learns from them, as the "
+            "labels' authors did."
+        )
+    return Comparisons.of_dataset(dataset, starts[~bad], found.length, found.labels[~bad], source)
+
+
+def _as_one_episode(
+    dataset: Dataset, rows: np.ndarray, found: Labelled, source: str
+) -> Comparisons:
+    return Comparisons(
+        id=dataset.id,
+        source=source,
+        observations=dataset.observations[rows],
+        actions=dataset.actions[rows],
+        next_observations=dataset.next_observations[rows],
+        terminated=dataset.terminated[rows],
+        rewards=dataset.rewards[rows],
+        ends=np.array([len(rows)]),
+        starts=found.starts,
+        length=found.length,
+        labels=found.labels.astype(np.float32),
+    )
+
+
+def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
+    """Segments by value: `obs_1, obs_2` (P, L, O), `action_1, action_2` (P, L, A), `label` (P,).
+
+    Raises:
+        CorerlError: there is no such file, it lacks an array or they do not agree.
+    """
+    path = root
+    if not root.is_file():
+        # *_eval.npz are the last tenth of the *_train.npz beside them, not others.
+        path = _one(_folder("ipl", root, environment), "*_train.npz")
+    wanted = ("obs_1", "obs_2", "action_1", "action_2", "label")
+    with reading(path, "an npz file of segments"), np.load(path, allow_pickle=False) as file:
+        parts = _keys(file, wanted)
+        for name in wanted[1:4]:
+            like = parts["obs_1" if name == "obs_2" else "action_1"]
+            if parts[name].shape != like.shape or len(like) != len(parts["label"]):
+                raise CorerlError(
+                    f"{name} {parts[name].shape} does not fit {like.shape} and "
+                    f"{parts['label'].shape} labels."
+                )
+        observations, actions = (
+            np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")
+        )
+        return Comparisons.by_value(id, "ipl", observations, actions.clip(-1, 1), parts["label"])
+
+
+def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
+    missing = [name for name in wanted if name not in file]
+    if missing:
+        raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file)}.")
+    return {name: file[name] for name in wanted}
+
+
+# Our own.
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """SHA-256 of the dataset's actions, rewards and episode ends: labels belong to one version of it."""
+    sha = hashlib.sha256()
+    for array in (dataset.actions, dataset.rewards, dataset.episode_ends):
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
+
+
+def write(path: Path, comparisons: Comparisons, dataset: Dataset) -> None:
+    """Writes where the segments of `dataset` start and what their labels are, as plain npz."""
+    with open(path, "wb") as file:
+        np.savez_compressed(
+            file,
+            starts=comparisons.starts,
+            labels=comparisons.labels,
+            length=comparisons.length,
+            source=comparisons.source,
+            dataset=comparisons.id,
+            sha256=fingerprint(dataset),
+        )
+
+
+def read_own(path: Path, dataset: Dataset) -> Comparisons:
+    """What `write` wrote; its `source` is the teacher's.
+
+    Raises:
+        CorerlError: the file is broken, or of another dataset or version of it.
+    """
+    names = ("starts", "labels", "length", "source", "dataset", "sha256")
+    with reading(path, "an npz file of comparisons"), np.load(path, allow_pickle=False) as file:
+        parts = _keys(file, names)
+        if str(parts["sha256"]) != fingerprint(dataset):
+            raise CorerlError(
+                f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here: make "
+                "them anew, or get the same version of the data."
+            )
+        length, source = int(parts["length"]), str(parts["source"])
+        return Comparisons.of_dataset(dataset, parts["starts"], length, parts["labels"], source)

@@ -1,0 +1,221 @@
+"""Rewards learned from comparisons of two segments.
+
+A label is the probability that the second is preferred, 1/2 for a tie. Under Bradley and Terry (1952) that is
+sigmoid(score 2 - score 1), the score of a segment being the sum, or the mean, of its rewards. A Markovian
+reward sees one step at a time: `MarkovReward`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from corerl import seeding
+from corerl.config import require
+from corerl.nn import compile, networks, optim
+from corerl.preferences.buffer import PairBuffer, Pairs
+from corerl.preferences.comparisons import Comparisons
+from corerl.runs.checkpoint import Stateful
+from corerl.training.run import Run
+
+ACTIVATIONS = {"relu": F.relu, "leaky_relu": F.leaky_relu}
+INITS = {"torch": networks.torch_init, "orthogonal": networks.orthogonal(1.0)}
+
+
+@dataclass
+class Markov:
+    """A reward of one state and action; part of an algorithm's `Config`, as `reward`."""
+
+    steps: int = 1_600  # of the run's `steps`: 50 epochs of 2,000 comparisons, in 32 batches each
+    members: int = 3  # networks whose rewards are averaged; each draws comparisons of its own
+    hidden_layers: int = 3
+    hidden_width: int = 256
+    activation: str = "leaky_relu"  # leaky_relu | relu
+    init: str = "torch"  # torch | orthogonal, of gain 1
+    bounded: bool = True  # rewards pass through tanh
+    score: str = "sum"  # sum | mean of a segment's rewards
+    lr: float = 3e-4
+    batch_size: int = 64  # comparisons, for each member
+    stop_accuracy: float | None = 0.968  # on an epoch's decided comparisons, ends the training
+    seed: int | None = None  # one reward for all seeds, learned as this seed's; null: each its own
+
+    def __post_init__(self):
+        for name in ("steps", "members", "hidden_width", "lr", "batch_size"):
+            value = getattr(self, name)
+            require(value > 0, f"algo.reward.{name}={value} must be positive")
+        choices = {"activation": ACTIVATIONS, "init": INITS, "score": ("sum", "mean")}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            require(value in known, f"algo.reward.{name}={value} is not one of {', '.join(known)}")
+        limit = self.stop_accuracy
+        require(
+            limit is None or 0 < limit <= 1,
+            f"algo.reward.stop_accuracy={limit} must lie in (0, 1]",
+        )
+        require(
+            self.seed is None or self.seed >= 0,
+            f"algo.reward.seed={self.seed} must not be negative",
+        )
+
+    def seeds(self, seeds: Sequence[int]) -> list[int]:
+        """Whose weights and comparisons are drawn, for each of the run's seeds."""
+        return list(seeds) if self.seed is None else [self.seed] * len(seeds)
+
+
+def preference_loss(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the preferences, and the accuracy on those that are no tie.
+
+    Args:
+        scores: of both segments, `(..., B, 2)`. labels: `(..., B)`.
+
+    Returns:
+        Both `(...)`, means over the batch. A batch of ties alone counts as accuracy 0.
+    """
+    logits = scores[..., 1] - scores[..., 0]
+    loss = (F.softplus(logits) - labels * logits).mean(-1)
+    decided = (labels != 0.5).to(logits.dtype)
+    right = ((logits > 0) == (labels > 0.5)).to(logits.dtype) * decided
+    return loss, right.sum(-1) / decided.sum(-1).clamp(min=1)
+
+
+class MarkovReward(Stateful):
+    """S ensembles of M networks r(s, a), `rngs` one per seed; every update uses M * B comparisons.
+
+    Args:
+        epoch: updates after which the accuracy is looked at; a seed that has reached `stop_accuracy`
+            in an epoch learns no more.
+    """
+
+    def __init__(
+        self,
+        cfg: Markov,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        *,
+        epoch: int = 1,
+        device: torch.device | str = "cpu",
+        mode: str = "off",
+    ):
+        self.cfg, self._epoch = cfg, epoch
+        sizes = [observation_dim + action_dim, *[cfg.hidden_width] * cfg.hidden_layers, 1]
+        lead = (len(rngs), cfg.members)
+        options = {"init": INITS[cfg.init], "activation": ACTIVATIONS[cfg.activation]}
+        self.network = networks.MLP(sizes, lead, rngs, **options).to(device)
+        self.optimizer = optim.Adam(self.network.parameters(), cfg.lr)
+        self.stopping = Stopping(len(rngs), device)
+        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
+        rewards = self.network(inputs).squeeze(-1)
+        return torch.tanh(rewards) if self.cfg.bounded else rewards
+
+    def loss(self, pairs: Pairs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of M * B comparisons: the sum over members."""
+        inputs = torch.cat([pairs.observations, pairs.actions], -1)
+        inputs, labels = (x.unflatten(1, (self.cfg.members, -1)) for x in (inputs, pairs.labels))
+        rewards = self(inputs.flatten(2, 4)).view(inputs.shape[:-1])
+        scores = rewards.sum(-1) if self.cfg.score == "sum" else rewards.mean(-1)
+        loss, accuracy = preference_loss(scores, labels)
+        return loss.sum(1), {"reward_loss": loss.mean(1), "reward_accuracy": accuracy.mean(1)}
+
+    def update(self, pairs: Pairs) -> dict[str, Tensor]:
+        """One step; where a seed has stopped, nothing moves."""
+        grads, metrics = self._gradients(pairs)
+        limit = self.cfg.stop_accuracy
+        if limit is None:
+            self.optimizer.step(grads)
+        else:
+            going = self.stopping.going
+            before = [p.detach().clone() for p in self.optimizer.parameters]
+            self.optimizer.step(grads)
+            keep_where(going, self.optimizer.parameters, before)
+            self.stopping.look(metrics["reward_accuracy"], self._epoch, limit)
+        return metrics
+
+    def rewards(self, observations: np.ndarray, actions: np.ndarray) -> Tensor:
+        """Of every member at every row, `(S, M, N)`."""
+        device = self.network.layers[0].weight.device
+
+        @torch.no_grad()
+        def of_rows(rows: slice) -> Tensor:
+            parts = (torch.from_numpy(x[rows]).to(device) for x in (observations, actions))
+            return self(torch.cat(list(parts), -1)[None, None])
+
+        return in_pieces(of_rows, len(observations), 16_384)
+
+
+def markov(
+    run: Run, cfg: Markov, compared: Comparisons, **crops
+) -> tuple[MarkovReward, PairBuffer]:
+    """The run's Markovian reward, not yet learned, and batches of comparisons for all its members.
+
+    Fewer comparisons than a batch are one batch; `crops` are options of `PairBuffer`.
+    """
+    seeds, at_once = cfg.seeds(run.seeds), min(cfg.batch_size, len(compared))
+    pairs = PairBuffer(compared, seeds, cfg.members * at_once, run.device, **crops)
+    reward = MarkovReward(
+        cfg,
+        pairs.observation_dim,
+        pairs.action_dim,
+        seeding.generators(seeds, "reward"),
+        epoch=math.ceil(len(compared) / at_once),
+        device=run.device,
+        mode=run.mode,
+    )
+    return reward, pairs
+
+
+class Stopping:
+    """Which seeds still learn, from the mean accuracy of every epoch; all on the device."""
+
+    def __init__(self, seeds: int, device: torch.device | str = "cpu"):
+        self.going = torch.ones(seeds, dtype=torch.bool, device=device)
+        self._sum = torch.zeros(seeds, device=device)
+        self._count = torch.zeros((), device=device)
+
+    @torch.no_grad()
+    def look(self, accuracy: Tensor, epoch: int, limit: float) -> None:
+        """Counts an update's accuracy `(S,)`; at the end of an epoch, decides."""
+        self._count += 1
+        self._sum += accuracy
+        over = self._count == epoch
+        self.going &= ~(over & (self._sum > limit * epoch))
+        self._sum *= ~over
+        self._count *= ~over
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"going": self.going, "sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for mine, name in ((self.going, "going"), (self._sum, "sum"), (self._count, "count")):
+            mine.copy_(state[name])
+
+
+@torch.no_grad()
+def keep_where(chosen: Tensor, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Leaves parameters `(S, ...)` where `chosen` `(S,)` is true and takes the others elsewhere."""
+    for p, other in zip(parameters, others, strict=True):
+        p.copy_(torch.where(chosen.view(-1, *[1] * (p.ndim - 1)), p, other))
+
+
+def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tensor:
+    """`of_rows` of a slice at a time, joined along the last axis."""
+    return torch.cat([of_rows(slice(i, min(i + piece, size))) for i in range(0, size, piece)], -1)
+
+
+def ensemble_mean(rewards: Tensor, normalize: bool) -> Tensor:
+    """The mean over members, `(S, M, N)` to `(S, N)`.
+
+    With `normalize`, each member's rewards first get mean 0 and (population) deviation 1 over all rows,
+    so that no member counts for more because its scale is larger (DTR, section on ensemble normalisation).
+    """
+    if normalize:
+        rewards = rewards - rewards.mean(-1, keepdim=True)
+        rewards = rewards / rewards.square().mean(-1, keepdim=True).sqrt()
+    return rewards.mean(1)

@@ -1,0 +1,101 @@
+"""`corerl data preferences`: comparisons on a task in a few lines, and in a file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from corerl.config import require
+from corerl.data import tasks
+from corerl.preferences import readers, sources
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.sources import Preferences
+
+TEACHERS = {
+    "oracle": {},
+    "mistake": {"epsilon": 0.1},
+    "noisy": {"beta": 1.0},
+    "skip": {"skip": 0.1},
+    "myopic": {"gamma": 0.9},
+    "equal": {"equal": 0.1},
+}
+"""B-Pref's six (Lee et al. 2021, table 1), as `Preferences`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `corerl data preferences` takes."""
+    plain = Preferences()
+    parser.add_argument("task", help="such as corerl/pendulum")
+    parser.add_argument("--source", default=plain.source, help=", ".join(sources.SOURCES))
+    parser.add_argument("--path", help="the labels' file or folder, for sources other than teacher")
+    parser.add_argument("--crossing", default=plain.crossing, help=", ".join(readers.CROSSINGS))
+    parser.add_argument("--pairs", type=int, help="the first so many")
+    parser.add_argument("--length", type=int, default=plain.length, help="steps, of a teacher's")
+    parser.add_argument("--seed", type=int, default=plain.seed)
+    parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help="B-Pref's")
+    parser.add_argument("--discount", type=float, default=plain.discount, help="IPL's: 0.99")
+    parser.add_argument("--out", type=Path, help="an npz file for algo.preferences.source=file")
+
+
+def show(console: Console, args: argparse.Namespace) -> None:
+    """Prints how many labels there are of each kind, and an example; writes `--out`.
+
+    Raises:
+        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows.
+    """
+    names = ("source", "path", "crossing", "pairs", "length", "seed", "discount")
+    cfg = Preferences(**{name: getattr(args, name) for name in names}, **TEACHERS[args.teacher])
+    by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
+    require(
+        args.out is None or by_rows,
+        f"--out holds rows of the dataset, and {cfg.source} with crossing={cfg.crossing} has others",
+    )
+    task = tasks.resolve(args.task)
+    compared = sources.find(task, task.load, cfg)
+    table = Table(title=task.id, box=box.SIMPLE, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in facts(compared).items():
+        table.add_row(name, value)
+    console.print(table)
+    if args.out is not None:
+        readers.write(args.out, compared, task.load())
+        console.print(f"{args.out}", soft_wrap=True)
+
+
+def facts(compared: Comparisons) -> dict[str, str]:
+    """What there is, in words.
+
+    Labels are held against the true rewards for a teacher only: people do not rank by them.
+    """
+    labels = compared.labels
+    kinds = {"first preferred": 0.0, "second preferred": 1.0, "neither": 0.5}
+    counts = ", ".join(f"{int((labels == value).sum()):,} {name}" for name, value in kinds.items())
+    out = {
+        "source": compared.source,
+        "comparisons": f"{len(compared):,} of segments of {compared.length} steps: {counts}",
+    }
+    if compared.rewards is None:
+        return out
+    returns = compared.segments(compared.rewards).sum(-1, dtype=np.float64)
+    if compared.source.startswith("teacher"):
+        out["right"] = _right(labels, returns)
+    low, middle, high = np.quantile(returns, [0, 0.5, 1])
+    out["segments' returns"] = f"min {low:.4g}, median {middle:.4g}, max {high:.4g}"
+    (first, second), (one, other) = compared.starts[0], returns[0]
+    out["example"] = f"rows from {first} return {one:.4g}, from {second} {other:.4g}: {labels[0]:g}"
+    return out
+
+
+def _right(labels: np.ndarray, returns: np.ndarray) -> str:
+    """How often the preferred segment has the larger return, of pairs where both are decided."""
+    decided = (labels != 0.5) & (returns[:, 0] != returns[:, 1])
+    if not decided.any():
+        return "nothing is decided"
+    right = (labels == 1)[decided] == (returns[:, 1] > returns[:, 0])[decided]
+    return f"{100 * right.mean():.1f} % of {decided.sum():,} prefer the larger undiscounted return"

@@ -1,0 +1,121 @@
+"""Preferences between segments: what an algorithm's `Config` says of them, and where they come from.
+
+    preferences: Preferences = field(default_factory=Preferences)       in an algorithm's Config
+    comparisons = preferences.load(run, cfg.preferences)                 in its train
+
+Labels of different sources are different data: no table may mix them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corerl.config import require
+from corerl.data import download
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.preferences import readers, teachers
+from corerl.preferences.comparisons import Comparisons
+
+if TYPE_CHECKING:
+    from corerl.data.tasks import Task
+    from corerl.training.run import Run
+
+SOURCES = ("teacher", *readers.REPOSITORIES, "file")
+
+
+@dataclass
+class Preferences:
+    """Which comparisons are learned from; part of an algorithm's `Config`."""
+
+    source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
+    path: str | None = None  # the labels' file or folder; null: <data folder>/preferences/<source>
+    pairs: int | None = None  # the first so many; null: all of a file, 2,000 of a teacher
+    crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
+    length: int = 64  # steps of a teacher's segments; files have their own
+    seed: int = 0  # of a teacher's pairs, which are the same for all seeds of a run
+    # A teacher's faults (B-Pref); without them it is an oracle.
+    beta: float | None = None  # rational to P = sigmoid(beta x difference); null: always
+    gamma: float = 1.0  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
+    epsilon: float = 0.0  # chance that a preference is turned round
+    skip: float = 0.0  # skips pairs that are worth less than this share of a usual segment
+    equal: float = 0.0  # ties differ by less than this share of a usual segment
+    discount: float = 1.0  # the t-th reward counts discount^t (IPL on MetaWorld: 0.99)
+
+    def __post_init__(self):
+        key = "algo.preferences"
+        known = ", ".join(SOURCES)
+        require(self.source in SOURCES, f"{key}.source={self.source} is not one of {known}")
+        crossing, ways = self.crossing, readers.CROSSINGS
+        require(crossing in ways, f"{key}.crossing={crossing} is not one of {', '.join(ways)}")
+        require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
+        require(self.pairs is None or self.pairs > 0, f"{key}.pairs={self.pairs} must be positive")
+        require(self.length > 0, f"{key}.length={self.length} must be positive")
+        require(self.seed >= 0, f"{key}.seed={self.seed} must not be negative")
+        require(self.beta is None or self.beta >= 0, f"{key}.beta={self.beta} must not be negative")
+        for name in ("gamma", "discount"):
+            value = getattr(self, name)
+            require(0 < value <= 1, f"{key}.{name}={value} must lie in (0, 1]")
+        require(0 <= self.epsilon <= 1, f"{key}.epsilon={self.epsilon} must lie in [0, 1]")
+        for name in ("skip", "equal"):
+            value = getattr(self, name)
+            require(value >= 0, f"{key}.{name}={value} must not be negative")
+
+
+def load(run: Run, cfg: Preferences) -> Comparisons:
+    """The comparisons that `cfg` asks for, on the run's data; the same for each of its seeds.
+
+    Raises:
+        CorerlError: the labels are missing, broken, or of another version of the data, or the data has
+            images or numbered actions.
+    """
+    return find(run.task, run.dataset, cfg)
+
+
+def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Comparisons:
+    """As `load`; `dataset` is called where the labels need it. `ipl` brings its own segments."""
+    if cfg.source == "teacher":
+        return teachers.teach(_vectors(dataset()), cfg)
+    root = download.data_dir("preferences") / cfg.source
+    if cfg.path is not None:
+        root = Path(cfg.path).expanduser()
+    if cfg.source == "ipl":
+        return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
+    if cfg.source == "file":
+        return readers.read_own(root, _vectors(dataset())).first(cfg.pairs)
+    require(
+        task.collection == "d4rl",
+        f"the labels of {cfg.source} are on D4RL's data, and {task.id} is not of it",
+    )
+    found = readers.read_rows(cfg.source, root, task.name)
+    compared = readers.on_rows(_vectors(dataset()), found, cfg.source, cfg.crossing)
+    return compared.first(cfg.pairs)
+
+
+def _fitting(task: Task, compared: Comparisons) -> Comparisons:
+    """`compared`, where its numbers are those of the task's environment or that cannot be made here."""
+    try:
+        env = task.make_env()
+    except CorerlError:
+        return compared
+    sizes = env.observation_space.shape, env.action_space.shape
+    env.close()
+    theirs = (compared.observation_dim,), (compared.action_dim,)
+    require(
+        sizes == theirs,
+        f"observations and actions of {task.id} have shapes {sizes[0]} and {sizes[1]}, and the labels "
+        f"are on {theirs[0]} and {theirs[1]}",
+    )
+    return compared
+
+
+def _vectors(dataset: Dataset) -> Dataset:
+    require(
+        not dataset.discrete and dataset.observations.ndim == 2,
+        f"preferences are learned on vector observations and continuous actions, and {dataset.id} has "
+        f"others",
+    )
+    return dataset

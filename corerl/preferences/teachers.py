@@ -1,0 +1,157 @@
+"""Scripted teachers: the true rewards judge pairs of segments, as a perfect or a fallible human would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corerl import seeding
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.preferences.comparisons import Comparisons
+
+if TYPE_CHECKING:
+    from corerl.preferences.sources import Preferences
+
+PAIRS = 2_000  # compared where nobody says how many
+ROUNDS = 100  # of new pairs for those that a teacher skips, before it counts as never answering
+
+
+def teach(dataset: Dataset, cfg: Preferences) -> Comparisons:
+    """Comparisons of random segments, judged by B-Pref's teacher (Lee et al. 2021, section 4.1).
+
+    A segment's sum R runs over its true rewards. In this order, as in the authors' code:
+
+     1. a pair is skipped, and another drawn, unless max R > skip * x;
+     2. it is a tie where |R1 - R2| < equal * x, or where the sums of 3 are the same number;
+     3. the sums judged by are of gamma^(L-1-t) r_t: later steps count more;
+     4. the second is preferred where its sum is larger, or with probability sigmoid(beta (R2 - R1));
+     5. with probability epsilon the preference, not a tie, is turned round.
+
+    x is the mean return of the dataset's episodes * L / (steps of its longest episode): about what a
+    segment is worth. With the default settings this is the oracle.
+
+    Differences from B-Pref, each with its reason:
+     1. Its training code multiplies its thresholds by `skip` and `equal` twice, so that 0.1 acts as 0.01;
+        here they act once, as its paper says.
+     2. x is over a dataset, where there are no last ten training episodes.
+     3. Equal sums are a tie even with `equal=0`, instead of a preference for the first.
+     4. `discount`, which B-Pref does not have, weighs r_t by discount^t besides.
+
+    The pairs depend on the dataset, `seed` and `length` alone, except for those that are skipped: the
+    first n of more pairs are those of n pairs, and teachers that skip nothing judge the same pairs.
+
+    Raises:
+        CorerlError: no episode has `length` steps; a threshold is asked for and episodes return nothing
+            on average; or hardly any segment is worth enough to be compared.
+    """
+    pairs = cfg.pairs or PAIRS
+    sums = Sums(dataset, cfg)
+    starts, kept = _draw(dataset, cfg, sums, pairs)
+    labels = _labels(cfg, sums, starts, kept)
+    return Comparisons.of_dataset(dataset, starts, cfg.length, labels, name(cfg))
+
+
+def name(cfg: Preferences) -> str:
+    """`teacher`, with the settings that differ from the oracle's: `teacher(epsilon=0.1)`."""
+    oracle = {
+        "beta": None,
+        "gamma": 1.0,
+        "epsilon": 0.0,
+        "skip": 0.0,
+        "equal": 0.0,
+        "discount": 1.0,
+    }
+    told = [
+        f"{key}={getattr(cfg, key):g}"
+        for key, value in oracle.items()
+        if getattr(cfg, key) != value
+    ]
+    return f"teacher({', '.join(told)})" if told else "teacher"
+
+
+class Sums:
+    """What segments of a dataset are worth to a teacher."""
+
+    def __init__(self, dataset: Dataset, cfg: Preferences):
+        self._rewards = dataset.rewards.astype(np.float64)
+        steps = np.arange(cfg.length)
+        self._steps = steps
+        self._weights = cfg.gamma ** steps[::-1] * cfg.discount**steps
+        self.unit = 0.0
+        if cfg.skip or cfg.equal:
+            mean = float(dataset.episode_returns().mean())
+            require(
+                mean > 0,
+                f"algo.preferences.skip and .equal are shares of the mean episode return, and episodes of "
+                f"{dataset.id} return {mean:.4g} on average",
+            )
+            self.unit = mean * cfg.length / float(dataset.episode_lengths().max())
+
+    def plain(self, starts: np.ndarray) -> np.ndarray:
+        """R of the segments that start at `starts` (...)."""
+        return self._rewards[starts[..., None] + self._steps].sum(-1)
+
+    def judged(self, starts: np.ndarray) -> np.ndarray:
+        """The sums of 3."""
+        return (self._rewards[starts[..., None] + self._steps] * self._weights).sum(-1)
+
+
+def segment_starts(dataset: Dataset, length: int) -> np.ndarray:
+    """Every row at which a segment of `length` steps starts that lies within one true episode.
+
+    All its rows make transitions, so that the next observation of each is real.
+    """
+    stop = np.repeat(dataset.episode_ends, dataset.episode_lengths())
+    rows = np.arange(len(dataset))
+    lost = np.concatenate([[0], np.cumsum(~dataset.has_next)])
+    fits = np.flatnonzero(rows + length <= stop)
+    return fits[lost[fits + length] == lost[fits]]
+
+
+def _draw(
+    dataset: Dataset, cfg: Preferences, sums: Sums, pairs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Starts (P, 2) of the pairs that are answered, uniform over all starts; and their numbers (P,)."""
+    possible = segment_starts(dataset, cfg.length)
+    require(
+        len(possible) > 0,
+        f"no episode of {dataset.id} has a segment of {cfg.length} steps "
+        f"(algo.preferences.length={cfg.length}; its longest has {dataset.episode_lengths().max()})",
+    )
+    rng = np.random.default_rng(seeding.derive(cfg.seed, "preferences/segments"))
+    answered, numbers = [], []
+    for round in range(ROUNDS):
+        drawn = possible[rng.integers(len(possible), size=(pairs, 2))]
+        worth = np.arange(pairs)
+        if cfg.skip:
+            worth = np.flatnonzero(sums.plain(drawn).max(1) > cfg.skip * sums.unit)
+        answered.append(drawn[worth])
+        numbers.append(round * pairs + worth)
+        if sum(map(len, numbers)) >= pairs:
+            return np.concatenate(answered)[:pairs], np.concatenate(numbers)[:pairs]
+    raise CorerlError(
+        f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} pairs of "
+        f"segments of {dataset.id}, and {pairs} are wanted."
+    )
+
+
+def _labels(cfg: Preferences, sums: Sums, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Labels (P,). Chance belongs to a pair's number, so that more pairs change none before them."""
+    first, second = sums.judged(starts).T
+    chance = [
+        np.random.default_rng(seeding.derive(cfg.seed, f"preferences/{purpose}")).random(
+            numbers[-1] + 1
+        )[numbers]
+        for purpose in ("choices", "mistakes")
+    ]
+    labels = (second > first).astype(np.float32)
+    if cfg.beta is not None:
+        # sigmoid(x) = (1 + tanh(x / 2)) / 2, which overflows nowhere
+        labels = (chance[0] < 0.5 + 0.5 * np.tanh(0.5 * cfg.beta * (second - first))).astype("f4")
+    labels = np.where(chance[1] < cfg.epsilon, 1 - labels, labels)
+    plain = sums.plain(starts)
+    ties = (np.abs(plain[:, 0] - plain[:, 1]) < cfg.equal * sums.unit) | (first == second)
+    return np.where(ties, 0.5, labels).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Distributions of returns, CVaR and finite MDPs, with exact answers."""

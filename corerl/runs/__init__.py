@@ -1,0 +1,1 @@
+"""What a run is called and what it leaves on disk."""

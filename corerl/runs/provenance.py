@@ -1,0 +1,52 @@
+"""What a run was made with: versions, hardware and source revision."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import corerl
+from corerl.runs.checkpoint import FORMAT
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware and source revision, for `env.json`."""
+    import gymnasium
+
+    try:
+        mujoco = metadata.version("mujoco")  # its import starts a process
+    except metadata.PackageNotFoundError:
+        mujoco = None
+    return {
+        "corerl": corerl.__version__,
+        "format": FORMAT,
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "gymnasium": gymnasium.__version__,
+        "mujoco": mujoco,
+        "machine": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

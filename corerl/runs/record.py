@@ -1,0 +1,229 @@
+"""What one group of seeds leaves on disk: metrics, scores, episode returns and its status."""
+
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl.config import Config
+from corerl.data.tasks import Task
+from corerl.runs import files, provenance
+from corerl.runs.directory import config_hash
+from corerl.runs.wandb_logging import Mirror
+
+SCORE_COLUMNS = (
+    # One row per seed; `success` is the share of episodes that solved the task, where that is known.
+    "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
+)
+KEPT = ("score", "return", "evaluated")
+"""Of the status, what a resumed run goes on with."""
+
+
+class Episodes(NamedTuple):
+    """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
+
+
+class Record:
+    """Writes `metrics.jsonl`, `scores.csv`, `returns.jsonl` and `status.json` of a run directory.
+
+    Attributes:
+        status: what `status.json` holds. diverged: the step at which a seed was found to be NaN.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        seeds: Sequence[int],
+        task: Task,
+        directory: Path,
+        show: Callable[[str, dict], None],
+    ):
+        self.cfg, self.seeds, self.task, self.directory = cfg, list(seeds), task, directory
+        self.label = cfg.label or cfg.algo.label
+        self.status: dict[str, Any] = {}
+        self.diverged: dict[int, int] = {}
+        self._show = show
+        self._hash = config_hash(cfg)
+        self._mirror = Mirror(cfg, self.seeds, directory)
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+        self._clock = (0, 0.0, 0.0)
+        self._published = 0.0
+
+    @property
+    def name(self) -> str:
+        """`IQL d4rl/hopper-medium-v2 seeds-0-4`, for people."""
+        return f"{self.label} {self.task.id} {self.directory.name}"
+
+    # Beginning and going on.
+
+    def begin_anew(self) -> None:
+        """Clears what an earlier attempt left that no checkpoint covers."""
+        files.write_json(self.directory / "env.json", provenance.environment())
+        for name in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def start_clock(self, done: int) -> None:
+        """From here on updates per second are counted; `done` were made before."""
+        (self.directory / "error.txt").unlink(missing_ok=True)
+        self._clock = (done, time.monotonic(), 0.0)
+        self.publish(done, "running")
+
+    def pause_clock(self, seconds: float) -> None:
+        """Leaves this time (an evaluation's) out of the updates per second."""
+        first, started, paused = self._clock
+        self._clock = (first, started, paused + seconds)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "sums": self._sums,
+            "count": self._count,
+            "diverged": self.diverged,
+            "status": {name: self.status.get(name) for name in KEPT},
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int, device: torch.device) -> None:
+        """Goes on as after `step`: what was written later is cut, since it will be computed again."""
+        self._sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._count, self.diverged = state["count"], state["diverged"]
+        self.status |= state["status"]
+        for name in ("metrics.jsonl", "returns.jsonl"):
+            files.truncate_after(self.directory / name, step, lambda line: json.loads(line)["step"])
+        files.truncate_after(self.directory / "scores.csv", step, _score_step)
+
+    # Metrics.
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew."""
+        if self._sums.keys() != metrics.keys():
+            self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
+            self._count = 0
+        torch._foreach_add_(list(self._sums.values()), list(metrics.values()))
+        self._count += 1
+
+    def write_metrics(self, step: int) -> None:
+        """Writes the means since the last call, a line per seed."""
+        means = {name: (value / self._count).tolist() for name, value in self._sums.items()}
+        torch._foreach_zero_(list(self._sums.values()))
+        self._count = 0
+        lines = [
+            {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
+            for i, seed in enumerate(self.seeds)
+        ]
+        self._write_lines(step, lines)
+        self._note_divergence(step, np.array(list(means.values())))
+
+    def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
+        files.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
+        self._mirror.log(step, lines)
+
+    def find_divergence(self, step: int) -> None:
+        """Looks for NaN and overflow in the metrics that are not written yet."""
+        if self._sums and self._count:
+            self._note_divergence(step, torch.stack(list(self._sums.values())).cpu().numpy())
+
+    def _note_divergence(self, step: int, values: np.ndarray) -> None:
+        for i in np.flatnonzero(~np.isfinite(values).all(0)):
+            seed = self.seeds[i]
+            if seed in self.diverged:
+                continue
+            self.diverged[seed] = step
+            print(
+                f"corerl: {self.label} on {self.task.id}: seed {seed} diverged (NaN or overflow) by "
+                f"step {step}; the other seeds go on",
+                file=sys.stderr,
+            )
+
+    # Scores.
+
+    def write_scores(self, step: int, episodes: Episodes) -> None:
+        """A row for every seed that has not diverged, and the return of each of its episodes."""
+        going = [i for i, seed in enumerate(self.seeds) if seed not in self.diverged]
+        means = episodes.returns.mean(1)
+        solved = episodes.successes.mean(1)
+        scores = 100 * solved if self.task.scored_by_success else self.task.normalize(means)
+        rows = [self._score_row(step, i, episodes, means, scores) for i in going]
+        path = self.directory / "scores.csv"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        header = [] if path.exists() and path.stat().st_size else [SCORE_COLUMNS]
+        files.append_lines(path, header + text.getvalue().splitlines())
+        lines = [
+            {"step": step, "seed": self.seeds[i], "returns": episodes.returns[i].tolist()}
+            for i in going
+        ]
+        files.append_lines(self.directory / "returns.jsonl", map(json.dumps, lines))
+        means, scores = (None if x is None or not going else x[going] for x in (means, scores))
+        self.status["return"] = None if means is None else float(means.mean())
+        self.status["score"] = None if scores is None else float(scores.mean())
+        self.status["evaluated"] = step
+        if going:
+            self._mirror.log_scores(step, [self.seeds[i] for i in going], means, scores)
+        self.publish(step, "running")
+
+    def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
+        returns, lengths, successes = (part[i] for part in episodes)
+        solved = successes.mean()
+        return [
+            *(self.task.id, self.label, self._hash, self.seeds[i], step),
+            *(repr(float(means[i])), "" if scores is None else repr(float(scores[i]))),
+            *(len(returns), float(lengths.mean()), repr(float(returns.std()))),
+            "" if np.isnan(solved) else repr(float(solved)),
+        ]
+
+    def write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:
+        """Returns `(S, episodes)` of further policies, into the metrics under their names."""
+        lines = [{"step": step, "seed": seed} for seed in self.seeds]
+        for name, values in returns.items():
+            means = values.mean(1)
+            scores = self.task.normalize(means)
+            for i, line in enumerate(lines):
+                line[f"return {name}"] = float(means[i])
+                line[f"score {name}"] = None if scores is None else float(scores[i])
+        self._write_lines(step, lines)
+
+    # Status.
+
+    def publish(self, step: int, state: str, message: str = "") -> None:
+        """Writes `status.json` and shows it."""
+        first, started, paused = self._clock
+        elapsed = time.monotonic() - started - paused
+        self.status |= {
+            "state": state,
+            "step": step,
+            "steps": self.cfg.steps,
+            "seeds": self.seeds,
+            "updates_per_s": (step - first) / elapsed if step > first and elapsed > 0 else 0.0,
+            "message": message,
+            "diverged": {str(seed): at for seed, at in self.diverged.items()},
+            "updated": time.time(),
+        }
+        self._published = time.monotonic()
+        files.write_json(self.directory / "status.json", self.status)
+        self._show(self.name, self.status)
+
+    def tick(self, step: int) -> None:
+        """Publishes once a second."""
+        if time.monotonic() - self._published > 1.0:
+            self.publish(step, "running")
+
+    def close(self) -> None:
+        """Ends the wandb mirror."""
+        self._mirror.close()
+
+
+def _score_step(line: str) -> int | None:
+    fields = next(csv.reader([line]))
+    return None if fields[0] == "task" else int(fields[4])

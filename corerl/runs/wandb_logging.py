@@ -1,0 +1,88 @@
+"""The optional copy of a run's numbers on Weights & Biases; the files in the run directory are the record."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corerl.config import Config
+
+
+class Mirror:
+    """Sends metrics and scores to wandb where `wandb.mode` is not `disabled`.
+
+    A failure of the mirror (no network, no account) is said once and never stops a run.
+    """
+
+    def __init__(self, cfg: Config, seeds: Sequence[int], directory: Path):
+        self._run: Any = None
+        if cfg.wandb.mode == "disabled":
+            return
+        from corerl.runs.directory import config_hash, group_name, settings
+
+        cell = f"{cfg.algo.name}-{config_hash(cfg)}"
+        identity = f"{cfg.task.replace('/', '-')}-{cell}-{group_name(seeds)}"
+        try:
+            import wandb
+
+            directory.mkdir(parents=True, exist_ok=True)
+            self._run = wandb.init(
+                mode=cfg.wandb.mode,
+                project=cfg.wandb.project,
+                entity=cfg.wandb.entity,
+                dir=directory,
+                id=identity,
+                name=identity,
+                group=f"{cfg.task}/{cell}",
+                config=settings(cfg),
+                resume="allow" if cfg.wandb.mode == "online" else None,
+                settings=wandb.Settings(quiet=True, console="off"),
+            )
+        except Exception as error:
+            self._give_up(error)
+
+    def log(self, step: int, lines: list[dict[str, Any]]) -> None:
+        """One log step: a dict per seed as in `metrics.jsonl`."""
+        skip = ("step", "seed")
+        self._send(
+            step,
+            {
+                f"{k}/seed{line['seed']}": v
+                for line in lines
+                for k, v in line.items()
+                if k not in skip
+            },
+        )
+
+    def log_scores(
+        self, step: int, seeds: Sequence[int], returns: np.ndarray, scores: np.ndarray | None
+    ) -> None:
+        values = {f"return/seed{s}": float(r) for s, r in zip(seeds, returns, strict=True)}
+        if scores is not None:
+            values |= {f"score/seed{s}": float(v) for s, v in zip(seeds, scores, strict=True)}
+        self._send(step, values)
+
+    def _send(self, step: int, values: dict[str, Any]) -> None:
+        if self._run is None:
+            return
+        try:
+            self._run.log(values, step=step)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(f"corerl: wandb is off for this run ({reason})", file=sys.stderr)
+        self._run = None
+
+    def close(self) -> None:
+        """Waits until everything is sent or, offline, written."""
+        if self._run is None:
+            return
+        try:
+            self._run.finish()
+        except Exception as error:
+            self._give_up(error)
+        self._run = None

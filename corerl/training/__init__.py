@@ -1,0 +1,1 @@
+"""The loop, its data and environments, acting and evaluating."""

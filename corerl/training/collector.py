@@ -1,0 +1,264 @@
+"""What online algorithms with numbered actions share: environments, exploration, what is remembered.
+
+An algorithm's `train` makes one `Experience`, and in each turn lets it play, draws a batch and updates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from corerl import seeding
+from corerl.buffers.frame_replay import DiscreteStep, FrameReplay, Transitions
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.runs.checkpoint import Stateful
+from corerl.training.environments import Environments
+from corerl.training.run import Run
+
+Act = Callable[[Tensor], Tensor]
+"""Greedy actions `(S, n)` int64 at observations `(S, n, ...)`."""
+
+
+@dataclass
+class Collect:
+    """How experience is gathered and what of it is learned; part of an algorithm's `Config`."""
+
+    learning_starts: int = 50_000  # first steps of each seed, at random and without an update
+    train_every: int = 4  # environment steps of each seed per update
+    capacity: int = 1_000_000  # steps kept per seed
+    n_step: int = 1  # rewards summed before the bootstrap
+    epsilon: float = 0.01  # share of random actions once it has come down
+    epsilon_steps: int = 1_000_000  # over which it comes down from 1, after learning starts
+    eval_epsilon: float = 0.001  # share of random actions when evaluated
+    clip: str = "none"  # none | source (each) | total (the reward as a whole), to [-1, 1]
+    residual: str = "drop"  # drop | last: what no source explains is lost, or the last source's
+    life_loss: bool = True  # a lost life is a terminal where a game has lives
+
+    def __post_init__(self):
+        for name in ("learning_starts", "train_every", "n_step", "epsilon_steps", "capacity"):
+            value = getattr(self, name)
+            require(value > 0, f"algo.data.{name}={value} must be positive")
+        for name in ("epsilon", "eval_epsilon"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"algo.data.{name}={value} must lie in [0, 1]")
+        require(self.clip in ("none", "source", "total"), f"algo.data.clip={self.clip} unknown")
+        require(self.residual in ("drop", "last"), f"algo.data.residual={self.residual} unknown")
+
+    def require_turns(self, target_every: int) -> None:
+        """Raises CorerlError where targets would be copied in the middle of a turn."""
+        require(
+            target_every > 0 and target_every % self.train_every == 0,
+            f"algo.target_every={target_every} must be a positive multiple of "
+            f"algo.data.train_every={self.train_every}",
+        )
+
+    def epsilon_at(self, step: int) -> float:
+        """1 until learning starts, then linearly down to `epsilon`."""
+        left = 1 - (step - self.learning_starts) / self.epsilon_steps
+        return self.epsilon + (1 - self.epsilon) * min(max(left, 0.0), 1.0)
+
+    def rewards(self, step: DiscreteStep, by_source: bool) -> np.ndarray:
+        """What is learned of a step's rewards: `(S, K)`, or `(S, 1)` for the total."""
+        if not by_source and self.clip != "source":
+            total = step.rewards[:, None].astype(np.float32)
+            return total.clip(-1, 1) if self.clip == "total" else total
+        sources = step.sources.copy()
+        if self.residual == "last":
+            sources[:, -1] += step.rewards - sources.sum(1)
+        if self.clip == "source":
+            sources = sources.clip(-1, 1)
+        return sources if by_source else sources.sum(1, keepdims=True)
+
+
+class DiscreteEnvironments(Environments):
+    """One training environment per seed, with numbered actions, vectors or images, one source of
+    reward or several.
+
+    An environment with K sources has a `reward_space` of shape `(K,)` (MO-Gymnasium's name) and puts
+    their rewards under `reward_vector` into every info; its reward is a number.
+
+    Raises:
+        CorerlError: actions are not numbered from 0, observations are neither vectors nor images, or a
+            reward vector has another length than the reward space says.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        seeds: Sequence[int],
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(make_env, seeds, device)
+        inner = self._envs[0].unwrapped
+        space = getattr(inner, "reward_space", None)
+        self.sources = 1 if space is None else space.shape[0]
+        """K."""
+        self.has_vectors = space is not None
+
+    @property
+    def actions(self) -> int:
+        """How many there are."""
+        return int(self._envs[0].action_space.n)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an observation."""
+        return self._observations.shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of an observation: float32 or uint8."""
+        return torch.from_numpy(self._observations).dtype
+
+    @property
+    def stack(self) -> int:
+        """Frames of an observation, the latest last; zeros before an episode's first."""
+        return getattr(self._envs[0].unwrapped, "stack", 1)
+
+    def step(self, actions: Tensor) -> DiscreteStep:
+        """Steps every environment with `(S, 1)` int64."""
+        step, infos = self._advance(actions[:, 0].numpy())
+        return DiscreteStep(*step, self._by_source(step.rewards, infos))
+
+    def _by_source(self, rewards: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
+        if not self.has_vectors:
+            return rewards[:, None].astype(np.float32)
+        unknown = np.full(self.sources, np.nan)  # of a seed whose environment crashed
+        vectors = [
+            np.asarray(unknown if i in self._crashed else info["reward_vector"], np.float32)
+            for i, info in enumerate(infos)
+        ]
+        for vector in vectors:
+            if vector.shape != (self.sources,):
+                raise CorerlError(
+                    f"{self._envs[0].unwrapped} gave a reward vector of shape {vector.shape} after "
+                    f"announcing {self.sources} sources: their number must not change."
+                )
+        return np.stack(vectors)
+
+    @staticmethod
+    def _check(env: gymnasium.Env) -> None:
+        if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
+            raise CorerlError(
+                f"{env.unwrapped} has actions of {env.action_space}: this algorithm needs actions "
+                "numbered from 0."
+            )
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) not in (1, 3):
+            raise CorerlError(
+                f"{env.unwrapped} has observations of {space}: this algorithm needs vectors or images "
+                "(channels, height, width)."
+            )
+
+
+class Experience(Stateful):
+    """The environments of a run, the replay of what happened in them, and the exploration.
+
+    Args:
+        cfg: its settings. run: names the task, the seeds and the device.
+        batch_size, discount: of the batches.
+        by_source: keep the rewards of each source apart, rather than their total.
+
+    Raises:
+        CorerlError: the task's actions or observations do not fit, or it has no reward by source.
+    """
+
+    def __init__(
+        self, cfg: Collect, run: Run, batch_size: int, discount: float, by_source: bool = False
+    ):
+        self.cfg, self._by_source = cfg, by_source
+        task = run.task
+        make_env = task.make_training_env if cfg.life_loss else task.make_env
+        self.envs = envs = DiscreteEnvironments(make_env, run.seeds, run.device)
+        if by_source:
+            _check_sources(task.id, envs, cfg)
+        self.replay = FrameReplay(
+            envs.shape,
+            envs.dtype,
+            envs.sources if by_source else 1,
+            min(cfg.capacity, max(run.cfg.steps, 10 * cfg.n_step)),
+            run.seeds,
+            batch_size,
+            discount=discount,
+            n_step=cfg.n_step,
+            stack=envs.stack,
+            device=run.device,
+        )
+        self._draws = seeding.uniform(run.seeds, "exploration", (1, 2), run.device)
+
+    @property
+    def sources(self) -> int:
+        """K of the batches."""
+        return self.envs.sources if self._by_source else 1
+
+    def play(self, step: int, act: Act) -> None:
+        """Plays the `train_every` steps of which `step` is the last."""
+        for number in range(step - self.cfg.train_every + 1, step + 1):
+            self.play_one(number, act)
+
+    def play_one(self, number: int, act: Act) -> tuple[DiscreteStep, np.ndarray]:
+        """Plays and stores step `number`; returns it with its rewards `(S, K)` as they are learned."""
+        epsilon = self.cfg.epsilon_at(number)
+        actions = act(self.envs.look()) if epsilon < 1 else None
+        played = self.envs.step(mixed(actions, self._draws.next(), epsilon, self.envs.actions))
+        rewards = self.cfg.rewards(played, self._by_source)
+        self.replay.add(played, rewards)
+        return played, rewards
+
+    def enough(self, step: int) -> bool:
+        """Whether the random beginning is over."""
+        return step > self.cfg.learning_starts and self.replay.ready
+
+    def sample(self) -> Transitions:
+        """The next batch of every seed."""
+        return self.replay.sample()
+
+
+def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
+    require(
+        envs.has_vectors,
+        f"{task} gives one reward and none by source (Atari games do where the order of their sources "
+        "is known, see envs/atari.py); an algorithm for scalar rewards can learn it",
+    )
+    require(
+        cfg.clip != "total", "algo.data.clip=total is for one reward; by source it is clip=source"
+    )
+
+
+def mixed(greedy: Tensor | None, draws: Tensor, epsilon: float, count: int) -> Tensor:
+    """Actions on the host: `greedy` `(S, n)`, replaced at random with probability `epsilon`.
+
+    `draws` `(S, n, 2)` are uniform: whether, and by which of `count` actions. None: always.
+    """
+    random = (draws[..., 1] * count).long()
+    if greedy is None:
+        return random.cpu()
+    return torch.where(draws[..., 0] < epsilon, random, greedy).cpu()
+
+
+class EpsilonGreedy(Stateful):
+    """A policy to evaluate, random with probability `epsilon`: a game without chance would otherwise
+    be the same at every episode. Each seed has its own generator, kept in the checkpoint."""
+
+    def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int]):
+        self._act, self._epsilon, self._count = act, epsilon, count
+        self._generators = seeding.generators(seeds, "eval actions")
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        episodes = observations.shape[1]
+        draws = [torch.rand(episodes, 2, generator=g) for g in self._generators]
+        draws = torch.stack(draws).to(observations.device)
+        return mixed(self._act(observations), draws, self._epsilon, self._count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generators": torch.stack([g.get_state() for g in self._generators])}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for g, saved in zip(self._generators, state["generators"], strict=True):
+            g.set_state(saved.clone())

@@ -1,0 +1,127 @@
+"""Batches whose first rows are demonstrations, beside those of a replay that began as the dataset."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl import seeding
+from corerl.buffers.replay import Batch, OfflineBuffer
+from corerl.config import require
+from corerl.data.dataset import Dataset, Transitions
+from corerl.nn.networks import Normalizer
+from corerl.training import preprocessing
+from corerl.training.offline_to_online import Phases
+from corerl.training.run import Run
+
+
+@dataclass
+class Demos:
+    """Which rows of a batch are imitated; part of an algorithm's `Config`, beside `batch_size`."""
+
+    rows: int = 256  # the first of a batch; `batch_size` others follow
+    share: float = 1.0  # of the data's rows, those of the episodes with the highest returns
+
+    def __post_init__(self):
+        require(self.rows > 0, f"algo.demos.rows={self.rows} must be positive")
+        require(0 < self.share <= 1, f"algo.demos.share={self.share} must lie in (0, 1]")
+
+
+class Ranked(OfflineBuffer):
+    """Rows in the order of their labels, the highest last, so that the best are a piece of it."""
+
+    def __init__(
+        self,
+        transitions: Transitions,
+        seeds: Sequence[int],
+        batch_size: int,
+        device: torch.device | str,
+        labels: np.ndarray,
+    ):
+        order = np.argsort(labels, kind="stable")
+        ranked = Transitions(*(None if x is None else x[order] for x in transitions))
+        super().__init__(ranked, seeds, batch_size, device)
+
+        def draw(rng: torch.Generator, block: int) -> Tensor:
+            # Far wider than any piece, so that the remainder is uniform on it.
+            return torch.randint(2**62, (block, batch_size), generator=rng, device=device)
+
+        self._indices = seeding.Stream(seeds, "ranked batch", draw, device)
+
+    def best(self, size: int, count: int | None = None) -> Batch:
+        """`sample`, of the `size` best rows alone."""
+        return self._take(self._indices.next()[:, :count] % size + (len(self) - size))[0]
+
+    def sample(self, count: int | None = None) -> Batch:
+        return self.best(len(self), count)
+
+
+def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
+    """The run's data by the returns of its episodes; raises as `offline.load`."""
+    rows = max(cfg.demos.rows, cfg.batch_size)
+    return preprocessing.load(run, cfg.data, rows, labels=_returns, kind=Ranked)
+
+
+def _returns(dataset: Dataset) -> np.ndarray:
+    return np.repeat(dataset.episode_returns(), dataset.episode_lengths())
+
+
+class Rows:
+    """Draws `demos.rows` demonstrations and `batch_size` rows of experience for every batch.
+
+    With `online.offline_ratio=null` experience is one buffer of `online.capacity` rows that began as the
+    dataset, worst episodes first, so that steps of the environment overwrite those first. With a number
+    it is a mixture in that proportion.
+
+    Args:
+        cfg: the algorithm's, with `demos`, `batch_size` and `online`.
+        data: of `load`. phases: of the same run.
+    """
+
+    def __init__(self, cfg: Any, run: Run, data: Ranked, phases: Phases):
+        self._cfg, self._data, self._phases = cfg, data, phases
+        self._demos = max(1, round(cfg.demos.share * len(data)))
+        self._coins = seeding.uniform(run.seeds, "experience", (cfg.batch_size,), run.device)
+
+    def sample(self, step: int) -> Batch:
+        """The next batch of every seed, `demos.rows + batch_size` rows."""
+        demos = self._data.best(self._demos, self._cfg.demos.rows)
+        pairs = zip(demos, self._experience(step), strict=True)
+        return Batch(*(torch.cat(pair, 1) for pair in pairs))
+
+    def _experience(self, step: int) -> Batch:
+        online, acts = self._cfg.online, self._phases.online(step)
+        if acts and online.offline_ratio is not None:
+            return self._phases.sample(step)
+        added = len(self._phases.replay) if acts else 0
+        kept = max(0, min(len(self._data), online.capacity - added))
+        data = self._data.best(max(kept, 1), self._cfg.batch_size)
+        if not added:
+            return data
+        of_data = self._coins.next() < kept / (kept + added)
+        pairs = zip(data, self._phases.replay.sample(), strict=True)
+        return Batch(*(torch.where(_beside(of_data, a), a, b) for a, b in pairs))
+
+    def state_dict(self) -> dict:
+        """The stream of decisions; data and replay have their own state."""
+        return self._coins.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self._coins.load_state_dict(state)
+
+
+def _beside(rows: Tensor, field: Tensor) -> Tensor:
+    return rows if field.ndim == 2 else rows[..., None]
+
+
+def check(cfg: Any) -> None:
+    """What an algorithm's `__post_init__` asks of its `online`, beside `phases.check`."""
+    online = cfg.online
+    require(
+        cfg.phase == "offline" or online.offline_ratio is None or online.warmup_steps > 0,
+        f"algo.online.offline_ratio={online.offline_ratio} with algo.online.warmup_steps=0: the first "
+        "update needs a replay that is not empty",
+    )

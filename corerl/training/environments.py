@@ -1,0 +1,233 @@
+"""The environments that online training acts in: one per seed, stepped together, restored exactly.
+
+They are stepped in this process. A step of gymnasium's MuJoCo costs 30 to 90 microseconds, less than a
+message to another process; an update of one seed costs milliseconds.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces, wrappers
+from torch import Tensor
+
+from corerl import seeding
+from corerl.errors import CorerlError
+
+READ_BEFORE_STEPPING = ("xpos", "xipos")
+"""Derived quantities from which some rewards take the position before the step (Ant, Humanoid).
+A physics step leaves them one substep behind the state, so they are part of what must be restored."""
+
+
+class Step(NamedTuple):
+    """One step of S seeds. `next_observations` is the state reached, also where an episode ends."""
+
+    observations: np.ndarray  # (S, O) float32
+    actions: np.ndarray  # (S, A) float32
+    rewards: np.ndarray  # (S,)
+    next_observations: np.ndarray  # (S, O) float32
+    terminated: np.ndarray  # (S,) bool: a true terminal state
+    truncated: np.ndarray  # (S,) bool: the time limit alone
+
+
+class Environments:
+    """One training environment per seed.
+
+    A seed's environment starts from that seed's `env` stream and goes on with its own generator, so
+    that it meets the same initial states in whatever company. Episodes restart by themselves. Where a
+    seed's environment raises, its rewards are NaN from there on, so that it counts as diverged and the
+    others go on; the last one's error is raised.
+
+    Args:
+        make_env: builds one environment with vector observations and actions in [-1, 1].
+        seeds: the S seeds.
+        device: where the policy computes.
+
+    Raises:
+        CorerlError: observations are not vectors, or actions are not continuous.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        seeds: Sequence[int],
+        device: torch.device | str = "cpu",
+    ):
+        self._envs = [make_env() for _ in seeds]
+        self._seeds, self._device = list(seeds), device
+        self._check(self._envs[0])
+        first = [
+            env.reset(seed=seeding.derive(seed, "env"))[0]
+            for env, seed in zip(self._envs, seeds, strict=True)
+        ]
+        self._observations = np.stack(first).astype(kept_as(self._envs[0]))
+        self._crashed: set[int] = set()
+        self._running = np.zeros(len(seeds))
+        self._episodes = np.zeros(len(seeds), np.int64)
+        self.episode_returns = torch.zeros(len(seeds), device=device)
+        """(S,): undiscounted return of each seed's last finished episode; 0 until one has ended."""
+
+    @property
+    def observation_dim(self) -> int:
+        return self._observations.shape[1]
+
+    @property
+    def action_dim(self) -> int:
+        return self._envs[0].action_space.shape[0]
+
+    def look(self) -> Tensor:
+        """The observations to act on, `(S, 1, O)` on the device."""
+        return torch.from_numpy(self._observations)[:, None].to(self._device)
+
+    def step(self, actions: Tensor) -> Step:
+        """Steps every environment with `(S, 1, A)`; NaN, from a seed that diverged, acts as 0."""
+        return self._advance(np.nan_to_num(actions[:, 0].numpy()))[0]
+
+    def _advance(self, actions: np.ndarray) -> tuple[Step, list[dict[str, Any]]]:
+        before, seeds = self._observations, len(self._envs)
+        after, rewards = np.empty_like(before), np.empty(seeds)
+        terminated, truncated = np.zeros(seeds, bool), np.zeros(seeds, bool)
+        infos = []
+        for i, action in enumerate(actions):
+            result = self._result(i, action)
+            after[i], rewards[i], terminated[i], truncated[i], info = result
+            infos.append(info)
+        truncated &= ~terminated
+        self._running += rewards
+        # A copy: the policy and the replay may still hold the array of this step.
+        self._observations = after.copy()
+        for i in np.flatnonzero(terminated | truncated):
+            if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
+                self._count(i)
+            self._observations[i] = self._envs[i].reset()[0]
+        return Step(before, actions, rewards, after, terminated, truncated), infos
+
+    def _result(self, i: int, action: np.ndarray) -> tuple:
+        if i not in self._crashed:
+            try:
+                return self._envs[i].step(action)
+            except Exception as error:
+                self._crashed.add(i)
+                if len(self._crashed) == len(self._envs):
+                    raise
+                self.episode_returns[i] = torch.nan
+                print(
+                    f"corerl: the environment of seed {self._seeds[i]} crashed "
+                    f"({type(error).__name__}: {error}); the other seeds go on",
+                    file=sys.stderr,
+                )
+        return self._observations[i], np.nan, False, False, {}
+
+    def _count(self, i: int) -> None:
+        self.episode_returns[i] = self._running[i]
+        self._running[i] = 0.0
+        self._episodes[i] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Simulators, generators and time limits included, where the simulator can be restored."""
+        return {
+            "observations": torch.from_numpy(self._observations),
+            "running": torch.from_numpy(self._running),
+            "episodes": torch.from_numpy(self._episodes),
+            "episode_returns": self.episode_returns,
+            "crashed": sorted(self._crashed),
+            "simulators": [save_simulator(env) for env in self._envs],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._observations = state["observations"].numpy()
+        self._running = state["running"].numpy()
+        self._episodes = state["episodes"].numpy()
+        self.episode_returns.copy_(state["episode_returns"])
+        self._crashed = set(state["crashed"])
+        if None in state["simulators"]:
+            print(
+                f"corerl: {self._envs[0].unwrapped} cannot be restored in the middle of an episode: "
+                "a new episode begins, and the numbers differ from those of an unbroken run",
+                file=sys.stderr,
+            )
+        for i, (env, saved) in enumerate(zip(self._envs, state["simulators"], strict=True)):
+            if saved is None:
+                self._count(i)
+                seed = seeding.derive(self._seeds[i], f"env/{self._episodes[i]}")
+                self._observations[i] = env.reset(seed=seed)[0]
+            else:
+                load_simulator(env, saved)
+
+    @staticmethod
+    def _check(env: gymnasium.Env) -> None:
+        for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
+            if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+                raise CorerlError(
+                    f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
+                )
+
+
+def kept_as(env: gymnasium.Env) -> type:
+    """The type in which observations are kept: bytes as bytes, everything else as float32."""
+    return np.uint8 if env.observation_space.dtype == np.uint8 else np.float32
+
+
+def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
+    """Everything that decides how `env` goes on, or None where that is not known.
+
+    Known are gymnasium's own MuJoCo and classic-control environments, and those with a `state_dict`.
+    """
+    inner = env.unwrapped
+    library = type(inner).__module__
+    if library.startswith("gymnasium.envs.mujoco"):
+        parts = _save_mujoco(inner)
+    elif library.startswith("gymnasium.envs.classic_control"):
+        parts = {"state": torch.tensor(np.asarray(inner.state))}
+    elif hasattr(inner, "load_state_dict"):
+        parts = {"inner": inner.state_dict()}
+    else:
+        return None
+    limit = _time_limit(env)
+    elapsed = None if limit is None else limit._elapsed_steps
+    return parts | {"elapsed": elapsed, "generator": inner.np_random.bit_generator.state}
+
+
+def load_simulator(env: gymnasium.Env, saved: dict[str, Any]) -> None:
+    """The inverse of `save_simulator`, on an environment that has been reset at least once."""
+    inner = env.unwrapped
+    if "inner" in saved:
+        inner.load_state_dict(saved["inner"])
+    elif "state" in saved:
+        inner.state = saved["state"].numpy()
+    else:
+        _load_mujoco(inner, saved)
+    limit = _time_limit(env)
+    if limit is not None:
+        limit._elapsed_steps = saved["elapsed"]
+    inner.np_random.bit_generator.state = saved["generator"]
+
+
+def _save_mujoco(env) -> dict[str, Any]:
+    import mujoco
+
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION  # with the solver's warm start
+    physics = np.empty(mujoco.mj_stateSize(env.model, kind))
+    mujoco.mj_getState(env.model, env.data, physics, kind)
+    derived = {name: torch.tensor(getattr(env.data, name)) for name in READ_BEFORE_STEPPING}
+    return {"physics": torch.from_numpy(physics), "derived": derived}
+
+
+def _load_mujoco(env, saved: dict[str, Any]) -> None:
+    import mujoco
+
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    mujoco.mj_setState(env.model, env.data, saved["physics"].numpy(), kind)
+    for name, value in saved["derived"].items():
+        getattr(env.data, name)[:] = value.numpy()
+
+
+def _time_limit(env: gymnasium.Env) -> wrappers.TimeLimit | None:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrappers.TimeLimit):
+            return env
+        env = env.env
+    return None

@@ -1,0 +1,104 @@
+"""Rollouts of all seeds at once: one policy call per step for every episode of every seed."""
+
+from collections.abc import Callable, Sequence
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl import seeding
+from corerl.runs.record import Episodes
+from corerl.training.environments import kept_as
+
+
+class Evaluator:
+    """Plays `episodes` episodes per seed, each in an environment of its own.
+
+    One environment per episode, rather than a fixed number that restart as they finish, so that short
+    episodes are not over-represented. The environment seeds come from each seed's stream and are the
+    same at every evaluation: a curve then shows the policy's change, not the initial states'.
+
+    Args:
+        make_env: builds one environment.
+        seeds: the S seeds.
+        episodes: per seed and evaluation.
+        device: where the policy computes.
+        at_once: environments of one seed that run together; more episodes are played in rounds.
+        stream: name of the stream (corerl/seeding.py) that the environments are seeded from.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        seeds: Sequence[int],
+        episodes: int,
+        device: torch.device | str = "cpu",
+        at_once: int = 10,
+        stream: str = "eval",
+    ):
+        self._make_env = make_env
+        self._device = device
+        self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
+        self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
+        self._env_seeds = [
+            torch.randint(2**31 - 1, (episodes,), generator=seeding.generator(s, stream)).tolist()
+            for s in seeds
+        ]
+
+    def __call__(self, act: Callable[[Tensor], Tensor]) -> Episodes:
+        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are numbered.
+
+        A policy with a memory also has `begin(S, n)`, called before the first step of the n episodes of
+        each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
+        A NaN acts as 0, so that a diverged seed cannot stop the others.
+        """
+        rounds = [self._play(act, episodes) for episodes in self._rounds]
+        return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
+
+    def _play(self, act: Callable[[Tensor], Tensor], episodes: range) -> Episodes:
+        envs = [self._take(s, len(episodes)) for s in range(len(self._envs))]
+        observations = np.stack(
+            [
+                [env.reset(seed=seeds[e])[0] for env, e in zip(row, episodes, strict=True)]
+                for row, seeds in zip(envs, self._env_seeds, strict=True)
+            ]
+        ).astype(kept_as(envs[0][0]))
+        returns = np.zeros(observations.shape[:2])
+        lengths = np.zeros(observations.shape[:2], dtype=np.int64)
+        successes = np.full(observations.shape[:2], np.nan)
+        alive = [(s, e) for s, row in enumerate(envs) for e in range(len(row))]
+        remembers = hasattr(act, "begin")
+        if remembers:
+            act.begin(*observations.shape[:2])
+        while alive:
+            actions = act(torch.as_tensor(observations, device=self._device))
+            actions = actions.nan_to_num().cpu().numpy()
+            before = returns.copy()
+            still = []
+            for s, e in alive:
+                observation, reward, terminated, truncated, info = envs[s][e].step(actions[s, e])
+                observations[s, e] = observation
+                returns[s, e] += reward
+                lengths[s, e] += 1
+                if "success" in info:
+                    successes[s, e] = np.fmax(successes[s, e], float(info["success"]))
+                if not (terminated or truncated):
+                    still.append((s, e))
+            alive = still
+            if remembers:
+                rewards = torch.as_tensor(returns - before, dtype=torch.float32)
+                act.reward(rewards.to(self._device))
+        return Episodes(returns, lengths, successes)
+
+    def _take(self, seed_index: int, count: int) -> list[gymnasium.Env]:
+        envs = self._envs[seed_index]
+        while len(envs) < count:
+            envs.append(self._make_env())
+        return envs[:count]
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for row in self._envs:
+            for env in row:
+                env.close()

@@ -1,0 +1,224 @@
+"""Offline to online in one run: updates on the data first, then steps of the environment.
+
+One counter numbers both, so that one run directory, one curve and one resume cover them: of `steps`,
+the first `pretrain_steps` are updates on the data and the others steps of the environment, each with
+the updates that go with it.
+
+    phase=offline   every step is an update on the data
+    phase=both      `online.pretrain_steps` of them, then the environment
+    phase=online    the environment from the first step, with the agents of `online.checkpoint` if given
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from corerl import seeding
+from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
+from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.training import preprocessing
+from corerl.training.environments import Environments
+from corerl.training.pretrained import restore
+from corerl.training.run import Run
+
+PHASES = ("offline", "online", "both")
+
+
+@dataclass
+class Online:
+    """How training goes on in the environment; part of an algorithm's `Config`, beside `phase`."""
+
+    pretrain_steps: int = 0  # phase=both: updates on the data before the first environment step
+    checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
+    warmup_steps: int = 0  # first environment steps, by the policy as it is, with no update
+    offline_ratio: float | None = None  # the data's share of a batch; null: of all rows there are
+    capacity: int = 1_000_000  # environment steps kept per seed
+
+    def __post_init__(self):
+        ratio = self.offline_ratio
+        require(
+            ratio is None or 0 <= ratio <= 1,
+            f"algo.online.offline_ratio={ratio} must lie in [0, 1]",
+        )
+        require(self.capacity > 0, f"algo.online.capacity={self.capacity} must be positive")
+        for name in ("pretrain_steps", "warmup_steps"):
+            value = getattr(self, name)
+            require(value >= 0, f"algo.online.{name}={value} must not be negative")
+
+
+def check(cfg: Any) -> None:
+    """What an algorithm's `__post_init__` asks of its `phase` and `online`."""
+    require(cfg.phase in PHASES, f"algo.phase={cfg.phase} is not one of {', '.join(PHASES)}")
+    require(
+        cfg.phase == "online" or cfg.online.checkpoint is None,
+        f"algo.online.checkpoint is where phase=online begins, and algo.phase={cfg.phase} pre-trains "
+        "anew; choose algo.phase=online",
+    )
+    require(
+        cfg.phase != "both" or cfg.online.pretrain_steps > 0,
+        "algo.phase=both needs algo.online.pretrain_steps, the updates on the data before the switch",
+    )
+
+
+class Phases:
+    """Knows which steps pre-train and which act; owns what acting needs.
+
+    Attributes:
+        after: updates on the data before the first environment step.
+        parts: what a resumed run must find as it was, for `run.steps`; nothing where no step acts.
+        envs, replay: the environments and their transitions, on the scale that is learned.
+
+    Args:
+        cfg: the algorithm's, with `phase`, `online`, `data` and `batch_size`.
+        data, normalizer: of `offline.load`.
+        label: makes the replay an `EpisodeReplay`, and the warm-up as long as an episode at least.
+        stride: steps of one call, as of `run.steps`; the switch is between two calls.
+
+    Raises:
+        CorerlError: the lengths do not fit, or the environment is not the dataset's.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        run: Run,
+        data: OfflineBuffer,
+        normalizer: nn.Module,
+        *,
+        label: Callable[[np.ndarray], np.ndarray] | None = None,
+        stride: int = 1,
+    ):
+        self.cfg, self.data, self._run = cfg.online, data, run
+        self.parts: dict[str, Any] = {}
+        lengths = {"offline": run.cfg.steps, "both": cfg.online.pretrain_steps, "online": 0}
+        self.after = lengths[cfg.phase]
+        if cfg.phase == "offline":
+            return
+        _check_lengths(self.after, run, stride)
+        self.envs = Environments(run.task.make_training_env, run.seeds, run.device)
+        sizes = (self.envs.observation_dim, self.envs.action_dim)
+        if sizes != (data.observation_dim, data.action_dim):
+            raise CorerlError(
+                f"The environment of {run.task.id} has {sizes[0]} observation and {sizes[1]} action "
+                f"features, its dataset {data.observation_dim} and {data.action_dim}: no agent can go "
+                "from one to the other."
+            )
+        self.warmup = cfg.online.warmup_steps
+        room = run.cfg.steps - self.after
+        if label is None:
+            room = min(cfg.online.capacity, room)
+            self.replay = ReplayBuffer(*sizes, room, run.seeds, cfg.batch_size, run.device)
+        else:
+            self.warmup = max(self.warmup, _time_limit(run))
+            self.replay = EpisodeReplay(
+                *sizes, room, run.seeds, cfg.batch_size, run.device, label=label
+            )
+        ratio = cfg.online.offline_ratio
+        self.mixture = Mixture(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)
+        self._exploration = seeding.normal(run.seeds, "exploration", (1, sizes[1]), run.device)
+        self._learned = _Learned(cfg.data, run, normalizer)
+        self.parts = {"envs": self.envs, "replay": self.replay, "mixture": self.mixture}
+        self.parts["exploration"] = self._exploration
+
+    def restore(self, agent: Any, *algorithms: str) -> None:
+        """Fills a new run's agents from `online.checkpoint`, where there is one to begin with.
+
+        `algorithms` names those whose agents fit. Raises CorerlError as `pretrained.restore`.
+        """
+        if self.cfg.checkpoint is None:
+            return
+        if not (self._run.directory / "checkpoint.safetensors").exists():
+            restore(agent, self.cfg.checkpoint, self._run, algorithms)
+
+    def online(self, step: int) -> bool:
+        """Whether this step acts in the environment."""
+        return step > self.after
+
+    def learns(self, step: int) -> bool:
+        """Whether this step updates: all do but the warm-up's."""
+        return not self.online(step) or step - self.after > self.warmup
+
+    def left(self, step: int) -> float:
+        """The share of the environment's steps that lies ahead of this one or is it; 1 before them."""
+        total = self._run.cfg.steps
+        return min(1.0, (total - step + 1) / max(1, total - self.after))
+
+    def act(self, step: int, explore: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """After the switch, one step of every environment into the replay; before it, nothing."""
+        if self.online(step):
+            self.step(self.choose(explore))
+
+    def choose(self, explore: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """`explore(observations (S, 1, O), normal noise (S, 1, A))` on the host, to step with."""
+        return explore(self.envs.look(), self._exploration.next()).cpu()
+
+    def step(self, actions: Tensor) -> None:
+        """Steps every environment with `(S, 1, A)` and keeps the transitions."""
+        self.replay.add(self._learned(self.envs.step(actions)))
+
+    def sample(self, step: int) -> Batch:
+        """The data before the switch; after it, the mixture."""
+        return self.mixture.sample() if self.online(step) else self.data.sample()
+
+    def sample_labelled(self, step: int) -> tuple[Batch, Tensor]:
+        """As `sample`, with the label of each row, `(S, B)`."""
+        source = self.mixture if self.online(step) else self.data
+        return source.sample_labelled()
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Returns of the last training episodes `(S,)`, on the environment's scale."""
+        return {"episode_return": self.envs.episode_returns} if self.parts else {}
+
+
+class _Learned:
+    """An environment's step as the dataset's rows were prepared."""
+
+    def __init__(self, data: preprocessing.Preprocess, run: Run, normalizer: nn.Module):
+        self._data = data
+        self._factor = np.float32(1)
+        if data.return_range:  # the data is read once more, rather than handed through every caller
+            self._factor = preprocessing.return_factor(run.dataset())
+        self._mean, self._std = (getattr(normalizer, x).cpu().numpy() for x in ("mean", "std"))
+
+    def __call__(self, step):
+        limit = self._data.clip_actions
+        return step._replace(
+            observations=(step.observations - self._mean) / self._std,
+            actions=step.actions.clip(-limit, limit),
+            rewards=preprocessing.affine(step.rewards, self._factor, self._data),
+            next_observations=(step.next_observations - self._mean) / self._std,
+        )
+
+
+def _time_limit(run: Run) -> int:
+    env = run.task.make_training_env()
+    limit = env.spec and env.spec.max_episode_steps
+    env.close()
+    if not limit:
+        raise CorerlError(
+            f"{run.cfg.algo.name} waits for episodes to end, and {run.task.id} has no time limit."
+        )
+    return limit
+
+
+def _check_lengths(after: int, run: Run, stride: int) -> None:
+    require(
+        after % stride == 0,
+        f"algo.online.pretrain_steps={after} must be a multiple of {stride}, the updates of one call",
+    )
+    require(
+        after < run.cfg.steps,
+        f"algo.online.pretrain_steps={after} must be less than steps={run.cfg.steps}, which counts "
+        "updates on the data and environment steps together",
+    )
+    every = run.cfg.eval.every
+    require(
+        after % every == 0 or not run.cfg.eval.episodes,
+        f"algo.online.pretrain_steps={after} must be a multiple of eval.every={every}, so that the "
+        "policy is scored at the switch",
+    )

@@ -1,0 +1,166 @@
+"""From a task's dataset to batches: the preprocessing that papers choose per dataset."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces
+
+from corerl.buffers.replay import OfflineBuffer
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.nn.networks import Normalizer
+from corerl.training.run import Run
+
+
+@dataclass
+class Preprocess:
+    """What is done to a dataset before training, in this order; part of an algorithm's `Config`."""
+
+    return_range: bool = False  # rewards x 1000 / (largest - smallest episode return)
+    reward_scale: float = 1.0  # then rewards x scale + shift
+    reward_shift: float = 0.0
+    clip_actions: float = 1.0  # dataset actions are clipped to plus-minus this
+    normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
+
+    def __post_init__(self):
+        limit = self.clip_actions
+        require(0 < limit <= 1, f"algo.data.clip_actions={limit} must lie in (0, 1]")
+
+
+def load(
+    run: Run,
+    data: Preprocess,
+    batch_size: int,
+    *,
+    next_actions: bool = False,
+    best: float = 1.0,
+    labels: Callable[[Dataset], np.ndarray] | None = None,
+    kind: type[OfflineBuffer] = OfflineBuffer,
+) -> tuple[OfflineBuffer, Normalizer]:
+    """The run's buffer, preprocessed, and the normaliser that its policy needs.
+
+    Args:
+        next_actions: batches carry the dataset's next action; rows without one are left out.
+        best: the share of episodes to keep, highest return first.
+        labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
+        kind: of buffer, for rewards that are not the dataset's.
+
+    Raises:
+        CorerlError: the dataset has discrete actions or images.
+    """
+    dataset = vectors(run)
+    if best < 1:
+        dataset = dataset.best_episodes(best)
+    _warn_of_saturation(dataset, data)
+    width = dataset.observations.shape[1]
+    mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
+    dataset = dataset.with_rewards(preprocessed_rewards(dataset, data))
+    transitions = dataset.transitions(next_actions)
+    of_rows = None if labels is None else labels(dataset)[transitions.rows]
+    limit = data.clip_actions
+    transitions = transitions._replace(
+        observations=((transitions.observations - mean) / std).astype(np.float32),
+        next_observations=((transitions.next_observations - mean) / std).astype(np.float32),
+        actions=np.clip(transitions.actions, -limit, limit),
+    )
+    buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows)
+    return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
+    """A tanh policy that starts out saturated has no gradient and never learns, without a word."""
+    size = float(np.abs(dataset.obs_stats()[0]).max())
+    if size > 50 and not data.normalize_states:
+        print(
+            f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates a fresh "
+            "policy; consider algo.data.normalize_states=true",
+            file=sys.stderr,
+        )
+
+
+def vectors(run: Run) -> Dataset:
+    """The run's data, of vector observations and continuous actions.
+
+    Raises:
+        CorerlError: the task has discrete actions or images. Where its simulator is here, that is
+            noticed before anything is read.
+    """
+    check_spaces(run)
+    dataset = run.dataset()
+    if dataset.discrete or dataset.observations.ndim != 2:
+        raise CorerlError(
+            f"{run.cfg.algo.name} needs vector observations and continuous actions, and {dataset.id} "
+            f"has observations of shape {dataset.observations.shape[1:]} and "
+            f"{'discrete' if dataset.discrete else 'continuous'} actions."
+        )
+    return dataset
+
+
+def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
+    """Rewards `(N,)` after the return-range scaling, then scale and shift.
+
+    The range is over true episodes. The authors of IQL and CORL split the filtered rows instead, where
+    a timed-out episode has lost its last reward (CORL's boundaries also drift by one row per such
+    episode), so their factor differs by about 0.1 %.
+    """
+    factor = return_factor(dataset) if data.return_range else np.float32(1)
+    return affine(dataset.rewards, factor, data)
+
+
+def return_factor(dataset: Dataset) -> np.float32:
+    """What the return-range scaling multiplies rewards by."""
+    returns = dataset.episode_returns()
+    spread = float(returns.max() - returns.min())
+    if spread == 0:
+        raise CorerlError(
+            f"data.return_range=true divides by the spread of episode returns, and all episodes "
+            f"of {dataset.id} return {returns[0]:g}; set algo.data.return_range=false."
+        )
+    return np.float32(1000 / spread)
+
+
+def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndarray:
+    """Raw rewards, of a dataset or of an environment, on the scale that is learned."""
+    return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
+
+
+def numbered(run: Run, batch_size: int) -> tuple[OfflineBuffer, tuple[int, ...], int]:
+    """The buffer of a dataset with numbered actions, the shape of its observations, how many actions.
+
+    Raises:
+        CorerlError: the dataset's actions are continuous, or its observations are images.
+    """
+    env = run.task.make_env()
+    space = env.action_space
+    env.close()
+    if not isinstance(space, spaces.Discrete) or len(env.observation_space.shape) != 1:
+        raise CorerlError(
+            f"{run.cfg.algo.name} needs numbered actions and vector observations, and {run.task.id} has "
+            f"actions of {space} and observations of {env.observation_space}; nothing was loaded."
+        )
+    dataset = run.dataset()
+    buffer = OfflineBuffer(dataset.transitions(), run.seeds, batch_size, run.device)
+    return buffer, dataset.observations.shape[1:], int(space.n)
+
+
+def check_spaces(run: Run) -> None:
+    """Looks at the environment, for reading, or fetching, a dataset of gigabytes takes longer.
+
+    Raises:
+        CorerlError: its observations are no vectors, or its actions are numbered.
+    """
+    try:
+        env = run.task.make_env()
+    except CorerlError:  # no simulator; the data will show
+        return
+    spaces_of = {"observations": env.observation_space, "actions": env.action_space}
+    env.close()
+    for name, space in spaces_of.items():
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise CorerlError(
+                f"{run.cfg.algo.name} needs vector observations and continuous actions, and {run.task.id} "
+                f"has {name} of {space}; nothing was loaded."
+            )

@@ -1,0 +1,106 @@
+"""The agents of a finished run as the start of another one, seed by seed."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from corerl.errors import CorerlError
+from corerl.runs import checkpoint, files
+from corerl.runs.directory import seeds_of_group
+from corerl.training.run import Run
+
+SHARED = "normalizer"
+"""Of an agent's state, what has no seed axis whatever its shape."""
+
+
+def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
+    """Gives every seed of `agent` the whole state that the same seed had at the end of another run.
+
+    Networks, targets, temperature and the optimisers' moments are restored; whether seeds were trained
+    together there does not matter.
+
+    Args:
+        cell: the folder `<algorithm>-<hash>` of the other run.
+        algorithms: those whose agents fit.
+
+    Raises:
+        CorerlError: the first thing in which the other run differs (task, algorithm, preprocessing,
+            the shape of a tensor), or that it has not finished.
+    """
+    folder = Path(cell)
+    _compare(folder, run, algorithms)
+    saved = [_state_of(folder, seed) for seed in run.seeds]
+    agent.load_state_dict(_stack(agent.state_dict(), saved, "", folder))
+
+
+def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
+    try:
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        there = settings["algo"]
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise CorerlError(
+            f"algo.online.checkpoint={folder} is not the folder of a run's settings "
+            "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
+        ) from error
+    here = asdict(run.cfg.algo)
+    pairs = [("task", settings["task"], run.task.id)]
+    pairs += [(f"algo.data.{k}", there["data"].get(k), v) for k, v in here["data"].items()]
+    if there["name"] not in algorithms:
+        known = " or ".join(algorithms)
+        problem = f"it is {there['name']}, and {here['name']} goes on from {known}"
+        raise _refusal(folder, problem)
+    for name, theirs, mine in pairs:
+        if theirs != mine:
+            raise _refusal(folder, f"{name} is {theirs} there and {mine} here")
+
+
+def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
+    """The agents of the group that holds the seed, and the seed's place among them."""
+    for directory in sorted(folder.glob("seeds-*")):
+        group = seeds_of_group(directory.name)
+        if seed in group:
+            status = files.read_json(directory / "status.json") or {}
+            if status.get("state") != "done":
+                problem = f"{directory.name} has not finished (step {status.get('step')})"
+                raise _refusal(folder, problem)
+            saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")
+            return saved["state"]["agent"], group.index(seed)
+    raise _refusal(folder, f"it has no seed {seed}")
+
+
+def _stack(mine: Any, saved: list[tuple[Any, int]], name: str, folder: Path) -> Any:
+    """The seeds' slices in the layout of `mine`; raises at the first thing that does not fit."""
+    if isinstance(mine, Tensor):
+        return _stack_tensor(mine, saved, name, folder)
+    if not isinstance(mine, dict | list | tuple):
+        return saved[0][0]
+    keys = list(mine) if isinstance(mine, dict) else range(len(mine))
+    parts = {}
+    for key in keys:
+        full = f"{name}.{key}" if name else str(key)
+        try:
+            inside = [(state[key], place) for state, place in saved]
+        except (KeyError, IndexError):
+            raise _refusal(folder, f"it has no {full}") from None
+        parts[key] = _stack(mine[key], inside, full, folder)
+    return parts if isinstance(mine, dict) else list(parts.values())
+
+
+def _stack_tensor(mine: Tensor, saved: list[tuple[Any, int]], name: str, folder: Path) -> Tensor:
+    whole = mine.ndim == 0 or name.startswith(SHARED)
+    slices = [tensor if whole else tensor[place] for tensor, place in saved]
+    expected = mine.shape if whole else mine.shape[1:]
+    for piece in slices:
+        if piece.shape != expected:
+            shapes = f"{tuple(piece.shape)} there and {tuple(expected)} here"
+            raise _refusal(folder, f"{name} has the shape {shapes}")
+    return slices[0] if whole else torch.stack(slices)
+
+
+def _refusal(folder: Path, difference: str) -> CorerlError:
+    return CorerlError(f"algo.online.checkpoint={folder} cannot be fine-tuned here: {difference}.")

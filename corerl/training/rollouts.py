@@ -1,0 +1,115 @@
+"""Whole episodes for on-policy learning: E at a time of every seed, from fresh environment seeds."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from corerl import seeding
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.runs.checkpoint import Stateful
+
+
+class Played(NamedTuple):
+    """E episodes of S seeds, of T steps and fewer. After an end everything but the actions is 0."""
+
+    observations: Tensor  # (S, E, T, O)
+    actions: Tensor  # (S, E, T, A) float, or (S, E, T) int64 where they are numbered
+    rewards: Tensor  # (S, E, T)
+    alive: Tensor  # (S, E, T): 1 where the step was made, else 0
+
+    @property
+    def last(self) -> Tensor:
+        """`(S, E, T)`: 1 at each episode's last step, else 0."""
+        return self.alive - torch.nn.functional.pad(self.alive[..., 1:], (0, 1))
+
+
+class Collector(Stateful):
+    """Plays `episodes` episodes of every seed at each call, with environment seeds from a stream.
+
+    Nothing of an environment outlives a call, so that any environment can be resumed.
+
+    Args:
+        make_env: builds one environment with vector observations.
+        seeds: the S seeds. episodes: E. device: where the policy computes.
+        max_steps: T; an episode that is longer is cut.
+
+    Raises:
+        CorerlError: observations are not vectors, or actions neither vectors nor numbered from 0.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        seeds: Sequence[int],
+        episodes: int,
+        max_steps: int,
+        device: torch.device | str = "cpu",
+    ):
+        self._envs = [[make_env() for _ in range(episodes)] for _ in seeds]
+        self._max_steps, self._device = max_steps, device
+        self._seeds = seeding.indices(seeds, 2**31 - 1, episodes, purpose="env")
+        env = self._envs[0][0]
+        space, actions = env.observation_space, env.action_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise CorerlError(f"{env.unwrapped} has observations of {space}: vectors are needed.")
+        self.observation_dim = space.shape[0]
+        self.numbered = isinstance(actions, spaces.Discrete)
+        """Whether actions are numbers."""
+        vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
+        require(
+            vectors or (self.numbered and actions.start == 0),
+            f"{env.unwrapped} has actions of {actions}: vectors, or numbers from 0, are needed",
+        )
+        self.actions = int(actions.n) if self.numbered else actions.shape[0]
+        """How many actions there are, or how many features one has."""
+
+    def play(self, act: Callable[[Tensor], Tensor]) -> Played:
+        """Plays with `act: (S, E, O) -> (S, E, A)`, or `(S, E)` where actions are numbered.
+
+        As in an evaluation, `act` also has `begin(S, E)`, called first, and `reward(rewards (S, E))`, called
+        after every step, 0 where an episode has ended. The observations of an ended episode are 0.
+        """
+        lead = (len(self._envs), len(self._envs[0]))
+        seeds = self._seeds.next().tolist()
+        now = np.zeros((*lead, self.observation_dim), np.float32)
+        for i, j in np.ndindex(lead):
+            now[i, j] = self._envs[i][j].reset(seed=seeds[i][j])[0]
+        act.begin(*lead)
+        going, steps = np.ones(lead, bool), []
+        for _ in range(self._max_steps):
+            observations = torch.tensor(now * going[..., None], device=self._device)
+            actions = act(observations)
+            rewards, alive = np.zeros(lead, np.float32), going.copy()
+            numbers = actions.nan_to_num().cpu().numpy()
+            for i, j in zip(*np.nonzero(alive), strict=True):
+                result = self._envs[i][j].step(numbers[i, j])
+                now[i, j], rewards[i, j] = result[0], result[1]
+                going[i, j] = not (result[2] or result[3])
+            act.reward(torch.from_numpy(rewards).to(self._device))
+            alive = torch.from_numpy(alive).to(self._device)
+            steps.append((observations, actions, torch.from_numpy(rewards), alive))
+            if not going.any():
+                break
+        return self._stacked(steps)
+
+    def _stacked(self, steps: list[tuple[Tensor, ...]]) -> Played:
+        """The steps side by side, with zeros up to T: shapes do not depend on who ended when."""
+        missing = self._max_steps - len(steps)
+        parts = []
+        for column in zip(*steps, strict=True):
+            part = torch.stack(column, 2).to(self._device)
+            zeros = part.new_zeros(*part.shape[:2], missing, *part.shape[3:])
+            parts.append(torch.cat([part, zeros], 2))
+        return Played(*parts[:3], parts[3].to(parts[2].dtype))
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for row in self._envs:
+            for env in row:
+                env.close()

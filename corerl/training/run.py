@@ -1,0 +1,236 @@
+"""One group of seeds from its first update to its last: logging, evaluation, checkpoints, resume.
+
+A training function reads
+
+    for step in run.steps(agent=agent, buffer=buffer):
+        metrics = update(buffer.sample())
+        run.log(step, metrics)
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+and each of the three calls does its work only when its turn has come.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl import seeding
+from corerl.config import Config, require
+from corerl.data import download
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import READERS, Task, resolve
+from corerl.errors import CorerlError
+from corerl.nn import compile
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.runs.directory import cell_directory, group_name
+from corerl.runs.record import Record
+from corerl.training.evaluation import Evaluator
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: the run was saved and can be resumed."""
+
+
+class Run:
+    """A group of seeds of one cell: its settings, its directory and its clock.
+
+    Attributes:
+        cfg: the run's settings. seeds: the S seeds. task: data and environment.
+        device: where everything is computed. mode: `off`, `compile` or `graph`.
+        record: what is written to `directory`.
+    """
+
+    def __init__(self, cfg: Config, seeds: Sequence[int], show: Callable[[str, dict], None]):
+        self.cfg, self.seeds = cfg, list(seeds)
+        self.task: Task = resolve(cfg.task)
+        self.device = pick_device(cfg.device)
+        self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
+        self.directory = cell_directory(cfg) / group_name(seeds)
+        self.record = Record(cfg, seeds, self.task, self.directory, show)
+        self._evaluator: Evaluator | None = None
+        self._state: dict[str, Any] = {}
+        self._previous = 0
+        self._stop = False
+
+    @property
+    def name(self) -> str:
+        """`IQL d4rl/hopper-medium-v2 seeds-0-4`, for people."""
+        return self.record.name
+
+    # What an algorithm asks for.
+
+    def dataset(self) -> Dataset:
+        """The task's data. Where it is not on this machine yet, one process brings it, others wait."""
+        reader = READERS.get(self.task.collection)
+        missing = reader is not None and reader.find(self.task.name) is None
+        with download.alone() if missing else nullcontext():
+            return self.task.load()
+
+    def rngs(self) -> list[torch.Generator]:
+        """A CPU generator per seed for initial weights."""
+        return seeding.generators(self.seeds, "init")
+
+    def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
+        """The numbers of the updates to make, counted from 1, the last of each call of `stride`.
+
+        `state` names everything that a resumed run must find as it was: agent, buffer, noise streams.
+        None stands for a part that these settings do without. Where the directory holds a checkpoint,
+        all of it is restored first.
+
+        Raises:
+            CorerlError: `steps` is not a multiple of `stride`.
+        """
+        require(
+            self.cfg.steps % stride == 0,
+            f"steps={self.cfg.steps} must be a multiple of {stride}, the updates of one call",
+        )
+        self._state = {name: part for name, part in state.items() if part is not None}
+        done = self._begin()
+        with _stop_signals(self):
+            for step in range(done + stride, self.cfg.steps + 1, stride):
+                yield step
+                self._previous = step
+                self.record.tick(step)
+                if self._stop:
+                    self._write_checkpoint(step)
+                    raise Interrupted
+        self.record.publish(self.cfg.steps, "done")
+        self.close()
+
+    def log(self, step: int, metrics: dict[str, Tensor]) -> None:
+        """Averages metrics `{name: (S,)}` on the device and writes them every `log_every` updates."""
+        self.record.add(metrics)
+        if self._crosses(step, self.cfg.log_every):
+            self.record.write_metrics(step)
+
+    def evaluate(
+        self,
+        step: int,
+        act: Callable[[Tensor], Tensor],
+        also: dict[str, Callable[[Tensor], Tensor]] | None = None,
+    ) -> None:
+        """Plays the task's environment every `eval.every` updates and at the end.
+
+        `act` makes the scores; what the policies in `also` get goes to the metrics, under their names.
+        """
+        if self._evaluator is None or not self._crosses(step, self.cfg.eval.every):
+            return
+        self.record.find_divergence(step)
+        started = time.monotonic()
+        episodes = self._evaluator(act)
+        others = {name: self._evaluator(other).returns for name, other in (also or {}).items()}
+        self.record.pause_clock(time.monotonic() - started)
+        self.record.write_scores(step, episodes)
+        if others:
+            self.record.write_others(step, others)
+
+    def save(self, step: int) -> None:
+        """Writes a checkpoint every `save_every` updates and at the end."""
+        if self._crosses(step, self.cfg.save_every):
+            self._write_checkpoint(step)
+
+    # Beginning, going on, ending.
+
+    def _begin(self) -> int:
+        """Restores a checkpoint where there is one; returns the updates already made."""
+        if self.cfg.eval.episodes:
+            self._evaluator = Evaluator(
+                self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
+            )
+        checkpoint = self.directory / "checkpoint.safetensors"
+        if checkpoint.exists():
+            self._previous = self._restore(load_checkpoint(checkpoint), checkpoint)
+        else:
+            self.record.begin_anew()
+        self.record.start_clock(self._previous)
+        return self._previous
+
+    def _restore(self, saved: dict[str, Any], checkpoint: Path) -> int:
+        step = saved["loop"]["step"]
+        try:
+            for name, part in self._state.items():
+                part.load_state_dict(saved["state"][name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise CorerlError(
+                f"{checkpoint} was saved by other code than this ({reason}): finish it with that code, "
+                f"or delete {self.directory} to start over."
+            ) from error
+        self.record.load_state_dict(saved["loop"], step, self.device)
+        return step
+
+    def _write_checkpoint(self, step: int) -> None:
+        state = {name: part.state_dict() for name, part in self._state.items()}
+        loop = {"step": step} | self.record.state_dict()
+        path = self.directory / "checkpoint.safetensors"
+        save_checkpoint(path, {"loop": loop, "state": state})
+
+    def close(self) -> None:
+        """Closes environments and the wandb mirror."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+        self.record.close()
+
+    def fail(self, state: str, message: str) -> None:
+        """Marks the run as `failed` or `interrupted` in its status."""
+        self.record.publish(self._previous, state, message)
+        self.close()
+
+    def _crosses(self, step: int, every: int) -> bool:
+        return step == self.cfg.steps or step // every > self._previous // every
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that `device=` names; `auto` takes a GPU where there is one.
+
+    Raises:
+        CorerlError: a GPU is asked for and torch sees none, or the name is not a device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise CorerlError(f"device={name} is not auto, cpu, cuda or cuda:N.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CorerlError(
+            f"device={name} was asked for but torch {torch.__version__} sees no GPU: use device=cpu, "
+            "or install a CUDA build of torch and check nvidia-smi."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise CorerlError(
+            f"device={name} was asked for and torch sees {torch.cuda.device_count()} GPUs, from cuda:0."
+        )
+    return device
+
+
+class _stop_signals:
+    """Turns the first SIGINT or SIGTERM into a stop at the next step boundary; a second one kills."""
+
+    def __init__(self, run: Run):
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._old = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._old[number] = signal.signal(number, self._stop)
+            except ValueError:  # not the main thread: the caller handles signals
+                return
+
+    def _stop(self, number, frame) -> None:
+        self._run._stop = True
+        signal.signal(number, self._old[number])
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)

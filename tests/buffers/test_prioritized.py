@@ -1,0 +1,107 @@
+"""The prioritised replay: what a piece is, how often a step is drawn, and what a new one counts."""
+
+import numpy as np
+import pytest
+import torch
+
+from corerl.buffers.prioritized import PrioritisedReplay
+
+SEEDS = [0, 1]
+
+
+def step(number: float, terminated: bool = False, truncated: bool = False):
+    """The step from `number` to `number` + 1, with the reward -`number`; the second seed's are 100 more."""
+    at = np.array([number, number + 100])
+    both = np.ones(2)
+    return (
+        at[:, None],
+        at[:, None] / 1000,
+        -at,
+        at[:, None] + 1,
+        both * terminated,
+        both * truncated,
+    )
+
+
+def filled(count: int, capacity: int = 8, ends: dict[int, str] | None = None) -> PrioritisedReplay:
+    replay = PrioritisedReplay(1, 1, capacity, SEEDS, 1000)
+    replay._rows.fill_(torch.nan)  # what is not there must not be read
+    for number in range(count):
+        kind = (ends or {}).get(number)
+        replay.add(step(number, kind == "terminated", kind == "truncated"))
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("added", "ends", "start", "counted"),
+    [
+        (8, {}, 2, [1, 1, 1]),
+        (8, {3: "terminated"}, 2, [1, 1, 0]),
+        (8, {3: "truncated"}, 2, [1, 1, 0]),
+        (8, {2: "truncated"}, 2, [1, 0, 0]),
+        (8, {}, 6, [1, 1, 0]),  # the newest is 7
+        (5, {}, 4, [1, 0, 0]),  # nothing has been written behind it
+        (12, {}, 7, [1, 1, 1]),  # around the end of the ring
+        (12, {}, 11, [1, 0, 0]),  # behind it stands the oldest, 4
+    ],
+)
+def test_a_piece_ends_with_its_episode_and_with_the_newest_step(added, ends, start, counted):
+    replay = filled(added, ends=ends)
+    places = torch.tensor([[start % 8], [start % 8]])
+    pieces = replay._pieces(places, 3)
+    assert pieces.counted[:, 0].tolist() == [counted, counted]
+    for seed in range(2):
+        first = start + 100 * seed
+        assert pieces.observations[seed].item() == first
+        for k in range(sum(counted)):
+            assert pieces.rewards[seed, 0, k] == -(first + k)
+            assert pieces.next_observations[seed, 0, k].item() == first + k + 1
+            assert pieces.actions[seed, 0, k].item() == pytest.approx((first + k) / 1000)
+    assert not any(x.isnan().any() for x in pieces)
+    last = sum(counted) - 1
+    ended = ends.get(start + last) == "terminated"
+    assert (pieces.terminated * pieces.counted)[0, 0].sum() == ended
+
+
+def test_a_step_is_drawn_in_proportion_to_its_priority():
+    replay = filled(4)
+    replay.prioritise(torch.tensor([[0, 1], [2, 3]]), torch.tensor([[3.0, 5.0], [0.0, 8.0]]))
+    places = torch.cat([replay.sample_pieces(1)[1] for _ in range(20)], 1)
+    for seed, weights in enumerate(([3, 5, 1, 1], [1, 1, 0, 8])):
+        shares = torch.bincount(places[seed], minlength=4).double() / places.shape[1]
+        np.testing.assert_allclose(shares, np.array(weights) / sum(weights), atol=0.015)
+
+
+def test_a_new_step_gets_the_largest_priority_since_the_last_forgetting():
+    replay = filled(2)
+    replay.prioritise(torch.tensor([[0], [0]]), torch.tensor([[4.0], [0.5]]))
+    replay.add(step(2))
+    assert replay._priorities[:, :3].tolist() == [[4, 1, 4], [0.5, 1, 1]]
+    replay.prioritise(torch.tensor([[0, 2]] * 2), torch.tensor([[2.0, 2.0], [0.5, 0.5]]))
+    replay.add(step(3))
+    assert replay._priorities[:, 3].tolist() == [4, 1]
+    replay.prioritise(torch.tensor([[3]] * 2), torch.tensor([[2.0], [0.5]]))
+    replay.forget_largest()
+    replay.add(step(4))
+    assert replay._priorities[:, 4].tolist() == [2, 1]
+
+
+def test_what_it_says_of_its_rewards_and_ends():
+    replay = filled(3)
+    assert replay.mean_size().tolist() == [1, 101]
+    assert replay.terminated.tolist() == [0, 0]
+    replay.add((*step(3)[:4], np.array([1.0, 0.0]), np.zeros(2)))
+    replay.add(step(4, truncated=True))
+    assert replay.terminated.tolist() == [1, 0]
+
+
+def test_restored_it_goes_on_with_the_same_draws():
+    one, other = filled(11), PrioritisedReplay(1, 1, 8, SEEDS, 1000)
+    one.prioritise(torch.tensor([[0, 1]] * 2), torch.tensor([[3.0, 5.0]] * 2))
+    one.sample_pieces(2)
+    other.load_state_dict(one.state_dict())
+    for _ in range(3):
+        for mine, theirs in zip(one.sample_pieces(2)[0], other.sample_pieces(2)[0], strict=True):
+            assert torch.equal(mine, theirs)
+        one.add(step(20)), other.add(step(20))
+    assert torch.equal(one._priorities, other._priorities)

@@ -1,0 +1,162 @@
+"""Offline batches hold whole rows of the data, at the row numbers of each seed's own stream."""
+
+import numpy as np
+import pytest
+import torch
+from small import flatten, random_dataset
+
+from corerl import seeding
+from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
+from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
+from corerl.data.dataset import Transitions
+
+SEEDS = [0, 4, 9]
+
+
+def rows_of(batch, transitions) -> np.ndarray:
+    """The row of the data that each sample is, (S, B), found by its observation."""
+    known = {row.tobytes(): i for i, row in enumerate(transitions.observations)}
+    found = [[known[x.numpy().tobytes()] for x in seed] for seed in batch.observations]
+    return np.array(found)
+
+
+def test_a_batch_is_whole_rows_at_the_streams_numbers():
+    data = random_dataset().transitions()
+    buffer = OfflineBuffer(data, SEEDS, 16)
+    numbers = seeding.indices(SEEDS, len(data.rewards), 16)
+    assert (len(buffer), buffer.observation_dim, buffer.action_dim) == (300, 3, 2)
+    for _ in range(3):
+        batch, rows = buffer.sample(), numbers.next().numpy()
+        assert (rows_of(batch, data) == rows).all()
+        for name in ("observations", "actions", "rewards", "next_observations", "terminated"):
+            value, expected = getattr(batch, name), getattr(data, name)[rows]
+            assert value.shape == expected.shape and value.dtype == torch.float32
+            np.testing.assert_array_equal(value.numpy(), expected)
+        assert batch.next_actions.shape == (3, 16, 0)
+
+
+def test_next_actions_are_those_of_the_following_row():
+    dataset = random_dataset()
+    data = dataset.transitions(next_actions=True)
+    batch = OfflineBuffer(data, SEEDS, 200).sample()
+    over = batch.terminated.bool().numpy()
+    assert over.any() and not over.all()
+    raw = {row.tobytes(): i for i, row in enumerate(dataset.observations)}
+    for s, b in np.ndindex(3, 200):
+        row = raw[batch.observations[s, b].numpy().tobytes()]
+        following = np.zeros(2) if over[s, b] else dataset.actions[row + 1]
+        np.testing.assert_array_equal(batch.next_actions[s, b].numpy(), following)
+
+
+def test_seeds_see_the_same_batches_in_any_company():
+    data = random_dataset().transitions()
+    together, alone = OfflineBuffer(data, range(10), 8), OfflineBuffer(data, [3], 8)
+    for _ in range(5):
+        assert torch.equal(alone.sample().observations[0], together.sample().observations[3])
+
+
+@pytest.mark.parametrize("drawn", [0, 3, seeding.BLOCK])
+def test_offline_buffer_resumes_with_the_next_batch(drawn):
+    data = random_dataset().transitions()
+    buffer, resumed = (OfflineBuffer(data, SEEDS, 8) for _ in range(2))
+    for _ in range(drawn):
+        buffer.sample()
+    resumed.load_state_dict(buffer.state_dict())
+    assert flatten(list(resumed.sample())) == flatten(list(buffer.sample()))
+
+
+def test_what_it_says_to_take_is_what_it_takes():
+    buffer = OfflineBuffer(random_dataset().transitions(), SEEDS, 8)
+    assert buffer.nbytes == 300 * (3 + 2 + 1 + 3 + 1) * 4
+
+
+def numbered(value: float, size: int, seeds: int = 2, labels=None) -> OfflineBuffer:
+    """A dataset whose observations are all `value`."""
+    ones = np.ones((size, 1), np.float32)
+    rows = (value * ones, ones, ones[:, 0], ones, ones[:, 0] > 2, np.arange(size))
+    return OfflineBuffer(Transitions(*rows), range(seeds), 8, labels=labels)
+
+
+def filled(count: int, replay: ReplayBuffer | None = None, ends: tuple[int, ...] = ()):
+    """A replay of two seeds after `count` steps, with observations 2; episodes of seed 0 end early."""
+    replay = ReplayBuffer(1, 1, 50, range(2), 8) if replay is None else replay
+    for i in range(1, count + 1):
+        over = np.array([i in ends, i == count])
+        two = np.full((2, 1), 2.0, np.float32)
+        replay.add((two, two, np.array([i, 10.0 * i]), two, over, ~over & over))
+    return replay
+
+
+@pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (1.0, 8), (0.0, 0)])
+def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
+    mixture = Mixture(numbered(1.0, 20), filled(5), share, range(2), 8)
+    for _ in range(3):
+        batch = mixture.sample()
+        assert batch.observations.shape == (2, 8, 1)
+        assert (batch.observations == 1).sum(1).flatten().tolist() == [of_data] * 2
+
+
+def test_without_a_share_data_and_replay_are_one_buffer():
+    mixture = Mixture(numbered(1.0, 30), filled(10), None, range(2), 8)
+    drawn = torch.cat([mixture.sample().observations for _ in range(500)], 1)
+    assert (drawn == 1).float().mean().item() == pytest.approx(0.75, abs=0.02)
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_a_mixture_goes_on_where_it_was():
+    def make():
+        return Mixture(numbered(1.0, 30), filled(10), None, range(2), 8)
+
+    one, other = make(), make()
+    one.sample()
+    other.load_state_dict(one.state_dict())
+    other._data.load_state_dict(one._data.state_dict())
+    other._replay.load_state_dict(one._replay.state_dict())
+    assert torch.equal(one.sample().observations, other.sample().observations)
+
+
+def test_next_actions_of_a_replay_are_zero_beside_those_of_data():
+    ones = np.ones((4, 1), np.float32)
+    rows = (ones, ones, ones[:, 0], ones, ones[:, 0] > 2, np.arange(4), ones)
+    mixture = Mixture(OfflineBuffer(Transitions(*rows), range(2), 8), filled(5), 0.5, range(2), 8)
+    following = mixture.sample().next_actions
+    assert following[:, :4].eq(1).all() and following[:, 4:].eq(0).all()
+
+
+def test_labels_stay_with_their_rows():
+    buffer = numbered(1.0, 20, labels=np.arange(20.0))
+    buffer._rows[:, 0] = torch.arange(20.0)
+    batch, labels = buffer.sample_labelled()
+    assert torch.equal(batch.observations[..., 0], labels)
+    assert numbered(1.0, 20).sample_labelled()[1].numel() == 0
+
+
+def episodes(label=lambda rewards: np.full(len(rewards), rewards.sum())) -> EpisodeReplay:
+    return EpisodeReplay(1, 1, 6, range(2), 64, label=label)
+
+
+def test_only_ended_episodes_are_sampled_with_their_labels():
+    """Seed 0: rewards 1 2 | 3 | 4 5 6 running; seed 1 ends at the last step."""
+    replay = filled(6, episodes(), ends=(2, 3))
+    batch, labels = replay.sample_labelled()
+    expected = {1.0: 3.0, 2.0: 3.0, 3.0: 3.0}
+    assert dict(zip(batch.rewards[0].tolist(), labels[0].tolist(), strict=True)) == expected
+    assert set(batch.rewards[1].tolist()) == {10.0 * i for i in range(1, 7)}
+    assert labels[1].eq(210).all()
+    with pytest.raises(IndexError, match="keeps everything"):
+        filled(1, replay)
+
+
+def test_an_episode_that_spans_a_resume_gets_its_label():
+    whole, half, resumed = episodes(), episodes(), episodes()
+    filled(6, whole, ends=(2, 5))
+    for i in range(1, 7):
+        two, over = np.full((2, 1), 2.0, np.float32), np.array([i in (2, 5), i == 6])
+        (half if i < 4 else resumed).add(
+            (two, two, np.array([i, 10.0 * i]), two, over, ~over & over)
+        )
+        if i == 3:
+            resumed.load_state_dict(half.state_dict())
+    for mine, theirs in zip(resumed.sample_labelled(), whole.sample_labelled(), strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert torch.equal(a, b)

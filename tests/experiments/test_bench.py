@@ -1,0 +1,97 @@
+"""The benchmark drives the algorithms' own loops and counts every update of every seed."""
+
+import io
+import time
+
+import pytest
+from small import OFFLINE
+
+from corerl.algos import bc
+from corerl.cli import main
+from corerl.config import Config
+from corerl.errors import CorerlError
+from corerl.experiments import bench
+
+TINY = {"hidden_width": 8, "batch_size": 8}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Windows of a twentieth of a second."""
+    steps = bench.Stopwatch.steps
+
+    def short(self, *, stride=1, seconds=0.05, **state):
+        yield from steps(self, stride=stride, seconds=seconds, **state)
+
+    monkeypatch.setattr(bench.Stopwatch, "steps", short)
+
+
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_every_algorithm_can_be_measured(quick, algo):
+    rates = bench.measure(algo, TINY, "cpu", "off", 2, 1, iter(range(3)), 1000)
+    assert len(rates) == 3 and all(rate > 10 for rate in rates)
+
+
+def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
+    rates = []
+    job = Config(algo=bc.Config(), task="bench")
+    stopwatch = bench.Stopwatch(job, [0, 1, 2], 1000, iter(range(1)), rates.append)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)  # 10 ms at every look
+    calls = sum(1 for _ in stopwatch.steps(stride=2, seconds=1.0)) - 8  # without the warm-up
+    assert calls == pytest.approx(100, abs=2)
+    assert rates == [pytest.approx(3 * 2 * calls, rel=0.03)]
+
+
+def test_serving_gives_one_rate_per_line(quick, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\ngo\n"))
+    settings = [f"{name}={value}" for name, value in TINY.items()]
+    arguments = ["--algo", "bc", "--compile", "off", "--size", "1000", "--set", *settings]
+    assert main(["bench", "--serve", *arguments]) == 0
+    ready, *rates = capsys.readouterr().out.split()
+    assert ready == "ready" and len(rates) == 2 and all(float(rate) > 10 for rate in rates)
+
+
+def test_the_table_shows_a_row_per_combination(capsys, monkeypatch):
+    asked = []
+
+    def measured(processes, arguments, windows):
+        asked.append((*arguments[:1], *arguments[3:5], processes, windows))
+        return [100.0, 300.0, 200.0]
+
+    monkeypatch.setattr(bench, "measure_processes", measured)
+    arguments = ["--algo", "bc", "iql", "--compile", "off", "--seeds", "1", "5", "--windows", "3"]
+    assert main(["bench", *arguments]) == 0
+    assert asked == [(algo, "off", seeds, 1, 3) for algo in ("bc", "iql") for seeds in (1, 5)]
+    text = capsys.readouterr().out
+    assert text.count(" 200 ") == 4 and "torch" in text
+
+
+def test_processes_are_measured_together():
+    arguments = ("bc", TINY, "cpu", "off", 1, 1, 1000)
+    (rate,) = bench.measure_processes(1, arguments, windows=1)
+    assert rate > 10
+
+
+def test_a_process_that_fails_ends_the_measurement(capfd):
+    arguments = ("bc", {"hidden_width": "wide"}, "cpu", "off", 1, 1, 1000)
+    with pytest.raises(CorerlError, match="A measuring process failed; its error stands above"):
+        bench.measure_processes(2, arguments, windows=1)
+    assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algo", "iqll"], "There is no algorithm 'iqll'. Did you mean iql"),
+        (["--size", "10"], "--size 10 must be at least 1000, an episode"),
+        (["--windows", "0"], "--windows 0 must be positive"),
+        (["--device", "gpu"], "device=gpu is not auto, cpu, cuda or cuda:N"),
+        (["--compile", "fast"], "compile=fast is not one of auto, off, compile, graph"),
+        (["--set", "widht=3", "--algo", "bc"], "There is no setting 'widht' with algo=bc."),
+    ],
+)
+def test_bad_input_is_one_sentence(capfd, arguments, words):
+    assert main(["bench", *arguments]) == 2
+    error = capfd.readouterr().err
+    assert words in error and error.count("\n") == 1

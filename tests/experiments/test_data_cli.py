@@ -1,0 +1,45 @@
+"""`corerl data`, through its parser."""
+
+import argparse
+
+import pytest
+
+from corerl.errors import CorerlError
+from corerl.experiments import data_cli
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "300")
+    parser = argparse.ArgumentParser()
+    data_cli.add_arguments(parser)
+
+    def run(*words):
+        assert data_cli.run(parser.parse_args(words)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_make_info_and_list(data, tmp_path):
+    assert "100,000 steps, 500 episodes" in data("make", "corerl/pendulum")
+    info = data("info", "corerl/pendulum")
+    assert "500, of which 0 terminate" in info
+    assert "min 200, quartiles 200 200 200, max 200" in info
+    assert str(tmp_path / "corerl" / "pendulum-v1-seed0.npz") in info
+    listing = data("list", "pendulum")
+    assert "corerl/pendulum" in listing
+    assert "yes" in listing
+    assert "hopper" not in listing
+    assert "made when read" in data("list", "risk/D1")
+    assert "risk/halfcheetah-replay-stochastic-regenerated" in data("list", "risk")  # unfolded
+
+
+def test_unknown_suite_and_offline_download(data, monkeypatch):
+    with pytest.raises(CorerlError, match="No recipe makes corerl/lander; there are: pendulum"):
+        data("make", "lander")
+    monkeypatch.setenv("CORERL_OFFLINE", "1")
+    with pytest.raises(CorerlError, match=r"Fusion-train\.npz is not on this machine"):
+        data("download", "neorl2/Fusion")

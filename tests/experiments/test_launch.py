@@ -1,0 +1,301 @@
+"""Which seeds run, where they run, and what happens to the rest when one of them fails."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from small import FIXED, config, group, train
+
+from corerl import algos
+from corerl.algos import bc
+from corerl.config import Eval
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.experiments import launch
+from corerl.experiments.launch import plan
+from corerl.runs import files
+from corerl.runs.directory import cell_directory, settings
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+
+
+# The plan.
+
+
+def begun(cell: Path, name: str, state: str | None, checkpoint: bool = True) -> None:
+    (cell / name).mkdir(parents=True)
+    if state:
+        files.write_json(cell / name / "status.json", {"state": state})
+    if checkpoint:
+        (cell / name / "checkpoint.safetensors").touch()
+
+
+def test_on_a_cpu_every_fresh_seed_is_a_group(tmp_path):
+    assert plan(tmp_path, [0, 3, 7], together=False, processes=2) == [[0], [3], [7]]
+
+
+@pytest.mark.parametrize(
+    ("processes", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (9, [[0], [1], [2], [3]])]
+)
+def test_on_a_gpu_fresh_seeds_go_together(tmp_path, processes, groups):
+    assert plan(tmp_path, [0, 1, 2, 3], together=True, processes=processes) == groups
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_done_seeds_are_not_run_again(tmp_path, together):
+    begun(tmp_path, "seeds-0", "done")
+    begun(tmp_path, "seeds-2-4", "done")
+    expected = [[1, 5]] if together else [[1], [5]]
+    assert plan(tmp_path, [0, 1, 2, 3, 4, 5], together, processes=1) == expected
+    assert plan(tmp_path, [0, 3], together, processes=1) == []
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed", None])
+def test_unfinished_groups_go_on_as_they_were_begun(tmp_path, state):
+    begun(tmp_path, "seeds-1-3", state)
+    begun(tmp_path, "seeds-8", state)  # of seeds that nobody asks for now
+    assert plan(tmp_path, [0, 1, 2], together=False, processes=2) == [[1, 2, 3], [0]]
+
+
+def test_without_a_checkpoint_a_seed_is_fresh(tmp_path):
+    begun(tmp_path, "seeds-0-2", "running", checkpoint=False)
+    assert plan(tmp_path, [0, 1, 2], together=False, processes=2) == [[0], [1], [2]]
+
+
+# One process.
+
+
+def stamps(cell: Path) -> dict[str, int]:
+    found = [path for path in cell.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    return {str(path): path.stat().st_mtime_ns for path in found}
+
+
+def test_a_rerun_does_nothing_and_says_so(tmp_path, capsys):
+    cell = train(config(tmp_path, "bc"))
+    before = stamps(cell)
+    capsys.readouterr()
+    train(config(tmp_path, "bc"))
+    assert capsys.readouterr().err == f"corerl: nothing to do, all seeds are in {cell}\n"
+    assert stamps(cell) == before
+
+
+def test_more_seeds_are_added_beside_those_that_are_done(tmp_path):
+    cell = train(config(tmp_path, "bc", seeds=[2]))
+    before = stamps(cell / "seeds-2")
+    train(config(tmp_path, "bc", seeds=[2, 5]))
+    assert stamps(cell / "seeds-2") == before
+    assert group(cell, "seeds-5")["state"] == "done"
+    assert yaml.safe_load((cell / "config.yaml").read_text())["seeds"] == [2, 5]
+
+
+def test_the_directory_says_what_ran(tmp_path):
+    cfg = config(tmp_path, "bc", own={"best": 0.5})
+    cell = train(cfg)
+    written = yaml.safe_load((cell / "config.yaml").read_text())
+    assert written == settings(cfg) | {"seeds": 1}
+    assert written["algo"]["best"] == 0.5 and written["algo"]["data"]["normalize_states"] is True
+    facts = json.loads((cell / "seeds-0" / "env.json").read_text())
+    assert facts["torch"] and facts["python"]
+
+
+def break_seed_one(monkeypatch, error: Exception):
+    """bc.train fails for seed 1, after its checkpoint at step 30."""
+
+    def broken(cfg, run):
+        if run.seeds == [1]:
+
+            def save(step):
+                type(run).save(run, step)
+                if step == 30:
+                    raise error
+
+            run.save = save
+        original(cfg, run)
+
+    original = bc.train
+    monkeypatch.setattr(bc, "train", broken)
+
+
+def test_a_seed_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
+    cfg = config(tmp_path, "bc", seeds=3)
+    expected = train(config(tmp_path / "well", "bc", seeds=3))
+    with monkeypatch.context() as patched:
+        break_seed_one(patched, ZeroDivisionError("by nothing"))
+        with pytest.raises(
+            CorerlError, match=r"BC on corerl/pendulum: seed 1 failed, and error\.txt"
+        ):
+            launch.launch(cfg)
+    cell = cell_directory(cfg)
+    assert [group(cell, f"seeds-{s}")["state"] for s in (0, 1, 2)] == ["done", "failed", "done"]
+    told = "corerl: BC corerl/pendulum seeds-1 failed: ZeroDivisionError: by nothing"
+    assert told in capsys.readouterr().err.splitlines()
+    status = json.loads((cell / "seeds-1" / "status.json").read_text())
+    assert status["message"] == "ZeroDivisionError: by nothing" and status["step"] < 40
+    text = (cell / "seeds-1" / "error.txt").read_text()
+    assert text.startswith("Traceback") and "by nothing" in text
+    before = stamps(cell / "seeds-0")
+    launch.launch(cfg)  # the same again runs only what is missing, from its checkpoint
+    assert stamps(cell / "seeds-0") == before
+    assert group(cell, "seeds-1") == group(expected, "seeds-1")
+    assert not (cell / "seeds-1" / "error.txt").exists()
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
+    error = CorerlError("The disk is full: x was not written")
+    break_seed_one(monkeypatch, error)
+    monkeypatch.setattr(Path, "write_text", lambda *a: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(CorerlError, match="seed 1 failed"):
+        launch.launch(config(tmp_path, "bc", seeds=[1]))
+    assert "seeds-1 failed: The disk is full: x was not written\n" in capsys.readouterr().err
+
+
+def test_a_second_process_on_the_same_directory_is_refused(tmp_path):
+    cfg = config(tmp_path, "bc")
+    folder = cell_directory(cfg) / "seeds-0"
+    with (
+        launch._locked(folder),
+        pytest.raises(CorerlError, match=f"Another process is training in {folder}; wait for it"),
+    ):
+        launch.launch(cfg)
+    launch.launch(cfg)
+
+
+def test_a_damaged_checkpoint_is_told_and_deleting_it_mends_it(tmp_path, capsys):
+    cfg = config(tmp_path, "bc", steps=20)
+    cell = train(cfg)
+    checkpoint = cell / "seeds-0" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    files.write_json(cell / "seeds-0" / "status.json", {"state": "interrupted"})
+    with pytest.raises(CorerlError, match="seed 0 failed"):
+        launch.launch(cfg)
+    assert f"{checkpoint} is damaged" in capsys.readouterr().err
+    checkpoint.unlink()
+    launch.launch(cfg)
+    assert group(cell)["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"task": "corerl/pendulm"}, "Unknown task corerl/pendulm. Did you mean corerl/pendulum"),
+        ({"task": "corerl/pendulm", "eval": Eval(episodes=0)}, "Unknown task"),
+        ({"compile": "fast"}, "compile=fast is not one of"),
+        ({"compile": "graph"}, "compile=graph .* needs a GPU"),
+        ({"device": "gpu"}, "device=gpu is not"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, changed, problem):
+    with pytest.raises(CorerlError, match=problem):
+        launch.launch(config(tmp_path, "bc", **changed))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_simulator_is_noticed_before_training(tmp_path, monkeypatch):
+    def missing(self):
+        raise CorerlError("pip install corerl[robotics] brings the simulator.")
+
+    monkeypatch.setattr(tasks.Task, "make_env", missing)
+    with pytest.raises(CorerlError, match=r"brings the simulator. .*eval.episodes=0"):
+        launch.launch(config(tmp_path, "bc"))
+    train(config(tmp_path, "bc", eval=Eval(episodes=0)))
+
+
+# Several processes.
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory) -> dict[int, dict]:
+    """Three seeds in this process, one after the other."""
+    cell = train(config(tmp_path_factory.mktemp("one"), seeds=[0, 3, 7], **LONG))
+    return {seed: group(cell, f"seeds-{seed}") for seed in (0, 3, 7)}
+
+
+LONG = {"steps": 600, "save_every": 30, "log_every": 100, "eval": Eval(every=1000, episodes=2)}
+ARGUMENTS = [
+    *FIXED,
+    "task=corerl/pendulum",
+    "seeds=[0,3,7]",
+    "processes=2",
+    "steps=600",
+    "save_every=30",
+    "log_every=100",
+    "eval.every=1000",
+]
+
+
+def start(root: Path) -> subprocess.Popen:
+    """A run over two processes in a process group of its own, as in a terminal; at its first checkpoint."""
+    command = [sys.executable, Path(algos.__path__[0]) / "iql.py", *ARGUMENTS, f"root={root}"]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 250
+    while not list(root.glob("corerl/pendulum/*/*/checkpoint.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
+def test_seeds_over_processes_are_those_of_one_process(tmp_path, one_by_one):
+    process = start(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches parent and children
+    _, errors = process.communicate(timeout=250)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and "failed" not in errors, errors
+    assert "Resume with the same command" in errors.splitlines()[-1]
+    cfg = config(tmp_path, seeds=[0, 3, 7], **LONG)
+    launch.launch(replace(cfg, processes=2))
+    cell = cell_directory(cfg)
+    assert {seed: group(cell, f"seeds-{seed}") for seed in (0, 3, 7)} == one_by_one
+
+
+@pytest.mark.slow
+def test_children_of_a_killed_parent_save_and_stop(tmp_path):
+    process = start(tmp_path)
+    process.kill()
+    process.communicate(timeout=250)
+    (cell,) = tmp_path.glob("corerl/pendulum/*/")
+    for folder in cell.glob("seeds-*"):
+        deadline = time.monotonic() + 60
+        while json.loads((folder / "status.json").read_text())["state"] == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_worker_that_never_saw_its_parent_says_that_it_stopped(tmp_path):
+    cfg = config(tmp_path, "bc")
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=launch._worker, args=(cfg, [0], 1, -1))
+    worker.start()
+    worker.join(timeout=250)
+    status = json.loads((cell_directory(cfg) / "seeds-0" / "status.json").read_text())
+    assert (worker.exitcode, status["state"], status["step"]) == (130, "interrupted", 0)
+
+
+def dies(cfg, seeds, threads, parent) -> None:
+    """In the place of a worker: seed 1 ends as it would by a full memory."""
+    if seeds == [1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_a_failed_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_worker", dies)
+    with pytest.raises(CorerlError, match="seed 1 failed"):
+        launch.launch(config(tmp_path, "bc", seeds=2, processes=2))
+    assert "corerl: seeds-1 was killed by signal 9" in capsys.readouterr().err

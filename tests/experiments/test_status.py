@@ -1,0 +1,171 @@
+"""What `corerl status` says of a sweep and of a folder, and what the dry run makes of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from small import config, train
+
+from corerl import cli
+from corerl.algos import bc
+from corerl.config import Eval
+from corerl.errors import CorerlError
+from corerl.experiments import dry_run, launch, rates, status
+from corerl.runs import files, provenance
+from corerl.runs.directory import cell_directory
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def begun(cell, name: str, state: str, step: int = 0, message: str = "", **more) -> None:
+    facts = {"state": state, "step": step, "message": message, "updates_per_s": 10.0}
+    files.write_json(cell / name / "status.json", facts | {"seeds": [0]} | more)
+
+
+def states(cfg) -> list[tuple[list[int], str]]:
+    return [(group.seeds, group.state) for group in status.of_cell(cfg)]
+
+
+def test_seeds_never_begun_are_missing():
+    cfg = config(Path("runs"), "bc", seeds=3)
+    assert states(cfg) == [([0, 1, 2], "missing")]
+    begun(cell_directory(cfg), "seeds-1", "done", 40)
+    begun(cell_directory(cfg), "seeds-7", "done", 40)  # nobody asks for it
+    assert states(cfg) == [([1], "done"), ([0, 2], "missing")]
+
+
+def test_running_is_told_from_killed():
+    cfg = config(Path("runs"), "bc", seeds=1)
+    folder = cell_directory(cfg) / "seeds-0"
+    begun(cell_directory(cfg), "seeds-0", "running", 10)
+    assert states(cfg) == [([0], "stopped")]
+    with launch._locked(folder):
+        assert states(cfg) == [([0], "running")]
+    assert states(cfg) == [([0], "stopped")]
+
+
+def test_a_failed_seed_shows_the_last_line_of_its_traceback(monkeypatch, capsys):
+    def broken(cfg, run):
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(bc, "train", broken)
+    with pytest.raises(launch.SeedsFailed):
+        train(config(Path("runs"), "bc"))
+    (group,) = status.groups(Path("runs"))
+    assert (group.state, group.message) == ("failed", "ZeroDivisionError: by nothing")
+    capsys.readouterr()
+    assert cli.main(["status"]) == 0
+    assert "ZeroDivisionError: by nothing" in capsys.readouterr().out
+
+
+def test_a_cell_that_did_not_begin_says_why_until_it_does():
+    cfg = config(Path("runs"), "bc")
+    launch.keep_failure(cfg, CorerlError("No simulator fits."))
+    for (group,) in (status.of_cell(cfg), status.groups(Path("runs"))):
+        assert (group.seeds, group.state, group.message) == ([0], "failed", "No simulator fits.")
+    launch.launch(cfg)
+    assert states(cfg) == [([0], "done")]
+
+
+def test_seeds_that_another_process_trains_are_no_failure_of_the_cell():
+    cfg = config(Path("runs"), "bc")
+    launch.keep_failure(cfg, launch.Busy("Another process is training."))
+    assert states(cfg) == [([0], "missing")]
+
+
+def test_a_sweep_by_name_lists_every_cell(capsys):
+    assert cli.main(["status", "demo", "seeds=2"]) == 0
+    out = capsys.readouterr().out
+    assert "6 seeds missing" in out
+    assert out.count("corerl/pendulum") == 3
+
+
+def test_neither_folder_nor_sweep_is_one_sentence(capsys):
+    assert cli.main(["status", "iqlgym"]) == 2
+    error = capsys.readouterr().err
+    assert "neither a folder nor a sweep 'iqlgym'. Did you mean iql_gym" in error
+    assert error.count("\n") == 1
+
+
+# The dry run.
+
+
+def test_only_what_is_left_is_counted():
+    cfg = config(Path("runs"), "bc", seeds=4, steps=9_000, eval=Eval(every=4_000, episodes=5))
+    cell = cell_directory(cfg)
+    begun(cell, "seeds-0", "done", 9_000)
+    begun(cell, "seeds-1", "interrupted", 6_000)
+    row = dry_run.row(cfg, None)
+    assert (row.seeds, row.done) == (4, 1)
+    assert row.updates == 3_000 + 2 * 9_000
+    assert row.episodes == 3 * 3 * 5  # three seeds, evaluated at 4000, 8000 and 9000
+
+
+def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
+    facts = provenance.environment()
+    for root, width, gpu, rate in (
+        ("here", 16, None, 50.0),
+        ("wider", 32, None, 7.0),
+        ("gpu", 16, "A100", 900.0),
+    ):
+        measured = config(tmp_path / "runs" / root, "bc", own={"hidden_width": width})
+        cell = cell_directory(measured)
+        launch._write_settings(measured)
+        begun(cell, "seeds-0-1", "done", 5_000, updates_per_s=rate, seeds=[0, 1])
+        files.write_json(cell / "seeds-0-1" / "env.json", facts | {"gpu": gpu})
+    cfg = config(tmp_path / "runs", "bc", steps=3600, seeds=1)
+    on_cpu, on_gpu = rates.known(cfg, None), rates.known(cfg, "A100")
+    assert (on_cpu.updates_per_s, on_cpu.on_gpu) == (100.0, False)  # both seeds
+    assert (on_gpu.updates_per_s, on_gpu.on_gpu) == (1800.0, True)
+    assert dry_run.row(cfg, None).hours == pytest.approx(3600 / 100 / 3600)
+    assert rates.known(config(tmp_path / "runs", "bc", own={"hidden_width": 64}), None) is None
+
+
+def test_runs_too_short_to_time_are_left_out(tmp_path):
+    cfg = config(tmp_path, "bc")
+    launch._write_settings(cfg)
+    begun(cell_directory(cfg), "seeds-0", "done", rates.ENOUGH - 1)
+    files.write_json(cell_directory(cfg) / "seeds-0" / "env.json", provenance.environment())
+    assert rates.known(cfg, None) is None
+
+
+def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsys):
+    arguments = ["algo=iql", "task=corerl/pendulum", "seeds=3", "device=cuda"]
+    assert cli.main(["train", *arguments, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    hours = 3 * 1_000_000 / 168 / 3600  # results/bench/README.md: 168 updates/s
+    assert f"take about {hours:,.0f} CPU core-hours" in out and "Sapphire Rapids" in out
+    assert "No rate on the GPU asked for has been measured" in out
+    assert not os.listdir(), "a dry run writes nothing"
+
+
+def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
+    arguments = ["-m", "algo=bc", "task=d4rl/antmaze-umaze-v2,corerl/pendulum"]
+    assert cli.main(["train", *arguments, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    antmaze = next(line for line in out.splitlines() if "antmaze-umaze" in line)
+    pendulum = next(line for line in out.splitlines() if "corerl/pendulum" in line)
+    assert "refused, note 1" in antmaze and "refused" not in pendulum
+    assert "note 1: the task can be trained but not evaluated" in out
+    assert "eval.episodes=0" in out
+    assert cli.main(["train", *arguments, "eval.episodes=0", "--dry-run"]) == 0
+    assert "refused" not in capsys.readouterr().out
+
+
+def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
+    arguments = ["-m", "algo=oraac", "task=risk/D1,risk/pointmass", "algo.tau=0.1,0.4"]
+    assert cli.main(["train", *arguments, "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "risk/" in line]
+    assert sum("O-RAAC tau=0.1 " in line for line in lines) == 2
+    assert sum("O-RAAC tau=0.4 " in line for line in lines) == 2
+    assert not any("fetch" in line for line in lines), "their data is made in memory"
+
+
+def test_a_sweeper_that_searches_cannot_be_listed(capsys):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    arguments = ["-m", "hydra/sweeper=optuna", "algo=bc", "task=corerl/pendulum"]
+    assert cli.main(["train", *arguments, "--dry-run"]) == 2
+    assert "chooses its cells as it goes" in capsys.readouterr().err

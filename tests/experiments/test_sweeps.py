@@ -1,0 +1,146 @@
+"""Every file of sweeps/ composes to the cells of its table, with that table's settings."""
+
+import csv
+from functools import cache
+from importlib.resources import files
+
+import pytest
+import yaml
+
+from corerl.config import Config, seed_list
+from corerl.data import tasks
+from corerl.experiments import tables
+from corerl.experiments.composition import cells, sweeps
+
+TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes)}
+    "corl_offline": (10 * 30, 4, 0, None),
+    "cql_gym": (9, 4, 0, {(1_000_000, 5_000, 10)}),
+    "cql_antmaze": (6, 4, 0, {(1_000_000, 50_000, 100)}),
+    "cql_adroit": (12, 4, 0, {(1_000_000, 5_000, 10)}),
+    "cql_kitchen": (3, 4, 0, {(250_000, 5_000, 10)}),
+    "iql_gym": (9, 10, 0, {(1_000_000, 5_000, 10)}),
+    "iql_antmaze": (6, 10, 0, {(1_000_000, 100_000, 100)}),
+    "iql_adroit": (8, 10, 0, {(1_000_000, 5_000, 10)}),
+    "iql_kitchen": (3, 10, 0, {(1_000_000, 5_000, 10)}),
+    "rebrac_gym": (3 * 18, 10, 10, {(1_000_000, 5_000, 10)}),
+    "rebrac_antmaze": (3 * 6, 10, 10, {(1_000_000, 50_000, 100)}),
+    "rebrac_adroit": (3 * 12, 10, 10, {(1_000_000, 5_000, 10)}),
+    "td3_bc_gym": (15, 5, 0, {(1_000_000, 5_000, 10)}),
+    "dt_gym": (9, 3, 0, {(100_000, 10_000, 100)}),
+}
+
+
+@cache
+def composed(name: str) -> list[Config]:
+    return cells([f"sweep={name}"])
+
+
+def protocol(cfg) -> tuple[int, int, int]:
+    return cfg.steps, cfg.eval.every, cfg.eval.episodes
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_sweep_is_its_table(name):
+    count, seeds, first, protocols = TABLES[name]
+    jobs = composed(name)
+    assert len(jobs) == count
+    assert len({(job.label or job.algo.label, job.task) for job in jobs}) == count
+    for job in jobs:
+        assert seed_list(job.seeds) == list(range(first, first + seeds))
+        tasks.resolve(job.task)
+    if protocols:
+        assert {protocol(job) for job in jobs} == protocols
+
+
+def test_every_file_is_looked_at_and_hides_no_table():
+    """A sweep of a table's name would compose configs/ instead: Hydra looks there first."""
+    assert set(sweeps()) >= set(TABLES)
+    assert not set(sweeps()) & {f.name[:-5] for f in files("corerl.configs").iterdir()}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_comment_says_how_to_run_and_to_report(name):
+    text = (files("corerl.sweeps") / f"{name}.yaml").read_text()
+    root = yaml.safe_load(text)["root"]
+    assert f"#   corerl train sweep={name}" in text
+    assert f"#   corerl report {root}" in text
+    assert "--published d4rl_offline" in text
+
+
+def test_corls_table_has_corls_settings():
+    jobs = {(j.label or j.algo.label, j.task): j for j in composed("corl_offline")}
+    assert {label for label, _ in jobs} == {
+        *("BC", "10% BC", "TD3+BC", "AWAC", "CQL", "IQL", "ReBRAC", "SAC-N", "EDAC", "DT")
+    }
+    hopper, maze, ant = (
+        f"d4rl/{n}" for n in ("hopper-medium-v2", "maze2d-umaze-v1", "antmaze-umaze-v2")
+    )
+    assert protocol(jobs["SAC-N", hopper]) == (3_000_000, 5_000, 10)
+    assert protocol(jobs["DT", hopper]) == (100_000, 5_000, 100)
+    assert protocol(jobs["AWAC", hopper]) == (1_000_000, 1_000, 10)
+    assert protocol(jobs["BC", maze]) == (1_000_000, 5_000, 100)
+    assert protocol(jobs["EDAC", ant]) == (3_000_000, 5_000, 10)
+    assert protocol(jobs["ReBRAC", ant]) == (1_000_000, 50_000, 100)
+    assert jobs["10% BC", hopper].algo.best == 0.1 and jobs["BC", hopper].algo.best == 1
+    assert (jobs["SAC-N", hopper].algo.critics, jobs["SAC-N", hopper].algo.eta) == (500, 0)
+    assert jobs["TD3+BC", ant].algo.data.normalize_states
+    assert jobs["IQL", hopper].algo.policy == "deterministic"
+    assert jobs["ReBRAC", hopper].algo.critic_bc_coef == 0.01  # CORL's; the paper's run had 0.001
+
+
+def test_a_variants_table_begins_with_that_of_its_base():
+    assert tables.variants()["bc_10"] == "bc" and tables.variants()["sac_n"] == "edac"
+    assert tables.variants()["td3_bc_rebrac"] == "rebrac"
+    corl = tables.table("iql_corl", "d4rl/pen-human-v1")
+    tuned = tables.table("iql_rebrac", "d4rl/pen-human-v1")
+    changed = {key for key in tuned if tuned[key] != corl.get(key)}
+    assert changed <= {"algo.beta", "algo.expectile"} and tuned.keys() >= corl.keys()
+
+
+def test_a_part_of_a_sweep_can_be_named():
+    jobs = cells(["sweep=corl_offline", "algo=bc_10", "task=corerl/pendulum", "seeds=[7]"])
+    (job,) = jobs
+    assert (job.algo.name, job.algo.best, job.seeds) == ("bc", 0.1, [7])
+
+
+# Settings of the variants that only sweeps name, against the reference tables.
+
+
+def read(shared, name: str) -> list[dict[str, str]]:
+    with open(shared / "reference" / "hparams" / name, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_baselines_are_as_rebracs_authors_tuned_them(shared):
+    rows = {
+        f"d4rl/{row['dataset']}": row for row in read(shared, "rebrac_paper_tuned_baselines.csv")
+    }
+    names = ("rebrac_gym", "rebrac_antmaze", "rebrac_adroit")
+    jobs = {(j.label or j.algo.label, j.task): j for name in names for j in composed(name)}
+    assert {task for _, task in jobs} == rows.keys() and len(rows) == 36
+    for task, row in rows.items():
+        iql, td3 = jobs["IQL", task].algo, jobs["TD3+BC", task].algo
+        assert iql.beta == float(row["iql_beta_evaluated"]), task
+        assert iql.expectile == float(row["iql_expectile_evaluated"]), task
+        assert iql.order == "joint" and iql.data.normalize_states  # CORL's code
+        assert td3.name == "rebrac" and td3.actor_bc_coef == float(row["td3bc_actor_bc_paper"]), (
+            task
+        )
+        antmaze = "antmaze" in task
+        assert (td3.critic_bc_coef, td3.critic_layer_norm, td3.hidden_layers) == (0, False, 2)
+        assert (td3.batch_size, td3.actor_lr, td3.discount) == (256, 3e-4, 0.99)
+        assert (td3.critic_lr, td3.data.reward_scale) == ((5e-5, 100) if antmaze else (3e-4, 1))
+
+
+def test_corls_own_rebrac_and_td3_bc(shared):
+    theirs = {
+        (row["algorithm"], f"d4rl/{row['dataset']}", row["param"]): row["value"]
+        for row in read(shared, "corl_offline.csv")
+    }
+    for job in composed("corl_offline"):
+        if job.table == "rebrac_corl":
+            for key in ("actor_bc_coef", "critic_bc_coef"):
+                assert getattr(job.algo, key) == float(theirs["rebrac", job.task, key]), job.task
+        if job.table == "td3_bc_corl":
+            given = theirs["td3_bc", job.task, "normalize"] == "true"
+            assert job.algo.data.normalize_states == given

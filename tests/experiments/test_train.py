@@ -1,0 +1,367 @@
+"""The command line of training: what it composes, in which order, and what it says when it cannot."""
+
+import sys
+from fnmatch import fnmatchcase
+from importlib import import_module
+from importlib.resources import files
+
+import gymnasium
+import pytest
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from corerl import algos
+from corerl.cli import main
+from corerl.config import Config
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.experiments import launch, status, tables
+from corerl.experiments.composition import cells
+from corerl.runs.directory import cell_directory
+from corerl.training.run import Interrupted
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["corerl"])
+
+
+@pytest.fixture
+def compose(monkeypatch, capsys):
+    """`compose(*arguments)` gives the jobs that `corerl train` would launch."""
+
+    def composed(*arguments: str) -> list[Config]:
+        jobs: list[Config] = []
+        monkeypatch.setattr(launch, "launch", jobs.append)
+        code = main(["train", *arguments])
+        assert code == 0, capsys.readouterr().err
+        return jobs
+
+    return composed
+
+
+# Precedence.
+
+
+def test_defaults_are_the_dataclasses(compose):
+    (job,) = compose("algo=iql", "task=corerl/pendulum")
+    module = import_module("corerl.algos.iql")
+    assert job == Config(algo=module.Config(), task="corerl/pendulum")
+    assert type(job.algo) is module.Config and type(job.steps) is int
+
+
+def test_the_table_changes_defaults_and_the_command_line_changes_the_table(compose):
+    (job,) = compose("algo=iql", "task=d4rl/antmaze-umaze-v2")
+    assert (job.algo.expectile, job.algo.beta, job.algo.data.reward_shift) == (0.9, 10.0, -1.0)
+    assert (job.eval.every, job.eval.episodes) == (100_000, 100)
+    assert job.algo.discount == 0.99
+    (job,) = compose(
+        "algo=iql",
+        "task=d4rl/antmaze-umaze-v2",
+        "algo.expectile=0.7",
+        "algo.data.reward_shift=0",
+        "eval.episodes=3",
+    )
+    assert (job.algo.expectile, job.algo.beta, job.algo.data.reward_shift) == (0.7, 10.0, 0.0)
+    assert (job.eval.every, job.eval.episodes) == (100_000, 3)
+
+
+def test_a_group_given_whole_beats_the_table(compose):
+    (job,) = compose("algo=iql", "task=d4rl/antmaze-umaze-v2", "eval={episodes:3}")
+    assert job.eval.episodes == 3 and job.eval.every == 5_000
+
+
+def test_another_table_can_be_chosen_and_later_rows_win(compose):
+    (job,) = compose("algo=iql", "task=d4rl/hopper-medium-v2", "table=iql_corl")
+    assert job.algo.order == "joint" and job.algo.policy == "deterministic"
+    (job,) = compose("algo=iql", "task=d4rl/walker2d-medium-v2", "table=iql_corl")
+    assert job.algo.order == "joint" and job.algo.policy == "gaussian"
+    (job,) = compose("algo=iql", "task=d4rl/hopper-medium-v2")
+    assert job.algo.order == "value_first" and job.algo.data.return_range
+
+
+@pytest.fixture
+def afresh():
+    """Tables are read once; a test that puts others in their place must leave none behind."""
+    tables.rows_of.cache_clear()
+    yield
+    tables.rows_of.cache_clear()
+
+
+def test_rows_of_a_table_apply_in_order(monkeypatch, tmp_path, afresh):
+    file = tmp_path / "mine.yaml"
+    file.write_text('"*": {a: 1, b: 1}\nd4rl/*: {b: 2}\nd4rl/pen-*: {b: 3}\n')
+    other = tmp_path / "other.yaml"
+    other.write_text('algo: bc\nbase: mine\n"*": {c: 1}\nd4rl/*: {b: 4}\n')
+    monkeypatch.setattr(tables, "_files", lambda: {"mine": file, "other": other})
+    assert tables.table("mine", "corerl/pendulum") == {"a": 1, "b": 1}
+    assert tables.table("mine", "d4rl/door-human-v1") == {"a": 1, "b": 2}
+    assert tables.table("mine", "d4rl/pen-human-v1") == {"a": 1, "b": 3}
+    assert tables.table("other", "corerl/pendulum") == {"a": 1, "b": 1, "c": 1}
+    assert tables.table("other", "d4rl/pen-human-v1") == {"a": 1, "b": 4, "c": 1}
+    assert tables.table("bc", "d4rl/pen-human-v1") == {}  # an algorithm without a file
+    assert tables._algorithm("other") == "bc" and tables._algorithm("mine") == ""
+
+
+def test_a_variant_is_an_algorithm_with_its_table(compose):
+    (job,) = compose("algo=sac_n", "task=d4rl/hopper-medium-v2")
+    (same,) = compose("algo=edac", "table=sac_n", "task=d4rl/hopper-medium-v2")
+    assert job == same and (job.algo.name, job.label) == ("edac", "SAC-N")
+    (job,) = compose("algo=sac_n", "task=d4rl/hopper-medium-v2", "algo.critics=7", "label=mine")
+    assert (job.algo.critics, job.algo.eta, job.label) == (7, 0, "mine")
+    (job,) = compose("algo=bc_10", "task=d4rl/antmaze-umaze-v2")
+    assert (job.algo.best, job.eval.episodes) == (0.1, 100)  # the second from the base's table
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"), [("seeds=3", 3), ("seeds=[3,7]", [3, 7]), ("label=x", 5)]
+)
+def test_seeds_are_a_count_or_a_list(compose, given, seeds):
+    (job,) = compose("algo=bc", "task=corerl/pendulum", given)
+    assert job.seeds == seeds and type(job.seeds) is type(seeds)
+
+
+def test_values_have_the_types_of_their_fields(compose):
+    arguments = ["steps=10", "algo.lr=1", "algo.data.normalize_states=no", 'label="10% BC, best"']
+    (job,) = compose("algo=bc", "task=corerl/pendulum", *arguments)
+    assert job.steps == 10 and type(job.algo.lr) is float
+    assert job.algo.data.normalize_states is False and job.label == "10% BC, best"
+
+
+# Sweeps.
+
+
+def test_a_sweep_runs_every_combination(compose):
+    jobs = compose(
+        "-m", "algo=bc,iql", "task=corerl/pendulum,d4rl/hopper-medium-v2", "algo.batch_size=64"
+    )
+    cells = [(job.algo.name, job.task, job.algo.batch_size) for job in jobs]
+    assert cells == [
+        (algo, task, 64)
+        for algo in ("bc", "iql")
+        for task in ("corerl/pendulum", "d4rl/hopper-medium-v2")
+    ]
+    assert [job.algo.data.return_range for job in jobs if job.algo.name == "iql"] == [False, True]
+
+
+def test_settings_of_the_algorithm_can_be_swept(compose):
+    jobs = compose(
+        "-m", "algo=iql", "task=corerl/pendulum", "algo.expectile=0.5,0.9", "algo.beta=1"
+    )
+    assert [(job.algo.expectile, job.algo.beta) for job in jobs] == [(0.5, 1.0), (0.9, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "algo=bc,iql_corl", "task=corerl/pendulum,d4rl/hopper-medium-v2", "algo.lr=1e-3"),
+        ("-m", "algo=iql", "task=corerl/pendulum", "algo.expectile=0.5,0.9", "seeds=[3]"),
+        ("algo=sac_n", "task=d4rl/pen-human-v1", "eval={episodes:3}"),
+        ("sweep=demo", "seeds=1", "algo=bc,rebrac"),
+    ],
+)
+def test_the_listed_cells_are_those_that_run(compose, arguments):
+    assert cells(list(arguments)) == compose(*arguments)
+
+
+def test_a_failure_that_nobody_foresaw_stops_no_other_cell(monkeypatch, capsys):
+    original = launch.launch
+
+    def fails(job):
+        if job.algo.name == "bc":
+            raise TypeError("unforeseen")
+        original(job)
+
+    monkeypatch.setattr(launch, "launch", fails)
+    small = ["algo.batch_size=16", "compile=off", "eval.episodes=1", "steps=4", "seeds=1"]
+    arguments = ["-m", "algo=bc,td3_bc", "task=corerl/pendulum", *small]
+    assert main(["train", *arguments]) == 2
+    assert "corerl: TypeError: unforeseen" in capsys.readouterr().err
+    failed, done = (next(iter(status.of_cell(job))) for job in cells(arguments))
+    assert (failed.state, failed.message) == ("failed", "TypeError: unforeseen")
+    assert "Traceback" in (cell_directory(cells(arguments)[0]) / "error.txt").read_text()
+    assert done.state == "done"
+
+
+def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
+    seen = []
+
+    def fails(job):
+        seen.append(job.algo.name)
+        if job.algo.name != "iql":
+            raise CorerlError(f"{job.algo.name} cannot.")
+
+    monkeypatch.setattr(launch, "launch", fails)
+    assert main(["train", "-m", "algo=bc,iql,td3_bc", "task=corerl/pendulum"]) == 2
+    assert seen == ["bc", "iql", "td3_bc"]
+    error = capsys.readouterr().err
+    assert "2 cells of the sweep did not finish:\n  bc cannot.\n  td3_bc cannot." in error
+    assert "Traceback" not in error
+
+
+def test_ctrl_c_stops_the_whole_sweep(monkeypatch, capsys):
+    seen = []
+
+    def stopped(job):
+        seen.append(job.algo.name)
+        raise Interrupted
+
+    monkeypatch.setattr(launch, "launch", stopped)
+    arguments = ["train", "-m", "algo=bc,iql", "task=corerl/pendulum", 'label="a b"']
+    assert main(arguments) == 130
+    assert seen == ["bc"]
+    assert "Resume with the same command: corerl train -m" in capsys.readouterr().err
+
+
+def test_nothing_is_written_but_by_the_run_itself(compose, tmp_path):
+    compose("algo=bc", "task=corerl/pendulum")
+    assert not list(tmp_path.iterdir())
+
+
+# Tables and dataclasses as they are shipped.
+
+TABLES = [f for f in files("corerl.configs").iterdir() if f.name.endswith(".yaml")]
+ROWS = [
+    pytest.param(file.name[:-5], pattern, row, id=f"{file.name[:-5]} {pattern}")
+    for file in TABLES
+    if file.name != "config.yaml"
+    for pattern, row in (yaml.safe_load(file.read_text()) or {}).items()
+    if pattern not in ("algo", "base")
+]
+
+
+def fits(row: dict, algo: str) -> bool:
+    """Whether every key of the row is a setting of the algorithm and every value in its range."""
+    config = Config(algo=import_module(f"corerl.algos.{algo}").Config(), task="corerl/pendulum")
+    try:
+        filled = OmegaConf.structured(config)
+        for key, value in row.items():
+            OmegaConf.update(filled, key, value)
+        OmegaConf.to_object(filled)
+    except OmegaConfBaseException:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("name", "pattern", "row"), ROWS)
+def test_every_row_names_known_tasks_and_settings(name, pattern, row):
+    known = [*tasks.known_tasks(), *(f"gym/{id}" for id in gymnasium.registry)]
+    assert any(fnmatchcase(task, pattern) for task in known), "matches no task"
+    algo = tables.variants().get(name, name)
+    candidates = [algo] if algo in algos.names() else algos.names()
+    assert any(fits(row, algo) for algo in candidates)
+
+
+@pytest.mark.parametrize("algo", algos.names())
+def test_every_algorithm_has_a_config_with_its_name(algo):
+    config = import_module(f"corerl.algos.{algo}").Config()
+    assert config.name == algo and config.label
+
+
+# Errors: one sentence, status 2, no traceback.
+
+RUN = ["algo=iql", "task=corerl/pendulum"]
+PROBLEMS = {
+    # what is missing
+    ("algo=iql",): "task must be given, as in task=",
+    ("task=corerl/pendulum",): "algo must be given, as in algo=iql; there are ",
+    ("-m", "task=corerl/pendulum"): "algo must be given",
+    ("task=corerl/pendulum", "--dry-run"): "algo must be given, as in algo=iql",
+    ("-m", "algo=iql,bcc", RUN[1], "--dry-run"): "There is no algorithm 'bcc'. Did you mean bc",
+    (*RUN, "algo.expctile=0.8", "--dry-run"): "There is no setting 'algo.expctile' with algo=iql.",
+    (*RUN, "algo.expectile=1.5", "--dry-run"): "algo.expectile=1.5 must lie in (0, 1)",
+    # names that do not exist
+    ("algo=iqll", RUN[1]): "There is no algorithm 'iqll'. Did you mean iql",
+    ("algo=", RUN[1]): "There is no algorithm ''. Known: ",
+    ("-m", "algo=iql,tdd3_bc", RUN[1]): "There is no algorithm 'tdd3_bc'. Did you mean td3_bc",
+    ("algo=iql", "task=d4rl/hoper-medium-v2"): "Did you mean d4rl/hopper-medium-v2",
+    ("algo=iql", "task=hopper-medium-v2"): "a task is <collection>/<name>",
+    (*RUN, "stepz=10"): "There is no setting 'stepz'. Did you mean steps?",
+    (*RUN, "expectile=0.8"): "There is no setting 'expectile'. Did you mean algo.expectile?",
+    (*RUN, "algo.expctile=0.8"): (
+        "There is no setting 'algo.expctile' with algo=iql. Did you mean algo.expectile?"
+    ),
+    (*RUN, "data.normalize_states=true"): "Did you mean algo.data.normalize_states?",
+    (*RUN, "algo.data.normalise_states=true"): "Did you mean algo.data.normalize_states?",
+    (*RUN, "eval.evry=3"): "There is no setting 'eval.evry'. Did you mean eval.every",
+    (*RUN, "algo.alpha=3"): "There is no setting 'algo.alpha' with algo=iql",
+    ("-m", "algo=iql,bc", RUN[1], "algo.expectile=0.7"): "'algo.expectile' with algo=bc",
+    (*RUN, "table=iql_cor"): "There is no table 'iql_cor' in configs/. Did you mean iql_corl",
+    (*RUN, "table=config"): "There is no table 'config' in configs/.",
+    ("algo=bc", "task=d4rl/pen-human-v1", "table=iql"): (
+        "configs/iql.yaml does not fit: There is no setting 'algo.beta' with algo=bc"
+    ),
+    ("sweep=dem",): "There is no sweep 'dem'. Did you mean demo? Known: ",
+    (*RUN, "hydra/launcher=joblb"): "There is no hydra/launcher 'joblb'.",
+    # values of the wrong type
+    (*RUN, "steps=ten"): "steps=ten is not a whole number",
+    (*RUN, "steps=1e5"): "steps=1e5 is not a whole number, such as 1000",
+    (*RUN, "steps="): "steps= is not a whole number",
+    (*RUN, "steps=null"): "steps=null: steps needs a value",
+    (*RUN, "algo.expectile=high"): "algo.expectile=high is not a number",
+    (*RUN, "algo.expectile=[0.7,0.8]"): "algo.expectile=[0.7,0.8] is not a number",
+    (*RUN, "algo.cosine=maybe"): "algo.cosine=maybe is not true or false",
+    (*RUN, "eval=3"): "eval=3: eval is a group of settings, given one by one as in eval.every=",
+    (*RUN, "algo.data=x"): "as in algo.data.return_range=",
+    (*RUN, "wandb=online"): "as in wandb.mode=",
+    (*RUN, "algo.expectile=0.7,0.8"): "names several values: add -m",
+    (*RUN, "seeds=1,2"): "add -m to run one after the other, or write 'seeds=[1,2]'",
+    (*RUN, "processes=many"): "processes=many is not a whole number",
+    # values out of range
+    (*RUN, "steps=-4"): "steps=-4 must be positive",
+    (*RUN, "eval.every=0"): "eval.every=0 must be positive",
+    (*RUN, "processes=0"): "processes=0 must be positive",
+    (*RUN, "algo.expectile=1.5"): "algo.expectile=1.5 must lie in (0, 1)",
+    (*RUN, "algo.data.clip_actions=3"): "algo.data.clip_actions=3.0 must lie in (0, 1]",
+    (*RUN, "algo.policy=gausian"): "algo.policy=gausian",
+    (*RUN, "seeds=0"): "seeds=0 must be a count (seeds=10) or a list of distinct seeds",
+    (*RUN, "seeds=abc"): "seeds=abc must be a count",
+    (*RUN, "seeds=[1,1]"): "seeds=[1, 1] must be a count",
+    (*RUN, "seeds=[1,-1]"): "or a list of distinct seeds (seeds=[3,7])",
+    (*RUN, "seeds=true"): "seeds=True must be a count",
+    (*RUN, "device=gpu"): "device=gpu is not auto, cpu, cuda or cuda:N",
+    (*RUN, "compile=fast"): "compile=fast is not one of auto, off, compile, graph",
+    (*RUN, "wandb.mode=on"): "wandb.mode=on is not one of disabled, online, offline",
+    (*RUN, "algo.name=bc"): "algo.name=bc is not the algorithm's name; label=",
+    # grammar
+    (*RUN, "steps"): "Cannot read 'steps': a setting is given as name=value",
+    (*RUN, "label=(x"): "Cannot read 'label=(x'",
+    (*RUN, "+new=3"): "+new=3: settings are neither added nor removed",
+    (*RUN, "~steps"): "~steps: settings are neither added nor removed",
+    (*RUN, "--seeds", "3"): "no flag --seeds; a setting is given as name=value, as in seeds=10",
+    # folders
+    (*RUN, "root=/dev/null/runs"): "Cannot write /dev/null/runs/",
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), PROBLEMS.items(), ids=map(" ".join, PROBLEMS))
+def test_bad_input_is_one_sentence(capsys, tmp_path, arguments, words):
+    assert main(["train", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert words in error and not out
+    assert error.startswith("corerl: ") and error.count("\n") == 1, error
+    assert error.endswith((".\n", "?\n"))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"runs"}, "Hydra left files"
+    assert not list(tmp_path.rglob("seeds-*"))
+
+
+def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["train", *RUN, "device=cuda"]) == 2
+    error = capsys.readouterr().err
+    assert "device=cuda was asked for but torch" in error and error.count("\n") == 1
+
+
+# Help.
+
+
+def test_help_shows_every_setting_with_its_comment(capsys):
+    assert main(["train", "algo=iql", "--help"]) == 0
+    text = capsys.readouterr().out
+    for line in ("steps=1000000", "algo.expectile=0.7", "algo.data.return_range=False"):
+        (shown,) = [given for given in text.splitlines() if given.strip().startswith(line)]
+        assert "# " in shown
+    assert "eval.every=5000" in text and "wandb.mode=disabled" in text

@@ -1,0 +1,132 @@
+"""Eager, compiled and captured updates are the same numbers; what cannot be had is said in a line."""
+
+import pytest
+import torch
+from small import OFFLINE, Probe, parameters
+from torch import nn
+
+from corerl.errors import CorerlError
+from corerl.nn import compile
+from corerl.nn.compile import COMPILE_PAYS_FROM
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+needs_compiler = pytest.mark.skipif(not compile._has_compiler(), reason="no C++ compiler")
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "steps", "compiler", "expected"),
+    [
+        ("off", CPU, 10**6, True, "off"),
+        ("off", CUDA, 10**6, True, "off"),
+        ("compile", CPU, 1, True, "compile"),
+        ("graph", CUDA, 1, True, "graph"),
+        ("auto", CUDA, 1, True, "graph"),
+        ("auto", CPU, COMPILE_PAYS_FROM, True, "compile"),
+        ("auto", CPU, COMPILE_PAYS_FROM - 1, True, "off"),
+        ("auto", CPU, 10**6, False, "off"),
+    ],
+)
+def test_auto_compiles_where_it_pays(monkeypatch, mode, device, steps, compiler, expected):
+    monkeypatch.setattr(compile.shutil, "which", lambda name: "/usr/bin/g++" if compiler else None)
+    assert compile.resolve(mode, device, steps) == expected
+
+
+def test_a_graph_without_a_gpu_is_refused():
+    with pytest.raises(CorerlError, match=r"compile=graph.*needs a GPU"):
+        compile.resolve("graph", CPU, 10)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(
+        CorerlError, match=r"compile=fast is not one of auto, off, compile, graph\."
+    ):
+        compile.resolve("fast", CPU, 10)
+
+
+def test_gradients_are_of_each_seeds_own_loss():
+    weight, unused = nn.Parameter(torch.tensor([[2.0], [3.0]])), nn.Parameter(torch.ones(2, 4))
+
+    def loss(x):
+        per_seed = (weight * x).square().mean(1)
+        return per_seed, {"loss": per_seed}
+
+    x = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    (grad, nothing), metrics = compile.gradients(loss, [weight, unused], "off")(x)
+    torch.testing.assert_close(grad, 2 * weight.detach() * x.square().mean(1, keepdim=True))
+    assert torch.equal(nothing, torch.zeros(2, 4))
+    assert not metrics["loss"].requires_grad and metrics["loss"].tolist() == [10.0, 5.625]
+
+
+@needs_compiler
+def test_compiled_updates_agree_with_eager_ones():
+    eager, compiled = (Probe("iql", [0, 1], updates=4, mode=mode) for mode in ("off", "compile"))
+    assert isinstance(compiled.parts["agent"]._value_gradients, compile._Fallback)
+    expected, actual = (parameters(probe.parts["agent"]) for probe in (eager, compiled))
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], rtol=1e-4, atol=2e-6)
+    for one, other in zip(eager.metrics, compiled.metrics, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+    assert not compile._Fallback.said, "the compiled update fell back to eager"
+
+
+def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsys):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/bin/false",))
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    monkeypatch.setattr(compile._Fallback, "said", False)
+    probes = {mode: Probe("iql", [0], updates=3, mode=mode) for mode in ("compile", "off")}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("corerl: compiling failed, running eager instead (")
+    assert "C++ compiler" in line
+    expected, actual = (parameters(probes[mode].parts["agent"]) for mode in ("off", "compile"))
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
+
+
+def test_an_error_of_the_loss_itself_is_not_taken_for_one_of_the_compiler(capsys):
+    def loss(x):
+        raise ValueError("the loss is wrong")
+
+    with pytest.raises(ValueError, match="the loss is wrong"):
+        compile._Fallback(loss, loss)(torch.ones(2))
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["off", "compile"])
+def test_only_a_graph_wraps_the_update(mode):
+    def update():
+        return {}
+
+    assert compile.captured(update, mode) is update
+
+
+@needs_gpu
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_the_three_modes_agree_on_a_gpu(algo):
+    updates = 12  # the graph is recorded at the fourth call
+    probes = {
+        mode: Probe(algo, [0, 1], updates=updates, mode=mode, device="cuda")
+        for mode in ("off", "compile", "graph")
+    }
+    expected = parameters(probes["off"].parts["agent"])
+    for mode in ("compile", "graph"):
+        actual = parameters(probes[mode].parts["agent"])
+        for name in expected:
+            torch.testing.assert_close(actual[name], expected[name], rtol=1e-3, atol=1e-5)
+        for one, other in zip(probes["off"].metrics, probes[mode].metrics, strict=True):
+            for name in one:
+                torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-4)
+
+
+@needs_gpu
+def test_a_captured_update_reads_new_inputs_and_advances_state():
+    total = torch.zeros(2, device="cuda")
+
+    def update(x):
+        total.add_(x["a"])
+        return {"total": total * 1.0}
+
+    run = compile.captured(update, "graph")
+    for n in range(1, 8):
+        out = run({"a": torch.full((2,), float(n), device="cuda")})
+        assert out["total"].tolist() == [n * (n + 1) / 2] * 2

@@ -1,0 +1,85 @@
+"""Comparisons as the dataset beside them is: clipped, normalised, of the same task."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+from corerl.nn.networks import Normalizer
+from corerl.preferences import loading, sources
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.sources import Preferences
+from corerl.training import preprocessing
+
+LENGTH = 8
+
+
+def numbered() -> Comparisons:
+    """Whole segments whose observations are the number of the step, and whose actions are 1."""
+    steps = np.arange(LENGTH, dtype=np.float32)
+    observations = np.broadcast_to(steps[:, None], (4, 2, LENGTH, 1))
+    actions = np.ones_like(observations)
+    return Comparisons.by_value("test/steps", "a test", observations, actions, np.ones(4))
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setattr(sources, "load", lambda run, settings: numbered())
+    return SimpleNamespace(device="cpu", task=resolve("corerl/pendulum"))
+
+
+def prepared(run, normalize: bool, normalizer: Normalizer | None = None):
+    compared = loading.comparisons(run, Preferences(), 0.5)
+    return loading.prepared(
+        run, compared, preprocessing.Preprocess(normalize_states=normalize), normalizer
+    )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_alone_they_are_prepared_by_their_own_statistics(run, normalize):
+    compared, normalizer = prepared(run, normalize)
+    assert (compared.actions == 0.5).all()
+    steps = np.arange(LENGTH)
+    mean, std = (steps.mean(), steps.std() + 1e-3) if normalize else (0, 1)
+    np.testing.assert_allclose(compared.observations[:LENGTH, 0], (steps - mean) / std, rtol=1e-5)
+    np.testing.assert_allclose(
+        compared.next_observations[: LENGTH - 1, 0], (steps[1:] - mean) / std, rtol=1e-5
+    )
+    np.testing.assert_allclose(normalizer(torch.tensor([3.0])), [(3 - mean) / std], rtol=1e-5)
+
+
+def test_beside_a_dataset_they_are_prepared_by_its_statistics(run):
+    given = Normalizer.of(np.array([2.0]), np.array([4.0]))
+    compared, normalizer = prepared(run, True, given)
+    assert normalizer is given
+    np.testing.assert_allclose(compared.observations[:LENGTH, 0], (np.arange(LENGTH) - 2) / 4)
+
+
+def test_segments_of_another_task_are_refused(run):
+    given = Normalizer.of(np.zeros(3), np.ones(3))
+    with pytest.raises(
+        CorerlError, match=r"test/steps \(a test\) have 1 features and .*pendulum 3"
+    ):
+        prepared(run, False, given)
+
+
+def test_for_a_reward_states_stay_raw(run):
+    compared = loading.comparisons(run, Preferences(), 0.25)
+    assert (compared.actions == 0.25).all()
+    np.testing.assert_array_equal(compared.observations, numbered().observations)
+
+
+def test_missing_labels_show_before_the_dataset_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocessing, "load", lambda *_: pytest.fail("read"))
+    labels = Preferences(source="pt", path=str(tmp_path))
+    cfg = SimpleNamespace(
+        preferences=labels, data=preprocessing.Preprocess(), replay=True, batch_size=2
+    )
+    run = SimpleNamespace(
+        task=resolve("d4rl/hopper-medium-v2"), dataset=lambda: pytest.fail("read")
+    )
+    with pytest.raises(CorerlError, match="hopper-medium-v2"):
+        loading.load(cfg, run)

@@ -1,0 +1,285 @@
+"""Label files of others: the index map by hand, the label codes, and everything that is refused."""
+
+import os
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+from corerl.preferences import pickles, readers, sources
+from corerl.preferences.sources import Preferences
+
+HOPPER = resolve("d4rl/hopper-medium-v2")
+
+
+def d4rl_like(n=12, timeouts=(3, 8), terminals=(5,)):
+    """As D4RL's files are read: time-outs and the last row lead nowhere. Row i observes i."""
+    rows = np.arange(n)
+    timed_out = np.isin(rows, timeouts)
+    states = rows[:, None].astype(np.float32)
+    has_next = ~timed_out
+    has_next[-1] = False
+    return Dataset.from_steps(
+        "d4rl/hopper-medium-v2",
+        states,
+        states / n,
+        rows,
+        states + 1,
+        np.isin(rows, terminals),
+        timed_out,
+        has_next,
+    )
+
+
+# Rows 3, 8 and 11 are no transitions: D4RL's qlearning_dataset has these raw rows, in this order.
+FILTERED = [0, 1, 2, 4, 5, 6, 7, 9, 10]
+
+
+def dump(path, value, protocol=4):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(value, protocol))
+
+
+def write_pt(root, first, second, labels):
+    folder = root / "hopper-medium-v2"
+    dump(folder / "indices_num4", np.array(first, np.int32))
+    dump(folder / "indices_2_num4", np.array(second), 5)  # as DPPO's are
+    dump(folder / "label_human", labels)
+    return folder
+
+
+def write_uni(root, first, second, labels, kind="human", length=2, env="hopper-medium-v2"):
+    folder = root / f"{env}_{kind}_labels"
+    end = f"domain_mujoco_env_{env}_num_2000_len_{length}_abc.pkl"
+    dump(folder / f"indices_1_{end}", np.array(first))
+    dump(folder / f"indices_2_{end}", np.array(second))
+    dump(folder / f"{'human' if kind == 'human' else 'fake'}_label_{end}", np.array(labels))
+    return folder
+
+
+def load(root, source="uni_rlhf", data=None, task=HOPPER, **settings):
+    cfg = Preferences(source=source, path=str(root), **settings)
+    return sources.find(task, d4rl_like if data is None else lambda: data, cfg)
+
+
+def test_indices_count_the_rows_that_make_transitions(tmp_path):
+    write_uni(tmp_path, [0, 3, 7, 5], [5, 1, 0, 3], [0, 1, -1, 1])
+    compared = load(tmp_path)
+    assert compared.starts.tolist() == [
+        [FILTERED[a], FILTERED[b]] for a, b in ((0, 5), (3, 1), (7, 0), (5, 3))
+    ]
+    assert compared.starts.tolist() == [[0, 6], [4, 1], [9, 0], [6, 4]]
+    observed = compared.segments(compared.observations)[..., 0].tolist()
+    assert observed[0] == [[0, 1], [6, 7]] and observed[1] == [[4, 5], [1, 2]]
+    assert compared.labels.tolist() == [0, 1, 0.5, 1]
+    assert compared.length == 2 and compared.source == "uni_rlhf"
+    assert load(tmp_path / "hopper-medium-v2_human_labels").starts.tolist()[3] == [6, 4]
+    assert load(tmp_path, pairs=2).labels.tolist() == [0, 1]
+
+
+def test_the_first_pairs_are_the_labelled_ones(tmp_path):
+    data = d4rl_like(400, timeouts=(199,), terminals=())
+    write_pt(tmp_path, [0, 5, 199], [60, 210, 3], [1, -1])
+    for source in ("pt", "dppo"):
+        compared = load(tmp_path, source, data)
+        assert compared.starts.tolist() == [[0, 60], [5, 211]]  # after the time-out, one further
+        assert compared.labels.tolist() == [1, 0.5] and compared.length == 100
+        assert compared.source == source
+
+
+def test_scripted_labels_are_probabilities(tmp_path):
+    labels = [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    write_uni(tmp_path, [0, 3, 7], [5, 1, 0], labels, kind="fake")
+    compared = load(tmp_path, "uni_rlhf_scripted")
+    assert compared.labels.tolist() == [0, 0.5, 1] and compared.source == "uni_rlhf_scripted"
+
+
+def test_segments_across_an_end(tmp_path):
+    # 2, 3: over the time-out of raw row 3. 4, 5: over the terminal state of raw row 5.
+    folder = write_uni(tmp_path, [0, 2, 3], [5, 0, 4], [0, 1, 0])
+    with pytest.raises(CorerlError, match=r"in 2 of 3 .* segment 1 of row 1, rows 2 to 4\.") as e:
+        load(tmp_path)
+    assert str(folder) in str(e.value) and "crossing=drop" in str(e.value)
+    assert load(tmp_path, crossing="drop").starts.tolist() == [[0, 6]]
+    kept = load(tmp_path, crossing="keep")
+    seen = kept.segments(kept.observations)[..., 0].tolist()
+    assert seen == [[[0, 1], [6, 7]], [[2, 4], [0, 1]], [[4, 5], [5, 6]]]
+    following = kept.segments(kept.next_observations)[..., 0].tolist()
+    assert following[1][0] == [3, 5]  # each row's own, also at the seam
+    assert kept.labels.tolist() == [0, 1, 0]
+    gap = replace(d4rl_like(), has_next=d4rl_like().has_next & (np.arange(12) != 1))
+    with pytest.raises(CorerlError, match=r"segment 1 of row 0, rows 0 to 2\."):
+        load(tmp_path, data=gap)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"first": [0, 8, 1]}, r"row 1 starts segment 1 at 8, and its 2 steps do not fit the 9"),
+        ({"second": [0, 0, -1]}, r"row 2 starts segment 2 at -1"),
+        ({"labels": [0, 1, 2]}, r"human_label_\S+: row 2 is 2, which is not 0"),
+        ({"labels": [0, 1, 0, 1]}, "3 first and 3 second segments and 4 labels"),
+        ({"second": [0, 1]}, "3 first and 2 second segments"),
+        ({"labels": []}, r"human_label_\S+ holds float64 of shape \(0,\)"),
+        ({"first": [0.0, 1.0, 2.0]}, r"indices_1_\S+ holds float64"),
+        ({"first": [[0, 1, 2]]}, r"indices_1_\S+ holds int64 of shape \(1, 3\)"),
+    ],
+)
+def test_bad_labels_are_refused_with_file_and_row(tmp_path, changed, message):
+    good = {"first": [0, 1, 0], "second": [5, 0, 1], "labels": [0, 1, -1]}
+    folder = write_uni(tmp_path, **(good | changed))
+    with pytest.raises(CorerlError, match=message) as e:
+        load(tmp_path)
+    assert str(folder) in str(e.value)
+
+
+def test_labels_of_other_data_are_refused(tmp_path):
+    folder = write_uni(tmp_path, [0], [1], [0])
+    with pytest.raises(
+        CorerlError, match=r"no folder hopper-medium-expert-v2_human_labels.*there "
+    ):
+        load(tmp_path, task=resolve("d4rl/hopper-medium-expert-v2"))
+    with pytest.raises(CorerlError, match="on D4RL's data, and corerl/pendulum is not of it"):
+        load(tmp_path, task=resolve("corerl/pendulum"))
+    with pytest.raises(CorerlError, match=r"no folder hopper-medium-v2 of pt.*PreferenceTransf"):
+        load(tmp_path, "pt")
+    (folder / "indices_1_domain_mujoco_env_hopper-medium-v2_num_9_len_2_x.pkl").touch()
+    with pytest.raises(CorerlError, match=r"has 2 files indices_1_\*_env_hopper"):
+        load(tmp_path)
+    mixed = write_uni(tmp_path / "other", [0], [1], [0])
+    path = next(mixed.glob("human_label_*"))
+    path.rename(path.with_name(path.name.replace("_len_2_", "_len_3_")))
+    with pytest.raises(CorerlError, match="do not agree on the length"):
+        load(mixed)
+
+
+# Pickles.
+
+
+class Command:
+    def __reduce__(self):
+        return os.mkdir, ("made-by-a-label-file",)
+
+
+class Evaluated:
+    def __reduce__(self):
+        return eval, ("1",)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (Command(), r"posix\.mkdir"),
+        (Evaluated(), r"builtins\.eval"),
+        ([1, Command()], r"posix\.mkdir"),
+        (np.array([Command()], object), r"posix\.mkdir"),
+        (np.load, r"numpy\S*\.load"),
+        (np.ma.masked_array([1]), r"numpy\.ma\.\S+"),
+        ({1, 2}, "a set"),
+        ({"label": [1]}, "a dict"),
+        ([1, "x"], "no numbers"),
+        (np.array([None]), "holds object"),
+    ],
+)
+def test_a_pickle_holds_an_array_or_is_refused(tmp_path, monkeypatch, value, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "label_human"
+    dump(path, value)
+    with pytest.raises(CorerlError, match=name) as e:
+        pickles.read_integers(path)
+    assert str(path) in str(e.value)
+    assert os.listdir(tmp_path) == ["label_human"]
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("dtype", ["i4", "i8", "u1", ">i4"])
+def test_arrays_come_out_of_pickles_as_they_went_in(tmp_path, protocol, dtype):
+    dump(tmp_path / "x", np.array([3, 1, 2], dtype), protocol)
+    found = pickles.read_integers(tmp_path / "x")
+    assert found.tolist() == [3, 1, 2] and found.dtype == np.int64
+    dump(tmp_path / "x", [3, -1, 2], protocol)
+    assert pickles.read_integers(tmp_path / "x").tolist() == [3, -1, 2]
+    dump(tmp_path / "x", [np.int64(3), np.int64(2)], protocol)
+    assert pickles.read_integers(tmp_path / "x").tolist() == [3, 2]
+
+
+def test_a_pickle_that_is_cut_off_is_named(tmp_path):
+    dump(tmp_path / "x", np.arange(100))
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes()[:-20])
+    with pytest.raises(CorerlError, match=r"x is cut off or not a pickle of one array"):
+        pickles.read_integers(tmp_path / "x")
+    with pytest.raises(CorerlError, match="There is no file"):
+        pickles.read_integers(tmp_path / "y")
+
+
+# IPL's segments by value, and our own files.
+
+
+def segments(p=3, length=4, wide=11, acts=3):
+    rng = np.random.default_rng(0)
+    parts = {f"obs_{i}": rng.normal(size=(p, length, wide)) for i in (1, 2)}
+    parts |= {f"action_{i}": rng.uniform(-1, 1, (p, length, acts)) for i in (1, 2)}
+    return parts | {"label": np.array([1, 0.5, 0])[:p]}
+
+
+def never():
+    pytest.fail("the dataset is not needed")
+
+
+def test_ipl_brings_its_own_segments(tmp_path):
+    parts = segments()
+    folder = tmp_path / "hopper-medium-v2"
+    folder.mkdir()
+    np.savez(folder / "num500_human_eval.npz", **segments(1))  # not others than the training pairs
+    np.savez(folder / "num500_human_train.npz", **parts)
+    for path in (tmp_path, folder, folder / "num500_human_train.npz"):
+        cfg = Preferences(source="ipl", path=str(path))
+        compared = sources.find(HOPPER, never, cfg)
+        found = compared.segments(compared.observations)
+        np.testing.assert_array_equal(found[:, 0], parts["obs_1"].astype("f4"))
+        np.testing.assert_array_equal(found[:, 1], parts["obs_2"].astype("f4"))
+        actions = compared.segments(compared.actions)
+        np.testing.assert_array_equal(actions[:, 1], parts["action_2"].astype("f4"))
+        assert compared.labels.tolist() == [1, 0.5, 0] and compared.rewards is None
+    (folder / "num500_human_train.npz").unlink()
+    with pytest.raises(CorerlError, match=r"has 0 files \*_train.npz"):
+        load(tmp_path, "ipl")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"obs_2": np.zeros((3, 5, 11))}, r"obs_2 \(3, 5, 11\) does not fit \(3, 4, 11\)"),
+        ({"label": np.zeros(2)}, r"does not fit .* \(2,\) labels"),
+        ({"label": np.array([0, 1, -1.0])}, "comparison 2 has label -1"),
+        ({"obs_1": np.full((3, 4, 11), np.nan)}, "observations of row 0 hold a NaN"),
+        ({"label": np.array([None] * 3)}, "is cut off or not an npz file"),
+        ({f"obs_{i}": np.zeros((3, 4, 7)) for i in (1, 2)}, r"\(11,\) and \(3,\), and the labels"),
+    ],
+)
+def test_bad_segments_are_refused(tmp_path, changed, message):
+    path = tmp_path / "x.npz"
+    np.savez(path, **(segments() | changed))
+    with pytest.raises(CorerlError, match=message):
+        load(path, "ipl")
+    np.savez(path, obs_1=np.zeros(3))
+    with pytest.raises(CorerlError, match="it has no obs_2, action_1"):
+        load(path, "ipl")
+
+
+def test_our_own_file_is_read_back_and_knows_its_data(tmp_path):
+    data, path = d4rl_like(), tmp_path / "x.npz"
+    made = sources.find(
+        HOPPER, lambda: data, Preferences(length=2, pairs=20, beta=1.0, epsilon=0.3)
+    )
+    readers.write(path, made, data)
+    again = load(path, "file", data)
+    assert (again.starts == made.starts).all() and (again.labels == made.labels).all()
+    assert (again.length, again.source, again.id) == (2, made.source, made.id)
+    assert len(load(path, "file", data, pairs=5)) == 5
+    with pytest.raises(CorerlError, match="with other rows than d4rl/hopper-medium-v2 has here"):
+        load(path, "file", data.with_rewards(data.rewards + 1))

@@ -1,0 +1,72 @@
+"""`corerl data preferences`: what it counts, and the file it writes."""
+
+import argparse
+import re
+
+import numpy as np
+import pytest
+
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.experiments import data_cli
+from corerl.preferences import show, sources
+from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.sources import Preferences
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    parser = argparse.ArgumentParser()
+    data_cli.add_arguments(parser)
+
+    def run(*words):
+        assert data_cli.run(parser.parse_args(["preferences", *words])) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
+    path = tmp_path / "x.npz"
+    words = ("--pairs", "300", "--length", "20", "--teacher", "mistake", "--out", str(path))
+    shown = data("corerl/pendulum", *words)
+    assert "300 of segments of 20 steps" in shown and "teacher(epsilon=0.1)" in shown
+    right = float(re.search(r"([\d.]+) % of 300 prefer", shown)[1])
+    assert abs(right - 90) < 4 * 100 * np.sqrt(0.09 / 300)
+    task = tasks.resolve("corerl/pendulum")
+    cfg = Preferences(source="file", path=str(path))
+    compared = sources.find(task, task.load, cfg)
+    direct = Preferences(pairs=300, length=20, epsilon=0.1)
+    direct = sources.find(task, task.load, direct)
+    assert (compared.starts == direct.starts).all() and (compared.labels == direct.labels).all()
+    again = data("corerl/pendulum", "--source", "file", "--path", str(path))
+    assert again.splitlines()[2:] == shown.splitlines()[2:-1]
+
+
+def test_every_teacher_of_b_pref_is_a_setting():
+    named = {name: Preferences(**settings) for name, settings in show.TEACHERS.items()}
+    assert len(named) == 6 and named["oracle"] == Preferences()
+
+
+def test_people_are_not_held_against_the_rewards():
+    rows = np.zeros((6, 1), np.float32)
+    people, teacher = (
+        Comparisons(
+            *("x", source, rows, rows, rows, rows[:, 0] > 0, np.arange(6.0), np.array([6])),
+            *(np.array([[0, 3], [3, 0], [1, 2]]), 2, np.array([1, 1, 0.5])),
+        )
+        for source in ("pt", "teacher")
+    )
+    assert "right" not in show.facts(people)
+    assert show.facts(teacher)["right"].startswith("50.0 % of 2 ")
+    counted = show.facts(people)["comparisons"]
+    assert counted.endswith("0 first preferred, 2 second preferred, 1 neither")
+    assert show.facts(people)["example"] == "rows from 0 return 1, from 3 7: 1"
+
+
+def test_segments_that_are_no_rows_are_not_written(data, tmp_path):
+    words = ("d4rl/hopper-medium-v2", "--source", "ipl", "--out", str(tmp_path / "x.npz"))
+    with pytest.raises(CorerlError, match="--out holds rows of the dataset, and ipl"):
+        data(*words)

@@ -1,0 +1,267 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from rliable import library, metrics
+from scipy import stats as scipy_stats
+
+from corerl.errors import CorerlError
+from corerl.report import stats
+from corerl.risk import measures
+
+RLIABLE = {
+    "iqm": metrics.aggregate_iqm,
+    "median": metrics.aggregate_median,
+    "mean": metrics.aggregate_mean,
+    "optimality_gap": metrics.aggregate_optimality_gap,
+}
+
+
+def tidy(scores: dict[str, dict[str, list[float]]]) -> pd.DataFrame:
+    """{algorithm: {task: scores by seed}} as a score table."""
+    rows = [
+        (algorithm, task, seed, score)
+        for algorithm, tasks in scores.items()
+        for task, values in tasks.items()
+        for seed, score in enumerate(values)
+    ]
+    return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "score"])
+
+
+def random_scores(rng: np.random.Generator, seeds: int, tasks: int) -> np.ndarray:
+    """(seeds, tasks) with ties, with tasks of different level and spread."""
+    spread = rng.uniform(0.05, 0.5, tasks)
+    return np.round(rng.normal(np.linspace(0, 1.2, tasks), spread, (seeds, tasks)), 1)
+
+
+def of_matrix(name: str, matrix: np.ndarray) -> pd.DataFrame:
+    return tidy({name: {f"t{i:03}": list(column) for i, column in enumerate(matrix.T)}})
+
+
+@pytest.mark.parametrize("metric", stats.METRICS)
+@pytest.mark.parametrize("shape", [(10, 15), (3, 1), (5, 7), (1, 4), (2, 3)])
+def test_point_estimates_equal_rliable(metric, shape):
+    matrix = random_scores(np.random.default_rng(1), *shape)
+    expected = RLIABLE[metric](matrix)
+    found = stats.estimate(of_matrix("A", matrix), metric, replicates=0).value
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert getattr(stats, metric)(of_matrix("A", matrix)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_optimality_gap_takes_its_threshold():
+    matrix = 100 * random_scores(np.random.default_rng(2), 5, 6)
+    expected = metrics.aggregate_optimality_gap(matrix, gamma=100)
+    assert stats.optimality_gap(of_matrix("A", matrix), 100) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("shapes", [((10, 15), (10, 15)), ((4, 6), (7, 6)), ((1, 2), (1, 2))])
+def test_probability_of_improvement_equals_rliable(shapes):
+    rng = np.random.default_rng(3)
+    x, y = (random_scores(rng, *shape) for shape in shapes)
+    table = pd.concat([of_matrix("X", x), of_matrix("Y", y)])
+    found = stats.probability_of_improvement(table, "X", "Y", replicates=0)
+    assert found.value == pytest.approx(metrics.probability_of_improvement(x, y), abs=1e-12)
+    assert found.tasks == shapes[0][1]
+
+
+def test_profiles_equal_rliable():
+    matrix = random_scores(np.random.default_rng(4), 8, 9)
+    taus = np.linspace(-0.5, 1.5, 21)  # meets scores exactly, where > and >= differ
+    expected = library.score_distributions(matrix, taus)
+    found = stats.profiles(of_matrix("A", matrix), taus)
+    np.testing.assert_allclose(found["value"], expected, rtol=0, atol=1e-12)
+    assert (found["low"] <= found["value"] + 1e-12).all()
+    assert (found["high"] >= found["value"] - 1e-12).all()
+
+
+# An end of a percentile interval estimated from B replicates has the standard error
+# sqrt(p (1 - p) / B) / density; with a normal density at the 2.5% point that is 2.67 s / sqrt(B),
+# where s is the replicates' standard deviation. Two independent ends differ by less than four such
+# errors (summed in quadrature) but once in 16,000 times; the seeds are fixed besides.
+def close(ours, theirs, ours_count, theirs_count):
+    spread = (theirs[1] - theirs[0]) / (2 * 1.96)
+    error = 2.67 * spread * math.sqrt(1 / ours_count + 1 / theirs_count)
+    assert np.abs(np.subtract(ours, theirs)).max() < 4 * error
+
+
+@pytest.mark.parametrize("metric", stats.METRICS)
+def test_intervals_equal_rliables(metric):
+    rng = np.random.default_rng(5)
+    matrix = rng.normal(np.linspace(0, 1.2, 12), 0.3, (10, 12))
+    np.random.seed(0)  # noqa: NPY002  rliable draws from the global state
+    _, theirs = library.get_interval_estimates(
+        {"A": matrix}, lambda m: np.array([RLIABLE[metric](m)]), reps=2000
+    )
+    e = stats.estimate(of_matrix("A", matrix), metric, replicates=20_000)
+    close((e.low, e.high), theirs["A"].ravel(), 20_000, 2000)
+
+
+def test_interval_of_the_probability_of_improvement_equals_rliables():
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(0.1, 0.5, (8, 6)), rng.normal(0.0, 0.5, (5, 6))
+    np.random.seed(0)  # noqa: NPY002
+    _, theirs = library.get_interval_estimates(
+        {"XY": (x, y)}, lambda a, b: np.array([metrics.probability_of_improvement(a, b)]), reps=500
+    )
+    table = pd.concat([of_matrix("X", x), of_matrix("Y", y)])
+    e = stats.probability_of_improvement(table, "X", "Y", replicates=20_000)
+    close((e.low, e.high), theirs["XY"].ravel(), 20_000, 500)
+
+
+def test_bands_of_profiles_equal_rliables():
+    matrix = np.random.default_rng(7).normal(np.linspace(0, 1.2, 6), 0.3, (5, 6))
+    taus = np.array([0.3, 0.6, 0.9])
+    np.random.seed(0)  # noqa: NPY002
+    _, theirs = library.create_performance_profile({"A": matrix}, taus, reps=2000)
+    ours = stats.profiles(of_matrix("A", matrix), taus, replicates=20_000)
+    # the replicates live on a grid of 1/30, so ends may differ by one of its steps
+    assert np.abs(ours[["low", "high"]].to_numpy().T - theirs["A"]).max() < 1 / 30 + 1e-9
+
+
+def test_same_seed_same_interval_other_seed_another():
+    table = of_matrix("A", random_scores(np.random.default_rng(8), 6, 5))
+    one, again, other = (stats.estimate(table, seed=s, replicates=500) for s in (0, 0, 1))
+    assert one == again
+    assert one.low != other.low
+
+
+def test_rows_may_come_in_any_order():
+    table = of_matrix("A", random_scores(np.random.default_rng(9), 6, 5))
+    assert stats.estimate(table.sample(frac=1, random_state=0)).value == stats.iqm(table)
+
+
+def test_ragged_tasks_count_equally():
+    table = tidy({"A": {"easy": [1.0] * 9, "hard": [0.0, 0.2, 0.4]}})
+    assert stats.mean(table) == pytest.approx((1.0 + 0.2) / 2)
+    # cut 3 of 12 runs' worth of weight on each side: half of each task remains
+    assert stats.iqm(table) == pytest.approx((1.0 + (0.5 * 0.2 + 1 * 0.4) / 1.5) / 2)
+    e = stats.estimate(table)
+    assert (e.tasks, e.runs, e.seeds, e.n) == (2, 12, (3, 9), "3-9")
+
+
+def test_repeating_every_seed_changes_no_estimate():
+    few = tidy({"A": {"t0": [0.1, 0.9], "t1": [0.4, 0.6], "t2": [0.0, 1.5], "t3": [0.3, 0.7]}})
+    many = tidy({"A": {t: list(g["score"]) * 3 for t, g in few.groupby("task")}})
+    mixed = tidy(
+        {"A": {t: list(g["score"]) * (3 if t < "t2" else 1) for t, g in few.groupby("task")}}
+    )
+    for metric in stats.METRICS:
+        values = [stats.estimate(t, metric, replicates=0).value for t in (few, many, mixed)]
+        np.testing.assert_allclose(values, values[0], atol=1e-12)
+
+
+def test_ragged_interval_covers_what_it_should():
+    """Coverage of the mean's interval over 300 made-up experiments, binomial error 1.3%."""
+    rng = np.random.default_rng(10)
+    hits = 0
+    for i in range(300):
+        table = tidy({"A": {"t0": rng.normal(2, 1, 25), "t1": rng.normal(-1, 1, 40)}})
+        e = stats.estimate(table, "mean", replicates=400, seed=i)
+        hits += e.low <= 0.5 <= e.high
+    assert 0.90 < hits / 300 < 0.985
+
+
+def test_a_single_seed_has_no_interval():
+    table = tidy({"A": {"t0": [0.1, 0.2], "t1": [0.5]}, "B": {"t0": [0.3, 0.1], "t1": [0.2]}})
+    e = stats.estimate(table, algorithm="A")
+    assert e.value == stats.iqm(table[table["algorithm"] == "A"])
+    assert math.isnan(e.low) and math.isnan(e.high)
+    assert math.isnan(stats.probability_of_improvement(table, "A", "B").low)
+    assert stats.profiles(table, np.array([0.0]))["low"].isna().all()
+    assert all(map(math.isnan, stats.mean_interval(np.array([1.0]))))
+    assert all(map(math.isnan, stats.cvar_interval(np.array([1.0]), 0.1)))
+
+
+def test_nan_is_refused_by_name():
+    table = tidy({"IQL": {"hopper": [1.0, math.nan]}})
+    with pytest.raises(CorerlError, match="IQL on hopper with seed 1 is nan"):
+        stats.estimate(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="seed"), "'seed' is missing"),
+        (lambda t: t.iloc[:0], "no rows"),
+        (lambda t: pd.concat([t, t.iloc[:1]]), "A on t0 with seed 0 stands .* twice"),
+        (lambda t: pd.concat([t, t.assign(algorithm="B")]), "say which one"),
+        (lambda t: t.assign(score=np.inf), "is inf"),
+    ],
+)
+def test_bad_tables_are_refused(change, message):
+    with pytest.raises(CorerlError, match=message):
+        stats.estimate(change(tidy({"A": {"t0": [0.1, 0.2]}})))
+
+
+def test_names_that_do_not_exist_are_refused():
+    table = tidy({"ReBRAC": {"t0": [0.1, 0.2]}, "IQL": {"t1": [0.1, 0.2]}})
+    with pytest.raises(CorerlError, match="Did you mean ReBRAC"):
+        stats.estimate(table, algorithm="RebRAC")
+    with pytest.raises(CorerlError, match="No metric 'iqr'"):
+        stats.estimate(table, "iqr", "IQL")
+    with pytest.raises(CorerlError, match="only one of them ran t0"):
+        stats.probability_of_improvement(table, "ReBRAC", "IQL")
+
+
+def test_final_and_best_take_one_row_per_run():
+    rows = [("A", "t", s, k, v) for s, k, v in [(0, 1, 5.0), (0, 2, 3.0), (1, 2, 4.0), (1, 1, 1.0)]]
+    table = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    table.index = [0, 0, 1, 1]  # as left behind by a concat
+    assert list(stats.final(table)["score"]) == [3.0, 4.0]
+    assert list(stats.best(table)["score"]) == [5.0, 4.0]
+    with pytest.raises(CorerlError, match="several steps"):
+        stats.estimate(table)
+
+
+def test_curves_use_steps_that_all_runs_have():
+    rows = [("A", t, s, k, k * 1.0) for t in "tu" for s in (0, 1) for k in (10, 20)]
+    rows.append(("A", "t", 0, 30, 99.0))
+    table = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    found = stats.curves(table)
+    assert list(found["step"]) == [10, 20]
+    assert list(found["value"]) == [10.0, 20.0]
+
+
+def test_cvar_splits_the_boundary_sample():
+    samples = np.array([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert measures.cvar(samples, 0.5) == pytest.approx((1 + 2 + 0.5 * 3) / 2.5)
+    assert measures.cvar(samples, 0.1) == 1.0
+    assert measures.cvar(samples, 1.0) == pytest.approx(3.0)
+
+
+def test_cvar_is_the_integral_of_the_quantile_function():
+    samples = np.random.default_rng(11).gumbel(size=37)
+    grid = (np.arange(200_000) + 0.5) / 200_000 * 0.23
+    integral = np.quantile(samples, grid, method="inverted_cdf").mean()
+    assert measures.cvar(samples, 0.23) == pytest.approx(integral, abs=1e-4)
+
+
+def test_cvar_interval_against_resampling_by_hand():
+    samples = np.random.default_rng(12).normal(size=60)
+    rng = np.random.default_rng(13)
+    by_hand = [measures.cvar(rng.choice(samples, 60), 0.25) for _ in range(4000)]
+    close(stats.cvar_interval(samples, 0.25), np.percentile(by_hand, [2.5, 97.5]), 50_000, 4000)
+
+
+@pytest.mark.parametrize("samples", [[], [[1.0]], [math.nan]])
+def test_cvar_refuses_bad_samples(samples):
+    with pytest.raises(CorerlError, match="at least one finite sample"):
+        measures.cvar(np.array(samples), 0.1)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.1, math.nan])
+def test_cvar_refuses_bad_fractions(tau):
+    with pytest.raises(CorerlError, match="0 < tau <= 1"):
+        measures.cvar(np.ones(3), tau)
+
+
+def test_t_and_welch_intervals_equal_scipys():
+    rng = np.random.default_rng(14)
+    x, y = rng.normal(0, 1, 10), rng.normal(0.5, 2, 4)
+    expected = scipy_stats.ttest_1samp(x, 0.0).confidence_interval()
+    np.testing.assert_allclose(stats.mean_interval(x), expected)
+    found = stats.welch_interval(x.mean(), x.std(ddof=1), 10, y.mean(), y.std(ddof=1), 4)
+    expected = scipy_stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    np.testing.assert_allclose(found, tuple(expected))
+    assert stats.welch_interval(1.0, 0.0, 3, 2.0, 0.0, 3) == (-1.0, -1.0)

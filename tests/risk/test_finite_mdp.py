@@ -1,0 +1,89 @@
+"""Finite MDPs as arrays: what is refused, and the law of a policy's return."""
+
+import numpy as np
+import pytest
+
+from corerl.envs import mdps
+from corerl.errors import CorerlError
+from corerl.risk.finite_mdp import END, FiniteMDP, Law, markov, return_law
+
+GOOD = {
+    "probabilities": [[[0.5, 0.5], [1.0, 0.0]]],
+    "rewards": [[[1.0, 2.0], [0.0, 0.0]]],
+    "successors": [[[0, END], [0, 0]]],
+    "horizon": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"probabilities": [[[0.5, 0.5], [0.9, 0.0]]]},
+            "state 0, action 1 must .* they sum to 0.9",
+        ),
+        ({"probabilities": [[[1.5, -0.5], [1, 0]]]}, "state 0, action 0 must be non-negative"),
+        ({"probabilities": [[0.5, 0.5]]}, r"must be \(S, A, K\)"),
+        ({"rewards": [[[1.0], [0.0]]]}, r"rewards \(1, 2, 1\) must have the shape"),
+        ({"rewards": [[[np.nan, 2], [0, 0]]]}, "rewards must be finite"),
+        ({"successors": [[[0, 1], [0, 0]]]}, "successors must be whole numbers from 0 to 0"),
+        ({"start": [0.5]}, "start must be"),
+        ({"horizon": 0}, "horizon=0 must be positive"),
+        ({"horizon": None}, "without a horizon needs a discount below 1"),
+        ({"discount": 1.5}, "discount=1.5"),
+    ],
+)
+def test_what_is_no_mdp_is_refused(changes, message):
+    FiniteMDP(**GOOD)
+    with pytest.raises(CorerlError, match=message):
+        FiniteMDP(**(GOOD | changes))
+
+
+def test_matrices_whose_rows_do_not_sum_to_one_are_refused():
+    transitions = np.full((2, 2, 2), 0.5)
+    transitions[1, 0, 1] = 0.4
+    with pytest.raises(CorerlError, match=r"state 1, action 0 must .* they sum to 0.9,"):
+        FiniteMDP.from_matrices(transitions, np.zeros((2, 2)), horizon=1)
+    with pytest.raises(CorerlError, match="fit neither"):
+        FiniteMDP.from_matrices(np.full((2, 2, 2), 0.5), np.zeros((2, 3)), horizon=1)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 2, 2)])
+def test_rewards_of_matrices_may_leave_out_what_they_do_not_depend_on(shape):
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=shape)
+    mdp = FiniteMDP.from_matrices(np.full((2, 2, 2), 0.5), rewards, horizon=1)
+    for s, a, t in np.ndindex(2, 2, 2):
+        assert mdp.rewards[s, a, t] == rewards[(s, a, t)[: len(shape)]]
+        assert mdp.successors[s, a, t] == t
+
+
+def test_the_law_of_a_policy_by_hand():
+    """Twice the first action: 1 + 1, 1 + 2 or, with an end, 2."""
+    law, visits = return_law(FiniteMDP(**GOOD), markov(np.array([0])))
+    np.testing.assert_allclose(law.values, [2, 3])
+    np.testing.assert_allclose(law.probabilities, [0.75, 0.25])
+    assert [(v.t, v.collected, v.probability) for v in visits] == [(0, 0, 1), (1, 1, 0.5)]
+    assert law.mean == pytest.approx(2.25) and law.variance == pytest.approx(0.1875)
+    assert law.cvar(0.8) == pytest.approx((0.75 * 2 + 0.05 * 3) / 0.8)
+
+
+def test_the_law_of_a_policy_is_what_is_sampled():
+    mdp, rng = mdps.wagers(), np.random.default_rng(0)
+    law, _ = return_law(mdp, markov(np.array([[1], [1], [0], [1], [0]])))
+    sums = np.zeros(4000)
+    for i in range(len(sums)):
+        sums[i] = sum(mdp.step(0, a, rng)[0] for a in (1, 1, 0, 1, 0))
+    shares = [(sums == value).mean() for value in law.values]
+    np.testing.assert_allclose(shares, law.probabilities, atol=0.03)
+
+
+def test_equal_values_of_a_law_are_one_atom():
+    law = Law.of(np.array([0.1 + 0.2, 0.3, 1.0]), np.array([0.25, 0.25, 0.5]))
+    np.testing.assert_allclose(law.values, [0.3, 1.0])
+    np.testing.assert_allclose(law.probabilities, [0.5, 0.5])
+
+
+def test_an_endless_mdp_is_cut_where_nothing_is_left():
+    mdp = mdps.hazard()
+    assert mdp.discount**mdp.steps * 5 / (1 - mdp.discount) <= 1e-10

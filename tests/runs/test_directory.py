@@ -1,0 +1,286 @@
+"""The run directory: named by content, written atomically, restored exactly, refused when damaged."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small import config, flatten
+
+import corerl
+from corerl.config import Eval, Wandb
+from corerl.errors import CorerlError
+from corerl.runs import checkpoint, files, provenance
+from corerl.runs.directory import cell_directory, config_hash, group_name, seeds_of_group
+from corerl.runs.record import _score_step
+
+STATE = {
+    "loop": {"step": 7, "sums": {"loss": torch.tensor([1.5, torch.nan])}, "diverged": {3: 40}},
+    "state": {
+        "agent": {
+            "moments": [torch.zeros(2, 3), torch.arange(6.0).view(2, 3).T],
+            "count": torch.tensor(3),
+            "empty": {},
+        },
+        "noise": {"generators": torch.arange(5, dtype=torch.uint8), "position": 256},
+        "nothing": None,
+        "flags": [True, 0.1, "text/with.dots"],
+    },
+}
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_returns_nested_state_exactly(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save_checkpoint(path, STATE)
+    loaded = checkpoint.load_checkpoint(path)
+    assert flatten(loaded) == flatten(STATE)
+    assert loaded["loop"]["diverged"] == {3: 40}  # keys stay integers
+    assert loaded["state"]["agent"]["moments"][1].dtype == torch.float32
+    assert loaded["state"]["agent"]["empty"] == {} and loaded["state"]["nothing"] is None
+
+
+def test_tensors_that_share_memory_are_saved_apart(tmp_path):
+    rows = torch.arange(6.0)
+    checkpoint.save_checkpoint(tmp_path / "c", {"all": rows, "part": rows[2:4]})
+    loaded = checkpoint.load_checkpoint(tmp_path / "c")
+    assert loaded["all"].tolist() == rows.tolist() and loaded["part"].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 100, -1])
+def test_a_truncated_checkpoint_is_refused_in_a_sentence(tmp_path, keep):
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save_checkpoint(path, STATE)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(
+        CorerlError, match=r"is damaged .* delete .* to start this run over"
+    ) as caught:
+        checkpoint.load_checkpoint(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
+    import safetensors.torch
+
+    safetensors.torch.save_file({"w": torch.zeros(2)}, tmp_path / "c")
+    with pytest.raises(CorerlError, match="is damaged"):
+        checkpoint.load_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize(("name", "value"), [("__version__", "99.0"), ("FORMAT", 99)])
+def test_a_checkpoint_of_another_version_is_refused(tmp_path, monkeypatch, name, value):
+    path = tmp_path / "c"
+    with monkeypatch.context() as other:
+        other.setattr(corerl if name == "__version__" else checkpoint, name, value)
+        checkpoint.save_checkpoint(path, STATE)
+    with pytest.raises(
+        CorerlError, match=r"99.* and this is .* finish it with that version, or delete"
+    ):
+        checkpoint.load_checkpoint(path)
+
+
+class Part:
+    def __init__(self):
+        self.value = 0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Agent(checkpoint.Stateful):
+    def __init__(self):
+        self.cfg, self.online, self.target = "settings", Part(), Part()
+
+
+def test_stateful_keeps_every_part_with_state_and_nothing_else():
+    agent, other = Agent(), Agent()
+    agent.online.value, agent.target.value = 1, 2
+    assert agent.state_dict() == {"online": {"value": 1}, "target": {"value": 2}}
+    other.load_state_dict(agent.state_dict())
+    assert (other.online.value, other.target.value) == (1, 2)
+
+
+# Writing.
+
+
+@pytest.fixture
+def written(tmp_path) -> Path:
+    path = tmp_path / "checkpoint.safetensors"
+    files.write_atomically(path, b"old")
+    return path
+
+
+def fail(number: int):
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_a_sentence_and_the_old_file_is_whole(written, monkeypatch, call, number):
+    monkeypatch.setattr(files.os, call, fail(number))
+    with pytest.raises(CorerlError, match=r"The disk is full: .* run the same command to resume"):
+        files.write_atomically(written, b"new")
+    assert written.read_bytes() == b"old"
+    assert list(written.parent.iterdir()) == [written], "no half-written file is left"
+
+
+def test_appending_to_a_full_disk_is_a_sentence():
+    with pytest.raises(CorerlError, match="The disk is full: /dev/full"):
+        files.append_lines(Path("/dev/full"), ["a line"])
+
+
+@pytest.mark.parametrize("root", ["/dev/null/runs", "/proc/none"])
+def test_a_folder_that_cannot_be_is_a_sentence(root):
+    with pytest.raises(CorerlError, match=f"Cannot write {root}/status.json: .*"):
+        files.write_atomically(Path(root) / "status.json", b"new")
+
+
+def test_nobody_sees_half_a_file(written, monkeypatch):
+    seen = []
+    replace = os.replace
+
+    def look(part, path):
+        seen.append((Path(path).read_bytes(), Path(part).read_bytes()))
+        replace(part, path)
+
+    monkeypatch.setattr(files.os, "replace", look)
+    files.write_atomically(written, b"new")
+    assert seen == [(b"old", b"new")] and written.read_bytes() == b"new"
+
+
+def test_json_that_is_not_json_is_a_sentence(tmp_path):
+    path = tmp_path / "status.json"
+    assert files.read_json(path) is None
+    path.write_text('{"state": "do')
+    with pytest.raises(CorerlError, match=r"status.json is not valid JSON .* delete it"):
+        files.read_json(path)
+
+
+# Resuming cuts what came after the checkpoint.
+
+METRICS = [json.dumps({"step": step, "seed": seed}) for step in (10, 20, 30) for seed in (0, 1)]
+SCORES = ["task,algorithm,config,seed,step,return,score,episodes,length,return_std"] + [
+    f'corerl/pendulum,"10% BC, mine",0a1b2c3d,{seed},{step},-100.5,1.5,10,200.0,3.5'
+    for step in (1000, 2000, 3000)
+    for seed in (0, 1)
+]
+
+
+def cut(tmp_path, text: str, step: int, step_of) -> str:
+    path = tmp_path / "lines"
+    path.write_text(text)
+    files.truncate_after(path, step, step_of)
+    return path.read_text()
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0, 0), (10, 2), (19, 2), (20, 4), (30, 6), (99, 6)])
+def test_metrics_after_the_checkpoint_are_cut(tmp_path, step, kept):
+    def step_of(line):
+        return json.loads(line)["step"]
+
+    text = "".join(line + "\n" for line in METRICS)
+    assert cut(tmp_path, text, step, step_of).splitlines() == METRICS[:kept]
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0, 1), (1000, 3), (2500, 5), (3000, 7)])
+def test_scores_after_the_checkpoint_are_cut_and_the_header_stays(tmp_path, step, kept):
+    text = "".join(line + "\n" for line in SCORES)
+    assert cut(tmp_path, text, step, _score_step).splitlines() == SCORES[:kept]
+
+
+def test_a_last_line_cut_anywhere_is_dropped(tmp_path):
+    # Also where its rest still reads as a line of an earlier step: "...,0,3000" cut to "...,0,30".
+    whole = "".join(line + "\n" for line in SCORES[:-1])
+    for length in range(1, len(SCORES[-1]) + 1):
+        assert cut(tmp_path, whole + SCORES[-1][:length], 2000, _score_step) == "".join(
+            line + "\n" for line in SCORES[:5]
+        )
+    assert cut(tmp_path, SCORES[0][:20], 0, _score_step) == ""
+
+
+def test_there_may_be_nothing_to_cut(tmp_path):
+    files.truncate_after(tmp_path / "absent", 10, _score_step)
+    assert not (tmp_path / "absent").exists()
+
+
+# Names.
+
+SAME = {
+    "root": "elsewhere",
+    "seeds": 10,
+    "device": "cuda",
+    "compile": "graph",
+    "processes": 7,
+    "save_every": 3,
+    "log_every": 3,
+    "wandb": Wandb(mode="online"),
+    "table": "iql",
+}
+OTHER = {
+    "task": "corerl/other",
+    "steps": 41,
+    "eval": Eval(every=20, episodes=3),
+    "label": "mine",
+    "own": {"expectile": 0.8},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_settings_that_change_no_number_keep_the_name(name):
+    cfg = replace(config("runs"), **{name: SAME[name]})
+    assert config_hash(cfg) == config_hash(config("runs"))
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_settings_that_change_numbers_change_the_name(name):
+    assert config_hash(config("runs", **{name: OTHER[name]})) != config_hash(config("runs"))
+
+
+def test_every_setting_of_the_algorithm_is_in_the_name():
+    default = config("runs")
+    names = {config_hash(default)}
+    for name, value in vars(default.algo).items():
+        other = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v * 0.9 + 0.01}
+        if type(value) in other:
+            names.add(config_hash(config("runs", own={name: other[type(value)](value)})))
+    numeric = [v for v in vars(default.algo).values() if type(v) in (bool, int, float)]
+    assert len(names) == 1 + len(numeric)
+
+
+def test_the_cell_is_named_by_task_algorithm_and_settings():
+    cfg = config("runs")
+    assert cell_directory(cfg) == Path(f"runs/corerl/pendulum/iql-{config_hash(cfg)}")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "name"),
+    [
+        ([3], "seeds-3"),
+        ([0, 1, 2], "seeds-0-2"),
+        (list(range(10)), "seeds-0-9"),
+        ([0, 2, 3], "seeds-0_2_3"),
+        ([7, 3], "seeds-7_3"),
+        ([3, 5], "seeds-3_5"),
+    ],
+)
+def test_groups_are_named_by_their_seeds_and_read_back(seeds, name):
+    assert group_name(seeds) == name
+    assert seeds_of_group(name) == seeds
+
+
+def test_the_environment_says_what_ran():
+    facts = provenance.environment()
+    assert facts["corerl"] == corerl.__version__ and facts["torch"] == torch.__version__
+    assert facts["cores"] >= 1 and facts["cpu"]
+    json.dumps(facts)

@@ -1,0 +1,100 @@
+"""The copy on Weights & Biases: only where it is asked for, and never in the way of a run."""
+
+import json
+import sys
+import time
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+from small import config, group, train
+
+from corerl.config import Wandb
+from corerl.data import tasks
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a run without a mirror writes."""
+    return group(train(config(tmp_path_factory.mktemp("alone"), "bc")))
+
+
+class Fake:
+    """Stands for the wandb module and for its run."""
+
+    def __init__(self, breaks: str = ""):
+        self.breaks, self.logged, self.finished = breaks, [], False
+        self.Settings = SimpleNamespace
+
+    def _call(self, name: str) -> None:
+        if name == self.breaks:
+            raise ConnectionError(f"{name} does not answer\nsecond line")
+
+    def init(self, **options):
+        self._call("init")
+        self.options = options
+        return self
+
+    def log(self, values, step):
+        self._call("log")
+        self.logged.append((step, values))
+
+    def finish(self):
+        self._call("finish")
+        self.finished = True
+
+
+def mirrored(tmp_path, monkeypatch, fake, mode="online"):
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return group(train(config(tmp_path, "bc", wandb=Wandb(mode=mode, project="mine"))))
+
+
+def test_wandb_is_not_imported_where_it_is_disabled(tmp_path, monkeypatch, capsys, alone):
+    assert mirrored(tmp_path, monkeypatch, None, mode="disabled") == alone
+    assert "wandb" not in capsys.readouterr().err
+
+
+def test_the_mirror_shows_what_the_files_say(tmp_path, monkeypatch, alone):
+    fake = Fake()
+    assert mirrored(tmp_path, monkeypatch, fake) == alone
+    assert fake.finished and fake.options["mode"] == "online" and fake.options["project"] == "mine"
+    assert fake.options["config"]["algo"]["hidden_width"] == 16
+    lines = [json.loads(line) for line in alone["metrics"].splitlines()]
+    sent = {(step, name): value for step, values in fake.logged for name, value in values.items()}
+    for line in lines:
+        assert sent[line["step"], "policy_loss/seed0"] == line["policy_loss"]
+    rows = [row.split(",") for row in alone["scores"].splitlines()[1:]]
+    for row in rows:
+        step = int(row[4])
+        assert sent[step, "return/seed0"] == float(row[5])
+        assert sent[step, "score/seed0"] == float(row[6])
+    assert len(sent) == len(lines) + 2 * len(rows)
+    steps = [step for step, _ in fake.logged]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("breaks", ["init", "log", "finish"])
+def test_a_mirror_that_fails_is_said_once_and_stops_nothing(
+    tmp_path, monkeypatch, capsys, alone, breaks
+):
+    assert mirrored(tmp_path, monkeypatch, Fake(breaks)) == alone
+    told = [line for line in capsys.readouterr().err.splitlines() if "wandb" in line]
+    assert told == [f"corerl: wandb is off for this run ({breaks} does not answer)"]
+
+
+def test_the_real_wandb_works_offline(tmp_path, capsys, alone):
+    pytest.importorskip("wandb")
+    cell = train(config(tmp_path, "bc", wandb=Wandb(mode="offline")))
+    assert group(cell) == alone
+    assert "wandb is off" not in capsys.readouterr().err
+    (record,) = cell.glob("seeds-0/wandb/offline-run-*/*.wandb")
+    wanted = (b"policy_loss/seed0", b"score/seed0", b"hidden_width")
+    deadline = time.monotonic() + 30  # wandb's own process writes the file
+    while not all(name in record.read_bytes() for name in wanted):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

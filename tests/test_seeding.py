@@ -1,0 +1,89 @@
+"""Streams: fixed by seed and purpose alone, and resumed at the very next draw."""
+
+import pytest
+import torch
+
+from corerl import seeding
+from corerl.seeding import BLOCK
+
+SEEDS = list(range(10))
+MAKERS = {
+    "normal": lambda seeds: seeding.normal(seeds, "noise", (2, 3)),
+    "uniform": lambda seeds: seeding.uniform(seeds, "noise", (2, 3)),
+    "indices": lambda seeds: seeding.indices(seeds, 1000, 4),
+    "small blocks": lambda seeds: seeding.normal(seeds, "noise", (2, 3), block=7),
+}
+
+
+def draws(stream: seeding.Stream, count: int) -> torch.Tensor:
+    return torch.stack([stream.next() for _ in range(count)])
+
+
+def test_the_numbers_of_a_seed_never_change():
+    # 8 bytes of blake2b of "init/0" and "batch/3", without the last bit. To change these is to change
+    # every result.
+    assert seeding.derive(0, "init") == 7285725289518747431
+    assert seeding.derive(3, "batch") == 8304996335913608540
+
+
+def test_different_pairs_derive_different_numbers():
+    pairs = [(seed, purpose) for seed in range(200) for purpose in ("init", "batch", "noise")]
+    assert len({seeding.derive(*pair) for pair in pairs}) == len(pairs)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_seed_draws_the_same_alone_and_in_company(make):
+    count = BLOCK + 3
+    together = draws(make(SEEDS), count)
+    assert torch.equal(draws(make([3]), count)[:, 0], together[:, 3])
+    assert torch.equal(draws(make([7, 3]), count), together[:, [7, 3]])
+    assert not torch.equal(together[:, 3], together[:, 4])
+
+
+def test_purposes_are_independent():
+    noise, other = (seeding.normal([0], name, (50,)) for name in ("noise", "dropout"))
+    assert not torch.equal(noise.next(), other.next())
+    alone = draws(seeding.normal([0], "noise", (50,)), 5)
+    draws(other, 100)
+    noise = seeding.normal([0], "noise", (50,))
+    assert torch.equal(draws(noise, 5), alone)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("drawn", [0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
+@pytest.mark.parametrize("other", [0, 5, BLOCK], ids=["fresh", "inside a block", "at its end"])
+def test_resumes_with_the_very_next_draw(make, drawn, other):
+    stream = make([0, 5])
+    for _ in range(drawn):
+        stream.next()
+    state = stream.state_dict()
+    expected = draws(stream, 10)
+    resumed = make([0, 5])
+    for _ in range(other):
+        resumed.next()
+    resumed.load_state_dict(state)
+    assert torch.equal(draws(resumed, 10), expected)
+
+
+def test_saving_disturbs_no_draw():
+    saved, untouched = (seeding.normal([0], "noise", (2,)) for _ in range(2))
+    for _ in range(BLOCK + 5):
+        saved.state_dict()
+        assert torch.equal(saved.next(), untouched.next())
+
+
+def test_the_distributions_are_what_they_say():
+    def wide(stream):
+        return draws(stream, 50).double()
+
+    uniform = wide(seeding.uniform([1], "noise", (1000,)))
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert abs(uniform.mean() - 1 / 2) < 5 / (12 * 50_000) ** 0.5
+    normal = wide(seeding.normal([1], "noise", (1000,)))
+    assert abs(normal.mean()) < 5 / 50_000**0.5
+    assert abs(normal.var() - 1) < 5 * (2 / 50_000) ** 0.5
+    rows = draws(seeding.indices([1], 7, 1000), 50)
+    assert rows.dtype == torch.int64
+    counts = torch.bincount(rows.flatten(), minlength=7)
+    assert len(counts) == 7
+    assert (counts - 50_000 / 7).abs().max() < 5 * (50_000 / 7) ** 0.5

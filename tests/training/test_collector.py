@@ -1,0 +1,177 @@
+"""Training environments with numbered actions: restored exactly, refused with a reason, explored."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corerl import seeding
+from corerl.buffers.frame_replay import DiscreteStep
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.training.collector import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
+
+
+def play(envs, seeds, steps):
+    """Actions that are the same for the same seed in any company."""
+    drawn = [
+        [np.random.default_rng((step, s)).integers(envs.actions) for s in seeds] for step in steps
+    ]
+    return [envs.step(torch.tensor(actions)[:, None]) for actions in drawn]
+
+
+def assert_same(ours, theirs, rows=slice(None)):
+    for one, two in zip(ours, theirs, strict=True):
+        for field, a, b in zip(one._fields, one, two, strict=True):
+            assert a[rows].tobytes() == b.tobytes(), field
+
+
+@pytest.mark.parametrize("task", ["gym/CartPole-v1", "maze/v0", "maze/v3-vector", "atari/Pong"])
+def test_a_restored_environment_goes_on_to_the_bit_and_seeds_are_their_own(task, tmp_path):
+    make, seeds = tasks.resolve(task).make_training_env, [0, 4]
+    envs = DiscreteEnvironments(make, seeds)
+    play(envs, seeds, range(40))
+    save_checkpoint(tmp_path / "c", envs.state_dict())
+    unbroken = play(envs, seeds, range(40, 90))
+    other = DiscreteEnvironments(make, seeds)
+    other.load_state_dict(load_checkpoint(tmp_path / "c"))
+    assert_same(play(other, seeds, range(40, 90)), unbroken)
+    alone = DiscreteEnvironments(make, [4])
+    play(alone, [4], range(40))
+    assert_same(unbroken, play(alone, [4], range(40, 90)), rows=slice(1, 2))
+
+
+class Vectors(gymnasium.Env):
+    """Announces two sources and, after two steps, gives three."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+    reward_space = spaces.Box(0, 1, (2,))
+    left = 2
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2), {}
+
+    def step(self, action):
+        self.left -= 1
+        vector = np.ones(2 if self.left >= 0 else 3)
+        return np.zeros(2), vector.sum(), False, False, {"reward_vector": vector}
+
+
+def test_reward_vectors_of_varying_length_are_refused():
+    envs = DiscreteEnvironments(Vectors, [0])
+    assert envs.sources == 2
+    step = envs.step(torch.zeros(1, 1, dtype=torch.int64))
+    assert step.sources.tolist() == [[1, 1]] and step.observations.dtype == np.float32
+    envs.step(torch.zeros(1, 1, dtype=torch.int64))
+    with pytest.raises(CorerlError, match=r"shape \(3,\) after announcing 2 sources"):
+        envs.step(torch.zeros(1, 1, dtype=torch.int64))
+
+
+class Fragile(Vectors):
+    """The one that is started with an odd seed crashes at its second step."""
+
+    left = 10
+
+    def reset(self, *, seed=None, options=None):
+        self.odd = bool(seed and seed % 2)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if self.odd and self.left < 10:
+            raise FloatingPointError("unstable")
+        return super().step(action)
+
+
+def test_a_crash_spares_the_other_seeds(capsys):
+    parity = {seeding.derive(seed, "env") % 2: seed for seed in range(20)}
+    envs = DiscreteEnvironments(Fragile, [parity[0], parity[1]])
+    steps = [envs.step(torch.zeros(2, 1, dtype=torch.int64)) for _ in range(3)]
+    assert f"seed {parity[1]} crashed (FloatingPointError: unstable)" in capsys.readouterr().err
+    assert steps[0].sources.tolist() == [[1, 1], [1, 1]]
+    for step in steps[1:]:
+        assert step.sources[0].tolist() == [1, 1] and np.isnan(step.sources[1]).all()
+        assert step.rewards[0] == 2 and np.isnan(step.rewards[1])
+    envs._envs[0].odd = True
+    with pytest.raises(FloatingPointError):
+        envs.step(torch.zeros(2, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"action_space": spaces.Box(-1, 1, (2,))}, "needs actions numbered from 0"),
+        ({"action_space": spaces.Discrete(3, start=1)}, "needs actions numbered from 0"),
+        ({"observation_space": spaces.Discrete(4)}, "needs vectors or images"),
+        ({"observation_space": spaces.Box(0, 1, (3, 3))}, "needs vectors or images"),
+    ],
+)
+def test_spaces_that_do_not_fit_are_refused(change, reason):
+    kind = type("Changed", (Vectors,), change)
+    with pytest.raises(CorerlError, match=reason):
+        DiscreteEnvironments(kind, [0])
+
+
+def step_of(reward, sources):
+    zeros = np.zeros((1, 1), np.float32)
+    flags = np.zeros(1, bool)
+    vector = np.array([sources], np.float32)
+    return DiscreteStep(zeros, np.zeros(1, int), np.array([reward]), zeros, flags, flags, vector)
+
+
+@pytest.mark.parametrize(
+    ("settings", "by_source", "expected"),
+    [
+        ({}, True, [10, 0, 100]),
+        ({}, False, [210]),
+        ({"residual": "last"}, True, [10, 0, 200]),
+        ({"clip": "source"}, True, [1, 0, 1]),
+        ({"clip": "source", "residual": "last"}, True, [1, 0, 1]),
+        ({"clip": "source"}, False, [2]),  # MD3QN's authors' baselines
+        ({"clip": "total"}, False, [1]),  # everybody else's
+    ],
+)
+def test_what_is_learned_of_a_reward(settings, by_source, expected):
+    step = step_of(210.0, [10, 0, 100])
+    assert Collect(**settings).rewards(step, by_source).tolist() == [expected]
+    assert step.sources.tolist() == [[10, 0, 100]]
+
+
+def test_epsilon_falls_after_the_random_beginning():
+    cfg = Collect(learning_starts=100, epsilon_steps=200, epsilon=0.1)
+    values = [cfg.epsilon_at(step) for step in (1, 100, 200, 300, 10**6)]
+    assert values == pytest.approx([1, 1, 0.55, 0.1, 0.1])
+
+
+def test_actions_are_random_as_often_as_they_should_be():
+    draws = torch.rand(1, 20_000, 2, generator=torch.Generator().manual_seed(0))
+    greedy = torch.full((1, 20_000), 3)
+    counts = torch.bincount(mixed(greedy, draws, 0.4, 4)[0], minlength=4)
+    torch.testing.assert_close(
+        counts / 20_000, torch.tensor([0.1, 0.1, 0.1, 0.7]), atol=0.01, rtol=0
+    )
+    assert torch.equal(mixed(greedy, draws, 0.0, 4), greedy)
+    alone = torch.bincount(mixed(None, draws, 0.0, 4)[0], minlength=4)
+    assert (alone / 20_000 - 0.25).abs().max() < 0.015
+
+
+def test_an_evaluated_policy_goes_on_with_its_own_chance():
+    def policy():
+        return EpsilonGreedy(lambda x: torch.zeros(x.shape[:2], dtype=torch.int64), 0.5, 9, [2, 7])
+
+    one, other = policy(), policy()
+    observations = torch.zeros(2, 50, 3)
+    assert torch.equal(one(observations), other(observations))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(observations), other(observations))
+    assert not torch.equal(one(observations)[0], one(observations)[1])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"epsilon": 1.5}, {"n_step": 0}, {"clip": "sign"}, {"residual": "first"}]
+)
+def test_settings_out_of_range(bad):
+    with pytest.raises(CorerlError, match=r"algo\.data\."):
+        Collect(**bad)

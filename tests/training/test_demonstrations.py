@@ -1,0 +1,138 @@
+"""Which rows a batch is made of, as steps of the environment push the dataset's out."""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from small import config, random_dataset
+
+from corerl.algos import arsq, cqn
+from corerl.buffers.mixed_replay import Mixture
+from corerl.buffers.replay import ReplayBuffer
+from corerl.data import tasks
+from corerl.data.simulators import unit_box
+from corerl.errors import CorerlError
+from corerl.training import demonstrations
+from corerl.training.demonstrations import Demos, Ranked, Rows
+from corerl.training.offline_to_online import Online
+from corerl.training.run import Run
+
+SEEDS, DEMOS, ROWS, CAPACITY = [0, 1], 50, 200, 300
+
+
+def ranked(dataset) -> Ranked:
+    """The rows of `dataset`, its rewards replaced by the rank of their episode."""
+    ranks = dataset.episode_returns().argsort().argsort()
+    ranks = np.repeat(ranks, dataset.episode_lengths()).astype(np.float32)
+    labels = demonstrations._returns(dataset)
+    rows = dataset.transitions()
+    return Ranked(
+        rows._replace(rewards=ranks[rows.rows]), SEEDS, ROWS, "cpu", labels=labels[rows.rows]
+    )
+
+
+def source(added: int, share: float = 1.0, ratio: float | None = None) -> tuple[Rows, int]:
+    """Rows after `added` steps whose reward is -1, and how many rows the dataset has."""
+    data = ranked(random_dataset(400))
+    replay = ReplayBuffer(3, 2, CAPACITY, SEEDS, ROWS)
+    for _ in range(added):
+        zeros = np.zeros(2)
+        replay.add((np.zeros((2, 3)), np.zeros((2, 2)), zeros - 1, np.zeros((2, 3)), zeros, zeros))
+    phases = SimpleNamespace(replay=replay, online=lambda step: step > 0, sample=lambda step: step)
+    online = Online(capacity=CAPACITY, offline_ratio=ratio, warmup_steps=1)
+    cfg = SimpleNamespace(demos=Demos(rows=DEMOS, share=share), batch_size=ROWS, online=online)
+    run = SimpleNamespace(seeds=SEEDS, device="cpu")
+    return Rows(cfg, run, data, phases), len(data)
+
+
+def ranks(rows: Rows, step: int, count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    drawn = torch.stack([rows.sample(step).rewards for _ in range(count)])
+    return drawn[..., :DEMOS], drawn[..., DEMOS:]
+
+
+def test_the_worst_episodes_are_pushed_out_first():
+    """20 episodes of 20 rows (some rows fall out) in a replay of 300: the best 300, then 300 - added."""
+    for step, added, lowest in ((0, 100, 5), (1, 0, 5), (1, 100, 10), (1, 299, 19)):
+        rows, size = source(added)
+        demos, others = ranks(rows, step)
+        assert demos.min() == 0 and demos.max() == 19, "every row is a demonstration"
+        of_data = others[others >= 0]
+        missing = 400 - size  # time-limited rows; they shift the border by less than an episode
+        assert lowest - missing / 20 - 1 <= of_data.min() <= lowest and of_data.max() == 19
+        share = added / CAPACITY if step else 0.0
+        assert (others < 0).double().mean() == pytest.approx(share, abs=0.02)
+
+
+def test_a_full_replay_leaves_no_data_but_demonstrations():
+    demos, others = ranks(source(CAPACITY + 5)[0], 1, count=3)
+    assert (others == -1).all() and (demos >= 0).all()
+
+
+def test_a_share_of_demonstrations_is_that_of_the_best():
+    rows, _ = source(0, share=0.1)
+    demos, _ = ranks(rows, 1)
+    assert demos.min() == 18 and demos.max() == 19
+    whole, _ = ranks(source(0, share=0.5)[0], 1)
+    assert set(whole.unique().tolist()) >= set(range(11, 20)) and whole.min() >= 9
+
+
+def test_rows_are_uniform_and_the_seeds_apart():
+    demos, _ = ranks(source(0)[0], 1, count=400)
+    for seed in range(2):
+        counts = torch.bincount(demos[:, seed].flatten().long(), minlength=20).double()
+        assert (counts / counts.sum()).max() < 0.06 and (counts / counts.sum()).min() > 0.035
+    assert not torch.equal(demos[:, 0], demos[:, 1])
+
+
+def test_a_fixed_share_is_the_mixtures():
+    rows, _ = source(3, ratio=0.5)
+    assert rows._experience(7) == 7  # handed on
+    assert rows._experience(0).rewards.shape == (2, ROWS)  # before the switch there is only data
+    data = rows._data
+    mixture = Mixture(data, rows._phases.replay, 0.3, SEEDS, ROWS)
+    drawn = torch.stack([mixture.sample().rewards for _ in range(30)])
+    assert drawn[..., :60].min() == 0 and drawn[..., :60].max() == 19
+    assert (drawn[..., 60:] == -1).all()
+
+
+@pytest.mark.parametrize("module", [arsq, cqn])
+def test_a_seed_trains_the_same_alone_as_in_company(module, tmp_path):
+    own = {"demos": Demos(rows=8), "levels": 2, "bins": 3}
+    states = []
+    for seeds in ([1], [0, 1]):
+        cfg = config(tmp_path, module.Config().name, own=own, steps=15, seeds=seeds)
+        run = Run(cfg, seeds, lambda *_: None)
+        module.train(cfg.algo, run)
+        agent, replay = (run._state[name] for name in ("agent", "replay"))
+        weights = [p[-1:] for p in agent.critic.parameters()]
+        states.append([*weights, torch.from_numpy(np.stack(replay.recorded(len(seeds) - 1)[1]))])
+    for alone, together in zip(*states, strict=True):
+        torch.testing.assert_close(alone, together, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("module", [arsq, cqn])
+def test_actions_without_bins_are_refused(module, tmp_path, monkeypatch):
+    def train(task):
+        cfg = config(tmp_path, module.Config().name, task=task)
+        module.train(cfg.algo, Run(cfg, [0], lambda *_: None))
+
+    with pytest.raises(CorerlError, match="needs vector observations and continuous actions"):
+        train("corerl/cartpole")
+
+    def unbounded(self):
+        env = gymnasium.make("Pendulum-v1").unwrapped
+        env.action_space = spaces.Box(-np.inf, np.inf, (1,))
+        return unit_box(env)
+
+    monkeypatch.setattr(tasks.Task, "make_training_env", unbounded)
+    with pytest.raises(CorerlError, match="unbounded actions"):
+        train("corerl/pendulum")
+
+
+def test_bad_settings_are_refused():
+    for bad in ({"rows": 0}, {"share": 0.0}, {"share": 1.1}):
+        with pytest.raises(CorerlError, match=r"algo\.demos\."):
+            Demos(**bad)

@@ -1,0 +1,195 @@
+"""The training environments go on exactly where they were, and the replay keeps what they gave."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from corerl.buffers.replay import ReplayBuffer
+from corerl.data import tasks
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.training.environments import Environments
+
+
+def environments(id, seeds):
+    return Environments(tasks.resolve(f"gym/{id}").make_env, seeds)
+
+
+def actions(step, seeds, width):
+    """(S, 1, A) on [-1, 1], the same for the same seed in any company."""
+    return torch.stack(
+        [
+            2 * torch.rand(1, width, generator=torch.Generator().manual_seed(1000 * step + s)) - 1
+            for s in seeds
+        ]
+    )
+
+
+def play(envs, seeds, steps):
+    return [envs.step(actions(step, seeds, envs.action_dim)) for step in steps]
+
+
+def assert_same(ours, theirs):
+    for one, two in zip(ours, theirs, strict=True):
+        for field, a, b in zip(one._fields, one, two, strict=True):
+            assert a.tobytes() == b.tobytes(), field
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("Hopper-v4", "HalfCheetah-v4", "Walker2d-v4", "InvertedPendulum-v4", "Pendulum-v1"),
+        *("Ant-v5", "Humanoid-v5", "Swimmer-v5", "Reacher-v5", "Pusher-v5"),
+        *("InvertedDoublePendulum-v5", "MountainCarContinuous-v0"),
+    ],
+)
+def test_a_restored_environment_goes_on_to_the_bit(id, tmp_path):
+    seeds = [0, 4]
+    envs = environments(id, seeds)
+    play(envs, seeds, range(70))
+    save_checkpoint(tmp_path / "c", envs.state_dict())
+    unbroken = play(envs, seeds, range(70, 200))
+    other = environments(id, seeds)
+    other.load_state_dict(load_checkpoint(tmp_path / "c"))
+    assert_same(play(other, seeds, range(70, 200)), unbroken)
+    assert torch.equal(other.episode_returns, envs.episode_returns)
+
+
+def test_a_seed_meets_the_same_states_alone_as_in_company():
+    both, alone = environments("Hopper-v4", [2, 9]), environments("Hopper-v4", [9])
+    for two, one in zip(play(both, [2, 9], range(80)), play(alone, [9], range(80)), strict=True):
+        for a, b in zip(two, one, strict=True):
+            assert a[1:].tobytes() == b.tobytes()
+
+
+def test_steps_are_gymnasium_s_own():
+    envs = environments("Hopper-v4", [3])
+    reference = gymnasium.make("Hopper-v4", disable_env_checker=True)
+    from corerl.seeding import derive
+
+    observation, _ = reference.reset(seed=derive(3, "env"))
+    total, ended = 0.0, 0
+    for number, step in enumerate(play(envs, [3], range(150))):
+        np.testing.assert_array_equal(step.observations[0], observation.astype(np.float32))
+        action = actions(number, [3], 3)[0, 0].numpy()
+        observation, reward, terminated, truncated, _ = reference.step(action)
+        np.testing.assert_array_equal(step.next_observations[0], observation.astype(np.float32))
+        assert (step.rewards[0], step.terminated[0]) == (reward, terminated)
+        total += reward
+        if terminated or truncated:
+            ended, total, last = ended + 1, 0.0, total
+            observation, _ = reference.reset()
+    assert ended > 2
+    assert envs.episode_returns[0] == pytest.approx(last, rel=1e-6)
+
+
+def test_a_time_limit_is_truncated_and_never_terminated():
+    envs = Environments(
+        lambda: gymnasium.make("Pendulum-v1", max_episode_steps=7, disable_env_checker=True), [0, 1]
+    )
+    steps = play(envs, [0, 1], range(15))
+    assert [bool(step.truncated.all()) for step in steps] == [i % 7 == 6 for i in range(15)]
+    assert not any(step.terminated.any() for step in steps)
+    # The state reached is kept, and the next step starts elsewhere.
+    assert (steps[6].next_observations != steps[7].observations).any()
+    assert (steps[5].next_observations == steps[6].observations).all()
+
+
+class Foreign(gymnasium.Env):
+    """An environment whose insides nobody knows."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=1).astype(np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(capsys):
+    envs = Environments(Foreign, [0])
+    first = envs.look().item()
+    play(envs, [0], range(3))
+    again = Environments(Foreign, [0])
+    again.load_state_dict(envs.state_dict())
+    assert "cannot be restored in the middle of an episode" in capsys.readouterr().err
+    assert again.look().item() not in (0, first)
+
+
+def test_a_diverged_seed_acts_as_zero():
+    envs = environments("Pendulum-v1", [0, 1])
+    step = envs.step(torch.tensor([[[torch.nan]], [[0.5]]]))
+    assert step.actions[:, 0].tolist() == [0, 0.5]
+    assert np.isfinite(step.next_observations).all()
+
+
+def numbered(position, seeds=2, width=3):
+    """A step of which every number says the seed and the position."""
+    state = np.full((seeds, width), position, np.float32) + 1000 * np.arange(seeds)[:, None]
+    flag = np.full(seeds, position % 5 == 4)
+    return state, state[:, :2] / 2, state[:, 0] + 0.25, state + 1, flag, ~flag
+
+
+def test_the_ring_keeps_the_latest_and_every_row_stays_whole():
+    replay = ReplayBuffer(3, 2, 10, [0, 1], 500)
+    for position in range(4):
+        replay.add(numbered(position))
+    assert set(replay.sample().observations[0, :, 0].tolist()) == {0, 1, 2, 3}
+    for position in range(4, 23):
+        replay.add(numbered(position))
+    batch = replay.sample()
+    for seed in range(2):
+        states = batch.observations[seed, :, 0] - 1000 * seed
+        assert set(states.tolist()) == set(range(13, 23))
+    assert torch.equal(batch.next_observations, batch.observations + 1)
+    assert torch.equal(batch.actions, batch.observations[..., :2] / 2)
+    assert torch.equal(batch.rewards, batch.observations[..., 0] + 0.25)
+    assert torch.equal(batch.terminated, (batch.observations[..., 0] % 5 == 4).float())
+    for seed in range(2):
+        recorded = replay.recorded(seed)
+        expected = [np.stack(column) for column in zip(*map(numbered, range(13, 23)), strict=True)]
+        for mine, column in zip(recorded, expected, strict=True):
+            np.testing.assert_array_equal(mine, column[:, seed])
+
+
+def test_truncation_is_stored_and_does_not_reach_the_batch():
+    for truncated in (False, True):
+        replay = ReplayBuffer(1, 1, 1, [0], 4)
+        one = np.ones((1, 1), np.float32)
+        replay.add((one, one, one[0], one, np.zeros(1, bool), np.array([truncated])))
+        assert not replay.sample().terminated.any()
+        assert replay.recorded()[5].tolist() == [truncated]
+
+
+def test_rows_are_drawn_uniformly_and_by_the_seed_alone():
+    def counts(seeds):
+        replay = ReplayBuffer(1, 1, 8, seeds, 4000)
+        for position in range(8):
+            state, *rest = numbered(position, len(seeds), 1)
+            replay.add((state, state, *rest[1:]))
+        return replay.sample().observations[:, :, 0]
+
+    both, alone = counts([0, 6]), counts([6])
+    assert torch.equal(both[1] - 1000, alone[0])
+    drawn = torch.bincount(both[0].long(), minlength=8)
+    assert ((drawn - 500).abs() < 5 * 500**0.5).all()
+
+
+def test_a_restored_replay_draws_the_same_batches():
+    replay, other = (ReplayBuffer(3, 2, 10, [0, 1], 5) for _ in range(2))
+    for position in range(13):
+        replay.add(numbered(position))
+        replay.sample()
+    other.load_state_dict(replay.state_dict())
+    for position in range(13, 40):
+        for mine, theirs in zip(replay.sample(), other.sample(), strict=True):
+            assert torch.equal(mine, theirs)
+        replay.add(numbered(position))
+        other.add(numbered(position))
+
+
+def test_a_million_transitions_of_halfcheetah_take_under_200_MB():
+    assert ReplayBuffer(17, 6, 1_000_000, [0], 256).nbytes < 200e6

@@ -1,0 +1,125 @@
+"""Rollouts: every seed and episode in an environment of its own, counted to its own end."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corerl.training.evaluation import Evaluator
+
+
+class Countdown(gymnasium.Env):
+    """Starts at a number from 1 to 9 that the reset seed fixes, and ends when it has come down to 0.
+
+    Even numbers terminate, odd ones are truncated. The reward is the action; stepping after the end fails.
+    """
+
+    observation_space = spaces.Box(-100, 100, (2,))
+    action_space = spaces.Box(-1, 1, (1,))
+    made = 0
+    closed = 0
+
+    def __init__(self):
+        Countdown.made += 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed = seed
+        self.start = self.left = int(self.np_random.integers(1, 10))
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.left > 0, "stepped after its end"
+        self.left -= 1
+        over = self.left == 0
+        even = self.start % 2 == 0
+        return self._observe(), float(action[0]), over and even, over and not even, {}
+
+    def _observe(self):
+        return np.array([self.start, self.left], np.float64)
+
+    def close(self):
+        Countdown.closed += 1
+
+
+def ones(observations):
+    return torch.ones(*observations.shape[:2], 1)
+
+
+def starts_of(seeds, episodes):
+    """The lengths that the reset seeds of these seeds fix."""
+    play = Evaluator(Countdown, seeds, episodes)
+    starts = []
+    for row in play._env_seeds:
+        starts.append([int(np.random.default_rng(s).integers(1, 10)) for s in row])
+    return np.array(starts)
+
+
+class Solvable(Countdown):
+    """Solved on the way, at 3 left, where it starts at 3 or above; it says so at every step."""
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, info | {"success": self.left == 3}
+
+
+def test_an_episode_that_was_ever_solved_counts_as_solved():
+    starts = starts_of([0, 1], 7)
+    np.testing.assert_array_equal(Evaluator(Solvable, [0, 1], 7)(ones).successes, starts > 3)
+    assert np.isnan(Evaluator(Countdown, [0], 2)(ones).successes).all()
+
+
+def test_returns_and_lengths_are_each_episodes_own():
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 7)(ones)
+    assert returns.shape == lengths.shape == (3, 7)
+    np.testing.assert_array_equal(lengths, starts_of([0, 1, 2], 7))
+    np.testing.assert_array_equal(returns, lengths)  # a reward of 1 a step, none after the end
+    assert len(np.unique(lengths)) > 3
+
+
+def test_the_policy_sees_each_episodes_own_observation():
+    # Acting by the observation: the sum of the remaining counts is start * (start - 1) / 2 + start.
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 7)(lambda x: x[..., 1:])
+    np.testing.assert_array_equal(returns, lengths * (lengths + 1) / 2)
+
+
+def test_every_evaluation_meets_the_same_initial_states():
+    play = Evaluator(Countdown, [5], 8)
+    first = play(ones).lengths
+    np.testing.assert_array_equal(play(ones).lengths, first)
+    np.testing.assert_array_equal(Evaluator(Countdown, [4, 5], 8)(ones).lengths[1:], first)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+def test_rounds_change_nothing_but_the_number_of_environments(at_once):
+    Countdown.made = Countdown.closed = 0
+    play = Evaluator(Countdown, [0, 1], 7, at_once=at_once)
+    episodes = play(ones)
+    play(ones)
+    np.testing.assert_array_equal(episodes.lengths, starts_of([0, 1], 7))
+    assert Countdown.made == 2 * min(7, at_once)
+    play.close()
+    assert Countdown.closed == Countdown.made
+
+
+def test_observations_reach_the_policy_as_float32():
+    seen = []
+
+    def act(observations):
+        seen.append(observations.dtype)
+        return ones(observations)
+
+    Evaluator(Countdown, [0], 2)(act)
+    assert set(seen) == {torch.float32}
+
+
+def test_nan_acts_as_zero_and_leaves_the_other_seeds_alone():
+    def act(observations):
+        actions = ones(observations)
+        actions[1] = torch.nan
+        return actions
+
+    returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 5)(act)
+    np.testing.assert_array_equal(returns[[0, 2]], lengths[[0, 2]])
+    np.testing.assert_array_equal(returns[1], np.zeros(5))

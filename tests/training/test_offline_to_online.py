@@ -1,0 +1,314 @@
+"""The switch from data to environment: one counter, one directory, resumable across it."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import yaml
+from small import config, flatten
+
+from corerl.algos import (
+    arsq,
+    awac,
+    cal_ql,
+    cql,
+    cqn,
+    iql,
+    rebrac,
+    rlpd,
+    wsrl,
+)
+from corerl.errors import CorerlError
+from corerl.runs import checkpoint, files
+from corerl.runs import directory as run_directory
+from corerl.runs.directory import cell_directory
+from corerl.training import preprocessing
+from corerl.training.demonstrations import Demos
+from corerl.training.environments import Environments
+from corerl.training.offline_to_online import Online, Phases
+from corerl.training.run import Interrupted, Run
+
+MODULES = {m.Config().name: m for m in (iql, rebrac, awac, cql, cal_ql, rlpd, wsrl, arsq, cqn)}
+OWN = {
+    "iql": {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=10)},
+    "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
+    "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
+    "rebrac": {"phase": "both", "online": Online(pretrain_steps=20, offline_ratio=0.5)},
+    "cal_ql": {"samples": 2, "online": Online(pretrain_steps=20, offline_ratio=0.5)},
+    "rlpd": {"utd": 2, "critics": 3, "online": Online(warmup_steps=10, offline_ratio=0.5)},
+    "wsrl": {
+        "utd": 2,
+        "critics": 3,
+        "samples": 2,
+        "online": Online(pretrain_steps=20, warmup_steps=20, offline_ratio=0.0),
+    },
+    "arsq": {"phase": "both", "demos": Demos(rows=8), "online": Online(pretrain_steps=20)},
+    "cqn": {
+        "phase": "both",
+        "levels": 1,
+        "atoms": 5,
+        "utd": 2,
+        "demos": Demos(rows=8),
+        "online": Online(pretrain_steps=20),
+    },
+}
+
+
+def settings(root: Path, algo: str, seeds=2, **changes):
+    steps = 240 if algo == "cal_ql" else 60  # an episode of Pendulum is 200 steps
+    cfg = config(root, algo, own=OWN[algo] | changes, steps=steps, seeds=seeds)
+    return replace(cfg, eval=replace(cfg.eval, every=20, episodes=1))
+
+
+def train(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> Path:
+    """Runs the job, stopped and resumed after each of `stops`; its group's folder."""
+    cell = cell_directory(cfg)
+    cell.mkdir(parents=True, exist_ok=True)
+    (cell / "config.yaml").write_text(yaml.safe_dump(run_directory.settings(cfg)))
+    for stop in (*stops, None):
+        run = Run(cfg, list(seeds), lambda *_: None)
+        save = run.save
+        run.save = lambda step, run=run, save=save, stop=stop: (
+            save(step),
+            setattr(run, "_stop", step == stop),
+        )
+        with contextlib.suppress(Interrupted):
+            MODULES[cfg.algo.name].train(cfg.algo, run)
+    return run.directory
+
+
+def rows(directory: Path) -> list[list[str]]:
+    return [line.split(",") for line in (directory / "scores.csv").read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("algo", MODULES)
+def test_stopped_before_at_and_after_the_switch_it_ends_as_unbroken(tmp_path, algo):
+    whole = train(settings(tmp_path / "whole", algo))
+    stops = (14, 20, 26, 44) if algo != "cal_ql" else (20, 226)
+    broken = train(settings(tmp_path / "broken", algo), stops=stops)
+    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (broken / name).read_text() == (whole / name).read_text(), name
+    one, two = (
+        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, broken)
+    )
+    assert flatten(one) == flatten(two)
+    assert one["replay"]["added"] == {"cal_ql": 220, "rlpd": 60}.get(algo, 40)
+
+
+def test_the_switch_is_scored_and_the_warm_up_changes_nothing(tmp_path):
+    """Steps 20 to 40 act with the pre-trained policy: equal scores, as episodes' seeds are fixed."""
+    scores = {int(row[4]): row[5] for row in rows(train(settings(tmp_path, "wsrl"), seeds=[0]))}
+    assert scores[20] == scores[40] != scores[60]
+
+
+def test_a_seed_fine_tunes_the_same_alone_as_in_company(tmp_path):
+    both = train(settings(tmp_path / "both", "wsrl"), seeds=[0, 1])
+    alone = train(settings(tmp_path / "alone", "wsrl"), seeds=[1])
+    mine, theirs = (
+        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"]["replay"]["rows"]
+        for d in (alone, both)
+    )
+    torch.testing.assert_close(mine[0], theirs[1], rtol=1e-3, atol=1e-3)
+
+
+def pretrained(tmp_path: Path, algo: str = "iql", **changes) -> Path:
+    own = {"phase": "offline", "online": Online()} | changes
+    cfg = settings(tmp_path / "before", algo, **own)
+    train(cfg)
+    for group in cell_directory(cfg).glob("seeds-*"):
+        files.write_json(group / "status.json", {"state": "done", "step": 60})
+    return cell_directory(cfg)
+
+
+def goes_on(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
+    online = Online(checkpoint=str(cell), warmup_steps=40)
+    own = {"phase": "online", "online": online} | changes
+    return replace(settings(tmp_path / "after", algo, **own), steps=40)
+
+
+@pytest.mark.parametrize(
+    ("algo", "part"), [("iql", "policy_optimizer"), ("arsq", "optimizer"), ("cqn", "optimizer")]
+)
+def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, part):
+    cell = pretrained(tmp_path, algo)
+    directory = train(
+        goes_on(tmp_path, cell, algo), seeds=[1]
+    )  # a warm-up throughout: nothing is learned
+    before = checkpoint.load_checkpoint(cell / "seeds-0-1" / "checkpoint.safetensors")["state"][
+        "agent"
+    ]
+    after = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
+    for gone in (before, after):  # shared by all seeds; the rate's schedule ends with pre-training
+        gone.pop("normalizer"), gone.pop("schedule", None)
+    own = {name: flatten(part) for name, part in after.items()}
+    assert own.keys() == before.keys() and part in own
+
+    def second(state):
+        if isinstance(state, torch.Tensor) and state.ndim:
+            return state[1:]
+        if isinstance(state, dict):
+            return {name: second(part) for name, part in state.items()}
+        return [second(part) for part in state] if isinstance(state, list) else state
+
+    assert own == {name: flatten(second(part)) for name, part in before.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "message"),
+    [
+        ({}, {"task": "risk/pointmass"}, "task is corerl/pendulum there and risk/pointmass here"),
+        ({"hidden_width": 8}, {}, r"critic.layers.0.weight has the shape \(2, 4, 16\) there"),
+        ({"hidden_layers": 3}, {}, "critic.layers.2.weight has the shape"),
+        (
+            {"data": preprocessing.Preprocess(clip_actions=1 - 1e-5, reward_scale=2.0)},
+            {},
+            "algo.data.reward_scale is 1.0 there and 2.0 here",
+        ),
+        ({}, {"seeds": [5]}, "it has no seed 5"),
+    ],
+)
+def test_another_task_or_network_is_refused(tmp_path, changes, job, message):
+    cfg = goes_on(tmp_path, pretrained(tmp_path), **changes)
+    seeds = job.pop("seeds", [0])
+    with pytest.raises(CorerlError, match=message):
+        train(replace(cfg, **job), seeds=seeds)
+
+
+def test_another_algorithm_or_an_unfinished_run_is_refused(tmp_path):
+    cell = pretrained(tmp_path)
+    cfg = goes_on(tmp_path, cell, "rlpd")
+    with pytest.raises(CorerlError, match="it is iql, and rlpd goes on from rlpd"):
+        train(cfg, seeds=[0])
+    files.write_json(cell / "seeds-0-1" / "status.json", {"state": "running", "step": 30})
+    with pytest.raises(CorerlError, match=r"seeds-0-1 has not finished \(step 30\)"):
+        train(goes_on(tmp_path, cell), seeds=[0])
+    with pytest.raises(CorerlError, match="is not the folder of a run"):
+        train(goes_on(tmp_path, tmp_path / "nothing"), seeds=[0])
+
+
+def phases_of(tmp_path: Path, **changes) -> tuple[Phases, Run]:
+    cfg = settings(tmp_path, "iql", **changes)
+    run = Run(cfg, [0, 1], lambda *_: None)
+    buffer, normalizer = preprocessing.load(run, cfg.algo.data, cfg.algo.batch_size)
+    return Phases(cfg.algo, run, buffer, normalizer), run
+
+
+def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path):
+    data = preprocessing.Preprocess(
+        return_range=True,
+        reward_scale=2.0,
+        reward_shift=-1.0,
+        clip_actions=0.5,
+        normalize_states=True,
+    )
+    phases, run = phases_of(tmp_path, data=data)
+    before = phases.envs.look()[:, 0].numpy().copy()
+    phases.step(torch.tensor([[[1.0]], [[-0.1]]]))
+    angle, speed = np.arctan2(before[:, 1], before[:, 0]), before[:, 2]
+    torque = 2 * np.array([1.0, -0.1])
+    raw = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
+    dataset = run.dataset()
+    returns = dataset.episode_returns()
+    mean, std = dataset.obs_stats()
+    for i in range(2):
+        observations, actions, rewards, *_ = phases.replay.recorded(i)
+        expected = 2 * raw[i] * 1000 / (returns.max() - returns.min()) - 1
+        assert rewards[0] == pytest.approx(expected, rel=1e-4)
+        np.testing.assert_allclose(observations[0], (before[i] - mean) / std, rtol=1e-5)
+        assert actions[0] == pytest.approx([0.5] if i == 0 else [-0.1])
+
+
+@pytest.mark.parametrize(
+    ("online", "message"),
+    [
+        (Online(pretrain_steps=60), "must be less than steps=60"),
+        (Online(pretrain_steps=25), "must be a multiple of eval.every=20"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(tmp_path, online, message):
+    with pytest.raises(CorerlError, match=message):
+        phases_of(tmp_path, online=online)
+
+
+def test_calls_of_several_updates_do_not_straddle_the_switch(tmp_path):
+    cfg = settings(tmp_path, "rebrac", policy_delay=3)
+    with pytest.raises(CorerlError, match="must be a multiple of 3"):
+        train(cfg, seeds=[0])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"offline_ratio": 1.5}, {"warmup_steps": -1}, {"pretrain_steps": -1}, {"capacity": 0}]
+)
+def test_settings_out_of_range_are_refused(bad):
+    with pytest.raises(CorerlError, match=r"algo\.online\."):
+        Online(**bad)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"phase": "fine-tune"}, "algo.phase=fine-tune is not one of"),
+        ({"phase": "both"}, "needs algo.online.pretrain_steps"),
+        ({"online": Online(checkpoint="runs/x")}, "choose algo.phase=online"),
+    ],
+)
+def test_phases_that_contradict_themselves_are_refused(own, message):
+    with pytest.raises(CorerlError, match=message):
+        iql.Config(**own)
+
+
+class Crashing(gymnasium.Wrapper):
+    """Raises at the third step after each reset, where it is told to."""
+
+    def __init__(self, env, crashes: bool):
+        super().__init__(env)
+        self.crashes, self.count = crashes, 0
+
+    def step(self, action):
+        self.count += 1
+        if self.crashes and self.count == 3:
+            raise FloatingPointError("the simulation is unstable")
+        return super().step(action)
+
+
+def crashing(*seeds: int) -> Environments:
+    numbers = iter(range(3))
+    return Environments(
+        lambda: Crashing(gymnasium.make("Pendulum-v1"), next(numbers) in seeds), range(3)
+    )
+
+
+def test_a_crash_in_one_seeds_environment_spares_the_others(capsys):
+    envs, whole = crashing(1), crashing()
+    for i in range(5):
+        mine, theirs = (e.step(torch.full((3, 1, 1), 0.1 * i)) for e in (envs, whole))
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(one[[0, 2]], other[[0, 2]])
+        assert np.isnan(mine.rewards[1]) == (i >= 2)
+    assert (
+        "seed 1 crashed (FloatingPointError: the simulation is unstable)" in capsys.readouterr().err
+    )
+    assert envs.episode_returns.isnan().tolist() == [False, True, False]
+    again = crashing()
+    again.load_state_dict(envs.state_dict())
+    assert np.isnan(again.step(torch.zeros(3, 1, 1)).rewards).tolist() == [False, True, False]
+
+
+def test_the_last_crash_is_raised():
+    envs = crashing(0, 1, 2)
+    with pytest.raises(FloatingPointError):
+        for _ in range(3):
+            envs.step(torch.zeros(3, 1, 1))
+
+
+def test_rebracs_penalties_fade():
+    """CORL: the actor's falls linearly to half, the critic's is off, once acting begins."""
+    cfg = rebrac.Config()
+    device = torch.device("cpu")
+    assert rebrac._shares(cfg, 1.0, False, device).tolist() == [1, 1]
+    assert rebrac._shares(cfg, 0.75, True, device).tolist() == [0.75, 0]
+    assert rebrac._shares(cfg, 0.2, True, device).tolist() == [0.5, 0]

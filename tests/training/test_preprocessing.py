@@ -1,0 +1,130 @@
+"""What reaches an algorithm of a dataset with a timed-out episode, by hand.
+
+Episode 0: three steps to a terminal state, returns 7. Episode 1: three steps to a time limit, whose last
+row (reward 32) has no next state; returns 8 + 16 + 32 = 56.
+"""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from agreement import generators
+from small import config
+
+from corerl.algos import bc, iql, rebrac, td3_bc
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.nn import networks
+from corerl.training import preprocessing
+from corerl.training.run import Run
+
+OBS = np.arange(6.0)[:, None]
+DATASET = Dataset.from_steps(
+    "test/six",
+    OBS,
+    [[-1], [-0.5], [0], [0.5], [1], [0.25]],
+    [1, 2, 4, 8, 16, 32],
+    OBS + 1,
+    terminated=[0, 0, 1, 0, 0, 0],
+    truncated=[0, 0, 0, 0, 0, 1],
+    has_next=[1, 1, 1, 1, 1, 0],
+)
+
+
+def load(data: preprocessing.Preprocess, algo=bc, **options):
+    """The rows that `offline.load` makes, by the state they start in, and the normaliser."""
+    run = SimpleNamespace(
+        cfg=SimpleNamespace(algo=algo.Config()),
+        seeds=[0],
+        device="cpu",
+        task=resolve("corerl/pendulum"),
+        dataset=lambda: DATASET,
+    )
+    buffer, normalizer = preprocessing.load(run, data, 256, **options)
+    batch = buffer.sample()
+    raw = batch.observations[0, :, 0] * normalizer.std + normalizer.mean
+    first = {round(float(o)): i for i, o in enumerate(raw)}
+    return {o: type(batch)(*(x[0, i] for x in batch)) for o, i in sorted(first.items())}, normalizer
+
+
+def test_the_row_of_the_time_limit_is_left_out_and_its_bootstrap_never_cut():
+    rows, _ = load(preprocessing.Preprocess())
+    assert list(rows) == [0, 1, 2, 3, 4]
+    assert [float(r.terminated) for r in rows.values()] == [0, 0, 1, 0, 0]
+
+
+def test_next_actions_are_the_raw_ones_even_of_the_row_left_out():
+    rows, _ = load(preprocessing.Preprocess(), rebrac, next_actions=True)
+    assert [float(rows[i].next_actions) for i in (0, 1, 3, 4)] == [-0.5, 0, 1, 0.25]
+
+
+def test_the_return_range_counts_the_last_reward_of_a_timed_out_episode():
+    rows, _ = load(preprocessing.Preprocess(return_range=True))
+    # 1000 / (56 - 7); over the filtered rows it would be 1000 / (24 - 7).
+    assert [float(r.rewards) for r in rows.values()] == pytest.approx(
+        [x * 1000 / 49 for x in (1, 2, 4, 8, 16)]
+    )
+
+
+def test_scale_comes_before_shift():
+    rows, _ = load(preprocessing.Preprocess(reward_scale=10.0, reward_shift=-5.0))
+    assert float(rows[1].rewards) == 15
+
+
+def test_ten_percent_bc_keeps_the_best_episode_by_its_full_return():
+    rows, _ = load(preprocessing.Preprocess(), best=0.1)
+    assert list(rows) == [3, 4]
+
+
+def test_iql_clips_the_data_to_the_open_interval():
+    rows, _ = load(iql.Config().data, iql)
+    limit = np.float32(1 - 1e-5)
+    assert [float(rows[i].actions) for i in (0, 3, 4)] == [-limit, 0.5, limit]
+
+
+def test_states_are_normalised_with_the_filtered_rows_and_a_thousandth():
+    rows, normalizer = load(bc.Config().data)
+    # States 0 to 4: mean 2, standard deviation sqrt(2); the policy normalises what it sees the same way.
+    assert float(rows[4].observations) == pytest.approx(2 / (2**0.5 + 1e-3))
+    assert float(rows[4].next_observations) == pytest.approx(3 / (2**0.5 + 1e-3))
+    assert normalizer(torch.tensor([4.0])).item() == pytest.approx(2 / (2**0.5 + 1e-3))
+
+
+def test_equal_returns_have_no_range():
+    dataset = DATASET.with_rewards(np.zeros(6))
+    with pytest.raises(CorerlError, match="all episodes of test/six return 0"):
+        preprocessing.preprocessed_rewards(dataset, preprocessing.Preprocess(return_range=True))
+
+
+@pytest.mark.parametrize(
+    ("agent", "cfg", "more"),
+    [
+        (bc.BC, bc.Config(), {}),
+        (td3_bc.TD3BC, td3_bc.Config(), {}),
+        (iql.IQL, iql.Config(), {"steps": 1}),
+        (rebrac.ReBRAC, rebrac.Config(), {}),
+    ],
+)
+def test_a_policy_normalises_the_observations_that_it_sees(agent, cfg, more):
+    mean, std = np.array([1.0, -2.0]), np.array([0.5, 3.0])
+    normalizer = networks.Normalizer.of(mean, std)
+    raw = torch.tensor([[[0.5, 1.0], [1.0, -5.0]]])
+    acting = agent(cfg, 2, 1, generators(1), normalizer=normalizer, **more).act(raw)
+    plain = agent(cfg, 2, 1, generators(1), **more)  # the same weights
+    expected = plain.act(torch.tensor([[[-1.0, 1.0], [0.0, -1.0]]]))
+    torch.testing.assert_close(acting, expected)
+    assert not torch.equal(plain.act(raw), expected)
+
+
+def test_discrete_actions_are_refused_before_anything_is_read(tmp_path, monkeypatch):
+    def load(self):
+        raise AssertionError("read the data")
+
+    monkeypatch.setattr(Task, "load", load)
+    monkeypatch.setattr(Task, "make_env", lambda self: gymnasium.make("CartPole-v1"))
+    run = Run(config(tmp_path), [0], lambda *_: None)
+    with pytest.raises(CorerlError, match="iql needs vector observations and continuous actions"):
+        preprocessing.vectors(run)

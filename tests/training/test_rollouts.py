@@ -1,0 +1,78 @@
+"""Whole episodes: padded, cut, a seed's own, and refused where they do not fit."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corerl.envs import mdps
+from corerl.errors import CorerlError
+from corerl.training.rollouts import Collector
+
+
+def hazard() -> gymnasium.Env:
+    return mdps.FiniteEnv(mdps.hazard())
+
+
+class GoOn:
+    """Goes on for ever; counts the calls and remembers the rewards."""
+
+    def begin(self, seeds, episodes):
+        self.heard, self.shape = [], (seeds, episodes)
+
+    def reward(self, rewards):
+        self.heard.append(rewards)
+
+    def __call__(self, observations):
+        assert observations.shape == (*self.shape, 1)
+        return torch.ones(self.shape, dtype=torch.int64)
+
+
+def test_episodes_end_where_they_end():
+    """The hazard pays 1 a step and at last -5, unless it is cut after 6 steps."""
+    collector, act = Collector(hazard, [0, 3], 40, 6), GoOn()
+    played = collector.play(act)
+    lengths = played.alive.sum(-1).long()
+    assert set(range(1, 7)) >= set(lengths.flatten().tolist()) >= {1, 6}
+    for rewards, observations, last, n in zip(
+        *(x.flatten(0, 1) for x in (played.rewards, played.observations, played.last)),
+        lengths.flatten().tolist(),
+        strict=True,
+    ):
+        assert rewards[: n - 1].tolist() == [1] * (n - 1) and not rewards[n:].any()
+        assert rewards[n - 1] == -5 or (n == 6 and rewards[5] == 1)
+        assert last.tolist() == np.eye(6)[n - 1].tolist()
+        assert observations[:n].all() and not observations[n:].any()
+    assert torch.equal(torch.stack(act.heard, -1), played.rewards[..., : len(act.heard)])
+    again = collector.play(act)
+    assert not torch.equal(again.rewards, played.rewards)
+
+
+def test_a_seed_meets_the_same_chances_alone_and_after_a_restart():
+    together, alone = Collector(hazard, [0, 3], 5, 8), Collector(hazard, [3], 5, 8)
+    first, state = together.play(GoOn()), together.state_dict()
+    assert torch.equal(first.rewards[1:], alone.play(GoOn()).rewards)
+    other = Collector(hazard, [0, 3], 5, 8)
+    other.load_state_dict(state)
+    assert torch.equal(other.play(GoOn()).rewards, together.play(GoOn()).rewards)
+    assert not torch.equal(first.rewards[0], first.rewards[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"observation_space": spaces.Discrete(3)}, "vectors are needed"),
+        ({"action_space": spaces.Discrete(2, start=1)}, "numbers from 0, are needed"),
+        ({"action_space": spaces.MultiBinary(2)}, "numbers from 0, are needed"),
+    ],
+)
+def test_spaces_that_do_not_fit_are_refused(change, reason):
+    def make():
+        env = hazard()
+        for name, value in change.items():
+            setattr(env, name, value)
+        return env
+
+    with pytest.raises(CorerlError, match=reason):
+        Collector(make, [0], 2, 3)

@@ -1,0 +1,380 @@
+"""A run logs, evaluates and saves when it should, and survives whatever cuts it short."""
+
+import csv
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import FIXED, config, group, train
+
+from corerl.algos import bc, iql
+from corerl.cli import main
+from corerl.config import Eval
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.runs import files
+from corerl.runs.directory import config_hash
+from corerl.training.run import Interrupted, Run, pick_device
+
+ALGOS = Path(bc.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+
+
+class Counter:
+    """The smallest agent: counts its updates and acts with the count."""
+
+    def __init__(self, seeds: int):
+        self.count = torch.zeros(seeds)
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count.copy_(state["count"])
+
+    def act(self, observations):
+        return (self.count % 3 - 1).view(-1, 1, 1).expand(*observations.shape[:2], 1)
+
+
+def quiet(name, status):
+    """Shows nothing."""
+
+
+def count(run: Run, stride: int = 1, metric=lambda step: [float(step), 10.0 * step]) -> Counter:
+    """A loop as algorithms have it, with metrics that are known beforehand."""
+    agent = Counter(len(run.seeds))
+    for step in run.steps(stride=stride, agent=agent):
+        agent.count += 1
+        run.log(step, {"loss": torch.tensor(metric(step))[: len(run.seeds)]})
+        run.evaluate(step, agent.act)
+        run.save(step)
+    return agent
+
+
+def metrics(run: Run) -> list[dict]:
+    return [json.loads(line) for line in (run.directory / "metrics.jsonl").open()]
+
+
+def scores(run: Run) -> list[dict]:
+    return list(csv.DictReader((run.directory / "scores.csv").open()))
+
+
+# Logging, evaluating, saving.
+
+
+def test_metrics_are_averages_since_the_last_line(tmp_path):
+    run = Run(config(tmp_path, steps=10, log_every=4), [0, 7], quiet)
+    count(run)
+    assert metrics(run) == [
+        {"step": 4, "seed": 0, "loss": 2.5},
+        {"step": 4, "seed": 7, "loss": 25.0},
+        {"step": 8, "seed": 0, "loss": 6.5},
+        {"step": 8, "seed": 7, "loss": 65.0},
+        {"step": 10, "seed": 0, "loss": 9.5},
+        {"step": 10, "seed": 7, "loss": 95.0},
+    ]
+
+
+def test_a_stride_logs_when_it_passes_the_mark(tmp_path):
+    run = Run(config(tmp_path, steps=12, log_every=5), [0], quiet)
+    count(run, stride=2)
+    assert [(line["step"], line["loss"]) for line in metrics(run)] == [
+        (6, 4.0),
+        (10, 9.0),
+        (12, 12),
+    ]
+
+
+def test_steps_that_are_no_multiple_of_the_stride_are_refused(tmp_path):
+    run = Run(config(tmp_path, steps=11), [0], quiet)
+    with pytest.raises(CorerlError, match="steps=11 must be a multiple of 2"):
+        count(run, stride=2)
+
+
+def test_it_evaluates_at_every_mark_and_at_the_end(tmp_path):
+    cfg = config(tmp_path, steps=50, eval=Eval(every=20, episodes=2), label="a, b")
+    run = Run(cfg, [3, 5], quiet)
+    count(run)
+    rows = scores(run)
+    assert [(row["step"], row["seed"]) for row in rows] == [
+        (step, seed) for step in ("20", "40", "50") for seed in "35"
+    ]
+    for row in rows:
+        assert row["task"] == "corerl/pendulum" and row["algorithm"] == "a, b"
+        assert row["config"] == config_hash(cfg)
+        assert (row["episodes"], row["length"]) == ("2", "200.0")
+        low, high = -1224.9, -150.1
+        score = 100 * (float(row["return"]) - low) / (high - low)
+        assert float(row["score"]) == pytest.approx(score)
+        assert float(row["return_std"]) > 0
+    lines = [json.loads(line) for line in (run.directory / "returns.jsonl").open()]
+    assert [(str(line["step"]), str(line["seed"])) for line in lines] == [
+        (row["step"], row["seed"]) for row in rows
+    ]
+    for row, line in zip(rows, lines, strict=True):
+        assert np.mean(line["returns"]) == float(row["return"]) and len(line["returns"]) == 2
+    status = json.loads((run.directory / "status.json").read_text())
+    assert status["state"] == "done" and status["step"] == status["steps"] == 50
+    last = [float(row["score"]) for row in rows[-2:]]
+    assert status["score"] == pytest.approx(sum(last) / 2) and status["diverged"] == {}
+
+
+def test_nothing_is_evaluated_where_nobody_asks(tmp_path):
+    run = Run(config(tmp_path, steps=20, eval=Eval(every=10, episodes=0)), [0], quiet)
+    count(run)
+    assert not (run.directory / "scores.csv").exists() and metrics(run)
+
+
+@pytest.mark.parametrize(("stride", "saved"), [(1, [10, 20, 25]), (5, [10, 20, 25])])
+def test_it_saves_at_every_mark_and_at_the_end(tmp_path, monkeypatch, stride, saved):
+    steps = []
+    monkeypatch.setattr(
+        "corerl.training.run.save_checkpoint", lambda path, s: steps.append(s["loop"]["step"])
+    )
+    count(Run(config(tmp_path, steps=25), [0], quiet), stride=stride)
+    assert steps == saved
+
+
+def test_a_policys_others_go_to_the_metrics(tmp_path):
+    run = Run(config(tmp_path, steps=10, log_every=100), [0], quiet)
+    agent = Counter(1)
+    for step in run.steps(agent=agent):
+        run.evaluate(step, agent.act, also={"still": lambda x: torch.zeros(*x.shape[:2], 1)})
+    (line,) = metrics(run)
+    assert line["step"] == 10 and line["seed"] == 0 and line["return still"] < 0
+
+
+# Divergence.
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad):
+    cfg = config(tmp_path, steps=40, eval=Eval(every=20, episodes=1))
+    run = Run(cfg, [4, 9], quiet)
+    count(run, metric=lambda step: [1.0, bad if step >= 15 else 1.0])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "IQL on corerl/pendulum: seed 9 diverged (NaN or overflow) by step 20" in line
+    assert [(row["step"], row["seed"]) for row in scores(run)] == [("20", "4"), ("40", "4")]
+    status = json.loads((run.directory / "status.json").read_text())
+    assert status["state"] == "done" and status["diverged"] == {"9": 20}
+    assert status["score"] == pytest.approx(float(scores(run)[-1]["score"]))
+
+
+def test_divergence_between_two_lines_of_metrics_is_seen_before_scoring(tmp_path, capsys):
+    cfg = config(tmp_path, steps=40, log_every=1000, eval=Eval(every=20, episodes=1))
+    run = Run(cfg, [4, 9], quiet)
+    count(run, metric=lambda step: [1.0, float("nan") if step == 17 else 1.0])
+    assert "seed 9 diverged (NaN or overflow) by step 20" in capsys.readouterr().err
+    assert {row["seed"] for row in scores(run)} == {"4"}
+
+
+class Exploding(Run):
+    """A run in which the critic of the second seed overflows at step 15."""
+
+    def log(self, step, metrics):
+        if step == 15:
+            self._state["agent"].critic.layers[0].weight.data[1] *= 1e30
+        super().log(step, metrics)
+
+
+def test_other_seeds_go_on_as_if_nothing_had_happened(tmp_path, capsys):
+    well, ill = (
+        cls(config(tmp_path / name), [0, 1], quiet)
+        for name, cls in (("well", Run), ("ill", Exploding))
+    )
+    for run in (well, ill):
+        iql.train(run.cfg.algo, run)
+    assert "seed 1 diverged" in capsys.readouterr().err
+    assert scores(ill) == [row for row in scores(well) if row["seed"] == "0"]
+    assert [m for m in metrics(ill) if m["seed"] == 0] == [
+        m for m in metrics(well) if m["seed"] == 0
+    ]
+
+
+def test_a_resumed_run_remembers_who_diverged(tmp_path, capsys):
+    cfg = config(tmp_path, steps=40, eval=Eval(every=20, episodes=1))
+    run = Run(cfg, [4, 9], quiet)
+    run._stop = False
+    with pytest.raises(Interrupted):
+        for step in run.steps(agent=Counter(2)):
+            run.log(step, {"loss": torch.tensor([1.0, float("nan") if step < 5 else 1.0])})
+            run._stop = step == 30
+    capsys.readouterr()
+    resumed = Run(cfg, [4, 9], quiet)
+    count(resumed, metric=lambda step: [1.0, 1.0])
+    assert not capsys.readouterr().err
+    assert {row["seed"] for row in scores(resumed)} == {"4"}
+
+
+# Cut short at any write, and resumed.
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the code catches it."""
+
+
+def kill_at(monkeypatch, number: int) -> None:
+    """The run dies in the middle of its write of this number, counted from 1."""
+    writes = [0]
+    append, replace = files.append_lines, files.os.replace
+
+    def dies() -> bool:
+        writes[0] += 1
+        return writes[0] == number
+
+    def append_half(path, lines):
+        lines = list(lines)
+        if not dies():
+            return append(path, lines)
+        with path.open("a") as file:
+            text = "".join(line + "\n" for line in lines)
+            file.write(text[: -len(lines[-1]) // 2])
+        raise Killed
+
+    def replace_never(part, path):
+        if dies():
+            raise Killed
+        replace(part, path)
+
+    monkeypatch.setattr(files, "append_lines", append_half)
+    monkeypatch.setattr(files.os, "replace", replace_never)
+
+
+def test_killed_at_any_write_it_resumes_to_the_same_numbers(tmp_path, monkeypatch):
+    def job(name: str):
+        changed = {"steps": 12, "save_every": 4, "log_every": 3, "eval": Eval(every=5, episodes=1)}
+        return config(tmp_path / name, "bc", **changed)
+
+    expected = group(train(job("whole")))
+    number, killed = 0, True
+    while killed:
+        number, killed = number + 1, False
+        with monkeypatch.context() as patched:
+            kill_at(patched, number)
+            try:
+                train(job(str(number)))
+            except Killed:
+                killed = True
+        assert group(train(job(str(number)))) == expected, f"killed at write {number}"
+    assert number > 15, "the run has about twenty writes"
+
+
+def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
+    class Grown(Counter):
+        def load_state_dict(self, state):
+            super().load_state_dict(state)
+            state["target"]
+
+    cfg = config(tmp_path, steps=20)
+    count(Run(cfg, [0], quiet))
+    with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
+        list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
+
+
+def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
+    cfg = config(tmp_path, steps=20)
+    run = Run(cfg, [0], quiet)
+    agent = Counter(1)
+    with pytest.raises(Interrupted):
+        for step in run.steps(agent=agent):
+            run._stop = step == 20
+    resumed = Run(cfg, [0], quiet)
+    assert list(resumed.steps(agent=agent)) == []
+    assert json.loads((resumed.directory / "status.json").read_text())["state"] == "done"
+
+
+# The same with real processes and signals.
+
+LONG = {"steps": 1200, "save_every": 50, "log_every": 70, "eval": Eval(every=500, episodes=2)}
+ARGUMENTS = [
+    *FIXED,
+    "task=corerl/pendulum",
+    "seeds=1",
+    "processes=1",
+    "steps=1200",
+    "save_every=50",
+    "log_every=70",
+    "eval.every=500",
+]
+
+
+@pytest.fixture(scope="module", params=["iql", "td3_bc"])
+def whole(request, tmp_path_factory) -> tuple[str, dict]:
+    """An algorithm and what it writes when nothing cuts it short."""
+    root = tmp_path_factory.mktemp("whole")
+    return request.param, group(train(config(root, request.param, **LONG)))
+
+
+def cut_short(algo: str, root: Path, number: int) -> subprocess.CompletedProcess:
+    """Starts a run as a user does and sends it a signal after its first checkpoint."""
+    command = [sys.executable, ALGOS / f"{algo}.py", *ARGUMENTS, f"root={root}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 200
+    while not list(root.glob("corerl/pendulum/*/*/checkpoint.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(command, process.returncode, stderr=errors)
+
+
+def status_of(root: Path) -> dict:
+    (path,) = root.glob("corerl/pendulum/*/*/status.json")
+    return json.loads(path.read_text())
+
+
+def test_sigkill_loses_nothing(whole, tmp_path):
+    algo, expected = whole
+    assert cut_short(algo, tmp_path, signal.SIGKILL).returncode == -signal.SIGKILL
+    assert status_of(tmp_path)["state"] == "running" and status_of(tmp_path)["step"] < 1200
+    assert group(train(config(tmp_path, algo, **LONG))) == expected
+
+
+def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch):
+    algo, expected = whole
+    ended = cut_short(algo, tmp_path, {"iql": signal.SIGINT, "td3_bc": signal.SIGTERM}[algo])
+    assert ended.returncode == 130 and "Traceback" not in ended.stderr
+    assert status_of(tmp_path)["state"] == "interrupted"
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("corerl: stopped and saved. Resume with the same command: corerl train ")
+    command = shlex.split(last.partition("command: corerl ")[2])
+    monkeypatch.setattr(sys, "argv", ["corerl"])
+    assert main(command) == 0
+    (cell,) = tmp_path.glob("corerl/pendulum/*/")
+    assert group(cell) == expected
+
+
+# Devices.
+
+
+@pytest.mark.parametrize("name", ["gpu", "tpu", "meta", "cpu:x", ""])
+def test_a_device_that_is_none_is_refused(name):
+    with pytest.raises(CorerlError, match=f"device={name} is not auto, cpu, cuda or cuda:N"):
+        pick_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_absent_is_refused(name):
+    with pytest.raises(CorerlError, match=f"device={name} was asked for but torch .* sees no GPU"):
+        pick_device(name)
+
+
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
+    for available, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda a=available: a)
+        assert pick_device("auto").type == expected
