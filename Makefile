@@ -30,6 +30,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	# A real entry on the path: else a folder named corerl beside a script, such as this clone, hides the package.
+	$(BIN)/python -c "import sysconfig; open(sysconfig.get_path('purelib') + '/corerl_clone.pth', 'w').write('$(CURDIR)\n')"
 	touch $@
 
 clean:

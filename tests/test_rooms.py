@@ -1,0 +1,118 @@
+"""The rooms of the house: what may import what, and that the package list names them all."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "envs": {"risk"},
+    "nn": set(),
+    "risk": set(),
+    "data": {"envs"},
+    "buffers": {"data"},
+    "runs": {"data"},
+    "training": {"nn", "risk", "data", "buffers", "runs"},
+    "preferences": {"training", "nn", "risk", "data", "buffers", "runs"},
+    "algos": {"training", "preferences", "nn", "risk", "data", "buffers", "runs"},
+    "experiments": {
+        *("algos", "envs", "training", "preferences", "nn", "risk", "data", "buffers", "runs"),
+    },
+    "report": {"runs", "risk"},
+}
+"""Which other rooms each may import; everything may import `OPEN`."""
+OPEN = {"corerl", "errors", "config", "seeding"}
+ROOT_FILES = OPEN - {"corerl"} | {"cli", "__init__"}
+EXCEPTIONS = {
+    "corerl/cli.py": {"experiments", "report"},  # the command line leads to both
+    "corerl/report/joint.py": {"algos", "envs", "training"},  # draws a trained agent's samples
+}
+
+
+def sources() -> list[Path]:
+    folders = ("corerl", "algos", "envs")
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def room_of(path: Path) -> str:
+    first, *rest = path.relative_to(ROOT).parts
+    return first if first != "corerl" else rest[0] if len(rest) > 1 else path.stem
+
+
+def imports(path: Path, *, top_level: bool = False) -> Iterator[str]:
+    """Every name that is imported from this package, as `corerl.nn.optim.Adam`, wherever it stands."""
+    tree = ast.parse(path.read_text())
+    for node in tree.body if top_level else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "corerl")
+
+
+def under_main(path: Path) -> set[str]:
+    """What only `python algos/iql.py` imports."""
+    main = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.If)]
+    return {f"{n.module}" for block in main for n in block.body if isinstance(n, ast.ImportFrom)}
+
+
+def test_every_import_follows_an_arrow():
+    for path in sources():
+        here = room_of(path)
+        allowed = ROOMS.get(here, set()) | OPEN | {here}
+        allowed |= EXCEPTIONS.get(str(path.relative_to(ROOT)), set())
+        allowed |= {"cli"} if "corerl.cli" in under_main(path) else set()
+        for name in imports(path):
+            there = name.split(".")[1] if "." in name else "corerl"
+            assert there in allowed, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_only_a_few_files_stand_outside_the_rooms():
+    assert {path.stem for path in (ROOT / "corerl").glob("*.py")} == ROOT_FILES
+    folders = {path.parent.name for path in (ROOT / "corerl").glob("*/__init__.py")}
+    assert folders | {"algos", "envs"} == set(ROOMS)
+
+
+def test_no_two_files_import_each_other_at_the_top():
+    modules = {}
+    for path in sources():
+        parts = list(path.relative_to(ROOT).with_suffix("").parts)
+        parts = parts if parts[0] == "corerl" else ["corerl", *parts]
+        modules[".".join(parts).removesuffix(".__init__")] = path
+
+    def known(name: str) -> str | None:
+        return name if name in modules else name.rpartition(".")[0]
+
+    graph = {
+        module: {known(name) for name in imports(path, top_level=True)} - {module, "corerl"}
+        for module, path in modules.items()
+    }
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_the_package_list_is_the_tree():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    moved = {folder: name for name, folder in listed["package-dir"].items()}
+    found = set()
+    for file in (path for top in moved for path in (ROOT / top).rglob("__init__.py")):
+        folder = str(file.parent.relative_to(ROOT))
+        found.add(moved.get(folder, folder.replace("/", ".")))
+    assert set(listed["packages"]) == found
+
+
+def test_a_clone_beside_a_script_does_not_hide_the_package(tmp_path):
+    (tmp_path / "corerl" / "runs" / "corerl").mkdir(parents=True)  # a clone, and what it trained
+    (tmp_path / "script.py").write_text(
+        "from corerl.runs.checkpoint import Stateful; from corerl.algos import iql; print(iql.IQL)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert "corerl.algos.iql.IQL" in ended.stdout, ended.stderr
