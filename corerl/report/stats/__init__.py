@@ -1,0 +1,57 @@
+"""Estimates over runs, with intervals: IQM, profiles, probability of improvement, CVaR.
+
+The estimates are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice" (rliable). Scores come as a tidy table, one row per run, with the columns
+`algorithm`, `task`, `seed` and `score`; no axis is ever positional, and tasks may have different
+numbers of seeds.
+
+    from corerl.report import stats
+
+    stats.aggregate(table)                                    # every algorithm and metric
+    stats.estimate(table, "iqm", "IQL").low
+    stats.probability_of_improvement(table, "IQL", "BC")
+"""
+
+from corerl.report.stats.bootstrap import REPLICATES
+from corerl.report.stats.comparisons import (
+    mean_interval,
+    probability_of_improvement,
+    welch_interval,
+)
+from corerl.report.stats.cvar import cvar_interval, cvar_of_seeds
+from corerl.report.stats.estimates import (
+    METRICS,
+    Estimate,
+    aggregate,
+    curves,
+    estimate,
+    iqm,
+    mean,
+    median,
+    optimality_gap,
+    profiles,
+)
+from corerl.report.stats.score_tables import best, check, common_steps, final
+
+__all__ = [
+    "METRICS",
+    "REPLICATES",
+    "Estimate",
+    "aggregate",
+    "best",
+    "check",
+    "common_steps",
+    "curves",
+    "cvar_interval",
+    "cvar_of_seeds",
+    "estimate",
+    "final",
+    "iqm",
+    "mean",
+    "mean_interval",
+    "median",
+    "optimality_gap",
+    "probability_of_improvement",
+    "profiles",
+    "welch_interval",
+]

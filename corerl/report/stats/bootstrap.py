@@ -1,0 +1,85 @@
+"""The stratified bootstrap: seeds are drawn with replacement within every task.
+
+A replicate is a weight on every run: how often it was drawn. Every estimate is therefore one
+function of weighted runs, written once; with all weights equal it is the point estimate. Runs
+are sorted once, before any replicate is drawn, so that no replicate sorts.
+
+Where tasks have different numbers of seeds every task counts the same: a run weighs 1 / (number of
+seeds of its task). With equal numbers all estimates equal rliable's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+REPLICATES = 50_000  # rliable's default; 0.1 s for 10 seeds on 15 tasks
+_CELLS = 1 << 16  # replicates x runs per block: what stays in the second-level cache
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one algorithm in ascending order of score."""
+
+    score: np.ndarray  # (N,) float64, ascending
+    task: np.ndarray  # (N,) index of the run's task
+    order: np.ndarray  # (N,) position of the run among the runs grouped by task
+    sizes: np.ndarray  # (T,) seeds of each task
+    weight: np.ndarray  # (N,) a run's weight; 1 where all tasks have the same number of seeds
+
+    @property
+    def mass(self) -> float:
+        return float(len(self.sizes) * self.sizes.max())
+
+
+def sort_runs(score: np.ndarray, task: np.ndarray) -> Runs:
+    """The runs (N,) of tasks numbered from 0, sorted once for all replicates."""
+    by_task = np.argsort(task, kind="stable")
+    score, task = score[by_task], task[by_task]
+    sizes = np.bincount(task)
+    order = np.argsort(score, kind="stable")
+    return Runs(score[order], task[order], order, sizes, (sizes.max() / sizes)[task[order]])
+
+
+def draws(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
+    """Blocks (b, N) of how often each run is drawn, seeds with replacement within their task."""
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(sizes)
+    columns = {
+        n: np.concatenate([np.arange(e - n, e) for e in ends[sizes == n]])
+        for n in np.unique(sizes).tolist()
+    }
+    block = max(1, _CELLS // int(ends[-1]))
+    for start in range(0, replicates, block):
+        rows = min(block, replicates - start)
+        counts = np.empty((rows, ends[-1]))
+        for n, where in columns.items():
+            counts[:, where] = _counts(rng, n, len(where), rows)
+        yield counts
+
+
+def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarray:
+    """(rows, runs) counts of n draws with replacement from n, for runs / n tasks of n seeds."""
+    small = np.min_scalar_type(n - 1)
+    drawn = rng.integers(n, size=(rows * runs // n, n), dtype=small)
+    cells = drawn + np.arange(0, rows * runs, n)[:, None]
+    return np.bincount(cells.ravel(), minlength=rows * runs).reshape(rows, runs)
+
+
+def replicate(runs: Runs, statistic, replicates: int, seed: int) -> np.ndarray:
+    """(replicates, ...) values of a function of weighted runs."""
+    blocks = draws(runs.sizes, replicates, seed)
+    return np.concatenate([statistic(runs, c[:, runs.order] * runs.weight) for c in blocks])
+
+
+def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:
+    """(2, ...) ends of the central interval of this level, over the first axis."""
+    tail = 50.0 * (1.0 - level)
+    return np.percentile(replicates, [tail, 100.0 - tail], axis=0)
+
+
+def interval(runs: Runs, statistic, replicates: int, seed: int, level: float) -> np.ndarray:
+    """(2, ...) percentile interval; NaN where a task has one seed, whose spread nobody knows."""
+    if runs.sizes.min() < 2 or not replicates:
+        return np.full_like(statistic(runs, runs.weight[None]).repeat(2, axis=0), np.nan)
+    return percentiles(replicate(runs, statistic, replicates, seed), level)

@@ -1,0 +1,101 @@
+"""One algorithm against another: probability of improvement, and intervals of means of few seeds."""
+
+import numpy as np
+import pandas as pd
+from scipy import stats as scipy_stats
+
+from corerl.errors import CorerlError
+from corerl.report.stats.bootstrap import draws, percentiles
+from corerl.report.stats.estimates import Estimate, count_seeds
+from corerl.report.stats.score_tables import check, runs_of
+
+
+def probability_of_improvement(
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    replicates: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> Estimate:
+    """P(a run of `x` scores above a run of `y`) on a task, ties one half, averaged over tasks.
+
+    Per task this is the Mann-Whitney U statistic over n_x * n_y. Both algorithms need the same
+    tasks. With drawn fractions w of each task's seeds a replicate is the mean of w_x' C w_y.
+    """
+    pairs = _pairwise(check(table), x, y)
+    value = float(np.mean([c.mean() for c in pairs]))
+    sizes = np.array([c.shape for c in pairs])
+    low = high = np.nan
+    if sizes.min() > 1 and replicates:
+        low, high = percentiles(_replicate_pairs(pairs, sizes, replicates, seed), level)
+    return Estimate(value, float(low), float(high), len(pairs), *count_seeds(sizes))
+
+
+def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
+    """For each task (n_x, n_y): 1 where the run of x is above the run of y, one half at a tie."""
+    one, other = _by_task(table, x), _by_task(table, y)
+    lonely = sorted(set(one) ^ set(other))
+    if lonely:
+        raise CorerlError(
+            f"{x} and {y} have no common set of tasks: only one of them ran {lonely[0]}; "
+            "compare on the tasks that both have."
+        )
+    pairs = ((one[t][:, None], other[t][None, :]) for t in one)
+    return [(a > b) + 0.5 * (a == b) for a, b in pairs]
+
+
+def _by_task(table: pd.DataFrame, algorithm: str) -> dict[str, np.ndarray]:
+    runs_of(table, algorithm)
+    rows = table[table["algorithm"] == algorithm]
+    return {t: g["score"].to_numpy(dtype=np.float64) for t, g in rows.groupby("task")}
+
+
+def _replicate_pairs(
+    pairs: list[np.ndarray], sizes: np.ndarray, replicates: int, seed: int
+) -> np.ndarray:
+    parts = []
+    stops = np.cumsum(sizes.ravel())[:-1]
+    for counts in draws(sizes.ravel(), replicates, seed):
+        drawn = np.split(counts, stops, axis=1)
+        above = [
+            np.einsum("bi,bi->b", wx @ c, wy) / c.size
+            for c, wx, wy in zip(pairs, drawn[::2], drawn[1::2], strict=True)
+        ]
+        parts.append(np.mean(above, axis=0))
+    return np.concatenate(parts)
+
+
+def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t interval of the mean over seeds (n, ...): low and high (...); NaN for one seed.
+
+    Ten seeds and fewer are too few for a percentile bootstrap of one task, which is too narrow.
+    """
+    n = len(scores)
+    mean = np.mean(scores, axis=0)
+    if n < 2:
+        return mean * np.nan, mean * np.nan
+    t = scipy_stats.t.ppf(0.5 + level / 2, n - 1)
+    half = t * np.std(scores, axis=0, ddof=1) / np.sqrt(n)
+    return mean - half, mean + half
+
+
+def welch_interval(
+    mean_x: float,
+    std_x: float,
+    n_x: int,
+    mean_y: float,
+    std_y: float,
+    n_y: int,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Welch's interval of mean_x - mean_y from means and sample stds (ddof=1); NaN if an n is 1."""
+    if min(n_x, n_y) < 2:
+        return np.nan, np.nan
+    x, y = std_x**2 / n_x, std_y**2 / n_y
+    if x + y == 0.0:
+        return mean_x - mean_y, mean_x - mean_y
+    freedom = (x + y) ** 2 / (x**2 / (n_x - 1) + y**2 / (n_y - 1))
+    half = float(scipy_stats.t.ppf(0.5 + level / 2, freedom)) * np.sqrt(x + y)
+    return float(mean_x - mean_y - half), float(mean_x - mean_y + half)

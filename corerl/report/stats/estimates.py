@@ -1,0 +1,186 @@
+"""Aggregates over tasks, profiles and curves of one algorithm, as functions of weighted runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from corerl.errors import CorerlError
+from corerl.report.stats.bootstrap import REPLICATES, Runs, interval
+from corerl.report.stats.score_tables import check, common_steps, runs_of
+
+METRICS = ("iqm", "median", "mean", "optimality_gap")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, its interval (NaN where some task has one seed), and what both rest on."""
+
+    value: float
+    low: float
+    high: float
+    tasks: int
+    runs: int
+    seeds: tuple[int, int]  # fewest and most seeds of any task
+
+    @property
+    def n(self) -> str:
+        """`"10"`, or `"3-10"` where tasks differ: the number of seeds to print beside the value."""
+        fewest, most = self.seeds
+        return str(most) if fewest == most else f"{fewest}-{most}"
+
+
+# Each takes the runs and weights (B, N) on them, and returns B estimates.
+
+
+def mean_between(score: np.ndarray, weights: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Mean of the ascending scores between two cumulated weights, splitting boundary runs."""
+    cumulated = np.cumsum(weights, axis=-1)
+    np.clip(cumulated, low, high, out=cumulated)
+    return np.diff(cumulated, axis=-1, prepend=low) @ score / (high - low)
+
+
+def _iqm(runs: Runs, weights: np.ndarray) -> np.ndarray:
+    # A whole number of runs is cut on each side, as scipy's trim_mean (and so rliable) does.
+    count = len(runs.score)
+    cut = int(0.25 * count) / count * runs.mass
+    return mean_between(runs.score, weights, cut, runs.mass - cut)
+
+
+def _mean(runs: Runs, weights: np.ndarray) -> np.ndarray:
+    return weights @ runs.score / runs.mass
+
+
+def _median(runs: Runs, weights: np.ndarray) -> np.ndarray:
+    member = np.zeros((len(runs.score), len(runs.sizes)))
+    member[np.arange(len(runs.score)), runs.task] = runs.score / runs.sizes.max()
+    return np.median(weights @ member, axis=-1)
+
+
+def _optimality_gap(runs: Runs, weights: np.ndarray, gamma: float) -> np.ndarray:
+    return gamma - weights @ np.minimum(runs.score, gamma) / runs.mass
+
+
+def _profile(runs: Runs, weights: np.ndarray, taus: np.ndarray) -> np.ndarray:
+    below = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=-1)], axis=-1)
+    return 1.0 - below[:, np.searchsorted(runs.score, taus, side="right")] / runs.mass
+
+
+def _statistic(metric: str, gamma: float) -> Callable[[Runs, np.ndarray], np.ndarray]:
+    known = {
+        "iqm": _iqm,
+        "median": _median,
+        "mean": _mean,
+        "optimality_gap": partial(_optimality_gap, gamma=gamma),
+    }
+    if metric not in known:
+        raise CorerlError(f"No metric {metric!r}; there are {', '.join(known)}.")
+    return known[metric]
+
+
+def iqm(table: pd.DataFrame) -> float:
+    """Mean of the middle half of all runs of one algorithm."""
+    return _point(table, "iqm")
+
+
+def median(table: pd.DataFrame) -> float:
+    """Median over tasks of each task's mean, for a table of one algorithm."""
+    return _point(table, "median")
+
+
+def mean(table: pd.DataFrame) -> float:
+    """Mean over tasks of each task's mean, for a table of one algorithm."""
+    return _point(table, "mean")
+
+
+def optimality_gap(table: pd.DataFrame, gamma: float = 1.0) -> float:
+    """How far the runs fall short of `gamma` on average; scores above it count as `gamma`."""
+    return _point(table, "optimality_gap", gamma)
+
+
+def _point(table: pd.DataFrame, metric: str, gamma: float = 1.0) -> float:
+    runs = runs_of(table)
+    return float(_statistic(metric, gamma)(runs, runs.weight[None])[0])
+
+
+def estimate(
+    table: pd.DataFrame,
+    metric: str = "iqm",
+    algorithm: str | None = None,
+    *,
+    gamma: float = 1.0,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    level: float = 0.95,
+) -> Estimate:
+    """One of METRICS for one algorithm, with its stratified bootstrap percentile interval.
+
+    Seeds are drawn with replacement within every task; `gamma` is the optimality gap's threshold.
+    The interval is NaN where a task has a single seed. `replicates=0` leaves the interval out.
+    """
+    runs = runs_of(table, algorithm)
+    statistic = _statistic(metric, gamma)
+    value = float(statistic(runs, runs.weight[None])[0])
+    low, high = interval(runs, statistic, replicates, seed, level)
+    return Estimate(value, float(low), float(high), len(runs.sizes), *count_seeds(runs.sizes))
+
+
+def count_seeds(sizes: np.ndarray) -> tuple[int, tuple[int, int]]:
+    return int(sizes.sum()), (int(sizes.min()), int(sizes.max()))
+
+
+def aggregate(
+    table: pd.DataFrame, metrics: Sequence[str] = METRICS, **options: float
+) -> pd.DataFrame:
+    """`estimate` for every algorithm and metric.
+
+    Columns: algorithm, metric, value, low, high, tasks, runs, seeds_min, seeds_max.
+    """
+    rows = []
+    for algorithm in dict.fromkeys(table["algorithm"]):
+        for metric in metrics:
+            e = estimate(table, metric, algorithm, **options)
+            rows.append((algorithm, metric, e.value, e.low, e.high, e.tasks, e.runs, *e.seeds))
+    names = "algorithm metric value low high tasks runs seeds_min seeds_max"
+    return pd.DataFrame(rows, columns=names.split())
+
+
+def profiles(
+    table: pd.DataFrame,
+    taus: np.ndarray,
+    *,
+    replicates: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Fraction of runs with a score above each tau (K,), per algorithm, with pointwise intervals.
+
+    Columns: algorithm, tau, value, low, high.
+    """
+    taus = np.asarray(taus, dtype=np.float64)
+    statistic = partial(_profile, taus=taus)
+    parts = []
+    for algorithm in dict.fromkeys(table["algorithm"]):
+        runs = runs_of(table, algorithm)
+        value = statistic(runs, runs.weight[None])[0]
+        low, high = interval(runs, statistic, replicates, seed, level)
+        columns = {"algorithm": algorithm, "tau": taus, "value": value, "low": low, "high": high}
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.DataFrame:
+    """`estimate` at every step that all runs of an algorithm evaluated (sample efficiency).
+
+    Columns: algorithm, step, value, low, high.
+    """
+    check(table)
+    options = {"replicates": 2000, **options}
+    rows = []
+    for algorithm, group in common_steps(table).groupby("algorithm", sort=False):
+        for step, at in group.groupby("step"):
+            e = estimate(at, metric, **options)
+            rows.append((algorithm, step, e.value, e.low, e.high))
+    return pd.DataFrame(rows, columns=["algorithm", "step", "value", "low", "high"])
