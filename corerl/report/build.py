@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from corerl.errors import CorerlError
 from corerl.report import figures, risk, stats
 from corerl.report.figures import Plot
-from corerl.report.files import write
+from corerl.report.files import make_folder, write
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, page, reached
 from corerl.report.published import COLUMNS, read_published
 from corerl.report.sections import Options, Section, sections
-from corerl.report.tables import FORMATS, to_text
+from corerl.report.tables import FORMATS, guarded, to_text
 
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
@@ -26,6 +26,7 @@ def build(args: argparse.Namespace) -> int:
     """Write everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
     if args.replicates < 1:
         raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
+    make_folder(args.out)
     options = Options(args.metric, args.baseline, args.replicates, args.best)
     results = load(args.paths, args.unfinished)
     tables = [read_published(name) for name in args.published]
@@ -35,9 +36,9 @@ def build(args: argparse.Namespace) -> int:
     pictures, failures = {}, []
     for section in parts:
         risk.add(section, options)
-        folder = args.out / _folder(section)
+        folder = args.out / section.folder
         _write_tables(section, folder)
-        pictures[_folder(section)] = _draw(section, folder, look, options, failures)
+        pictures[section.folder] = _draw(section, folder, look, options, failures)
     left_out = results.runs[~results.runs["counted"].astype(bool)]
     notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
     text = page(
@@ -57,10 +58,6 @@ def build(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _folder(section: Section) -> str:
-    return section.name if section.normalised else f"{section.name}-raw"
-
-
 def _write_tables(section: Section, folder: Path) -> None:
     for table in [*section.tables, *section.others]:
         for suffix, show in FORMATS.items():
@@ -75,7 +72,10 @@ def _used(parts: list[Section]) -> pd.DataFrame:
         ]
         for s in parts
     ]
-    return pd.concat(rows, ignore_index=True)
+    table = pd.concat(rows, ignore_index=True)
+    for column in ("algorithm", "task"):
+        table[column] = table[column].map(guarded)
+    return table
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -97,7 +97,7 @@ def _draw(
             continue
         write(folder / f"{name}.png", png)
         write(folder / f"{name}.svg", svg)
-        inline = figures.inline(svg, f"{_folder(section)}-{name}", caption)
+        inline = figures.inline(svg, f"{section.folder}-{name}", caption)
         pictures.append(Picture(caption, inline, wide, name == "aggregates"))
     return pictures
 

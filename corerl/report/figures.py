@@ -1,5 +1,6 @@
 """Figures: aggregates with intervals, profiles, probability of improvement, learning curves."""
 
+import html
 import io
 import math
 import re
@@ -42,6 +43,7 @@ STYLE = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
     "svg.fonttype": "path",
+    "text.parse_math": False,  # a dollar in a name is a dollar
     **{
         key: INK
         for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
@@ -312,6 +314,6 @@ def inline(svg: bytes, name: str, label: str) -> str:
     text = text.replace(f"stroke: {INK}", "stroke: currentColor").replace(
         "fill: #ffffff", "fill: none"
     )
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)

@@ -1,17 +1,39 @@
-"""Files that are either there in full or not at all."""
+"""Where a report writes, and how: whole files below its folder, and nowhere else."""
 
-import os
+import re
 from pathlib import Path
+
+from corerl.errors import CorerlError
+from corerl.runs.files import write_atomically
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file through a neighbour and a rename, so that a kill never leaves half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    """Writes a file that is there in full or not at all, and the folders above it.
+
+    Raises:
+        CorerlError: the disk is full, or the folder cannot be written.
+    """
+    make_folder(path.parent)
+    write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path
+
+
+def make_folder(path: Path) -> Path:
+    """Makes a folder and those above it.
+
+    Raises:
+        CorerlError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CorerlError(
+            f"Cannot write the report to {path}: {reason}; give another --out."
+        ) from (error)
+    return path
+
+
+def file_name(text: str) -> str:
+    """A file's stem from any text, of letters, digits, `.`, `_` and `-`: never a path, never hidden."""
+    return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:80] or "scores"

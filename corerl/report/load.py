@@ -1,6 +1,7 @@
 """Scores from run directories and score files, as one tidy table."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
     parts, runs, environments, configs = [], [], [], {}
     paths = list(paths)
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise CorerlError(f"There is no {path}; give run folders or score files.")
         if path.is_file():
             parts.append(read_file(path))
@@ -200,7 +201,7 @@ def _json(file: Path) -> list[dict]:
         return []
     try:
         content = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise CorerlError(f"{file} is not readable JSON ({e}); repair or remove it.") from e
     if not isinstance(content, dict):
         raise CorerlError(f"{file} should hold a JSON object; repair or remove it.")
@@ -212,7 +213,7 @@ def _yaml(file: Path) -> dict[str, Any]:
         return {}
     try:
         content = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as e:
         reason = " ".join(str(e).split())
         raise CorerlError(f"{file} is not readable YAML ({reason}); repair or remove it.") from e
     if not isinstance(content, dict):

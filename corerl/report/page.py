@@ -85,7 +85,7 @@ def page(
 ) -> str:
     """The whole document. `pictures` maps a section's name to its figures."""
     e = html.escape
-    names = [_anchor(s) for s in sections]
+    names = [s.folder for s in sections]
     links = [(a, _heading(s)) for a, s in zip(names, sections, strict=True)]
     links += [("left-out", "runs not counted")] if len(left_out) else []
     links += [("how", "how it was made")]
@@ -101,10 +101,6 @@ def page(
         f"<nav>{nav}</nav>{_notes(notes)}{body}{_left_out(left_out)}"
         f"{_how(environments, command, options)}</main></body></html>\n"
     )
-
-
-def _anchor(section: Section) -> str:
-    return section.name if section.normalised else f"{section.name}-raw"
 
 
 def _heading(section: Section) -> str:

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError
+from corerl.report.tables import unguarded
 
+LONGEST = 200  # characters of a name
 COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file"]
 
 
@@ -47,9 +49,9 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
             raise CorerlError(f"{path} has no column {column!r}; it needs {_NEEDED}.")
     if "score" not in rows.columns and "return" not in rows.columns:
         raise CorerlError(f"{path} has neither a column 'score' nor 'return'; it needs {_NEEDED}.")
-    empty = rows["algorithm"].eq("") | rows["task"].eq("")
-    if empty.any():
-        raise CorerlError(f"{_row(path, empty)}: the algorithm or the task is empty.")
+    for column in ("algorithm", "task"):
+        rows[column] = rows[column].map(unguarded)
+    _check_names(path, rows)
     score = _numbers(path, rows, "score") if "score" in rows.columns else np.full(len(rows), np.nan)
     raw = _numbers(path, rows, "return") if "return" in rows.columns else score
     scored = pd.Series(np.isfinite(score)).groupby(rows["task"]).transform("any").to_numpy()
@@ -72,6 +74,26 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
 _NEEDED = "algorithm, task, seed, score (normalised x100) or return (raw), and optionally step"
 
 
+def _check_names(path: Path, rows: pd.DataFrame) -> None:
+    """Refuses names that no table can show or that read like a way out of a folder."""
+    for column in ("algorithm", "task"):
+        names = rows[column]
+        for bad, problem in (
+            (names.eq(""), f"the {column} is empty"),
+            (names.str.len() > LONGEST, f"the {column} has more than {LONGEST} characters"),
+            (names.str.contains(r"[\x00-\x1f\x7f]"), f"the {column} holds a control character"),
+        ):
+            if bad.any():
+                raise CorerlError(f"{_row(path, bad)}: {problem}; name it in plain text.")
+    parts = rows["task"].str.split("/")
+    bad = parts.map(lambda names: not names[0] or ".." in names)
+    if bad.any():
+        raise CorerlError(
+            f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}; a task is "
+            "<collection>/<name> or a name, and no path."
+        )
+
+
 def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
     """Every field as text without surrounding blanks; the header and all rows equally long."""
     try:
@@ -80,7 +102,10 @@ def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
         raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
-    rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(text))]
+    try:
+        rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(text))]
+    except csv.Error as e:
+        raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
     if not rows:
         raise CorerlError(f"{path} is empty; remove it or rerun what wrote it.")
     head = rows[0]

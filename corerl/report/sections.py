@@ -1,7 +1,8 @@
 """What a report says about each collection of tasks: the numbers behind tables and figures."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError, nearest
 from corerl.report import stats
+from corerl.report.files import file_name
 from corerl.report.load import Results
 from corerl.report.published import sample_std, short_source
 from corerl.report.tables import (
@@ -65,6 +67,8 @@ class Section:
     notes: list[str] = field(default_factory=list)
     returns: pd.DataFrame | None = None  # of every episode, for risky tasks (corerl/report/risk.py)
 
+    folder: str = ""  # of its files, and its anchor on the page
+
     @property
     def algorithms(self) -> list[str]:
         return list(dict.fromkeys(self.runs["algorithm"]))
@@ -86,12 +90,23 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
         )
     collection = scores["task"].str.rpartition("/")[0].str.partition("/")[0]
     keys = list(dict.fromkeys(zip(collection, scores["unit"], strict=True)))
-    return [
+    found = [
         _section(
             name, unit, scores[(collection == name) & (scores["unit"] == unit)], published, options
         )
         for name, unit in keys
     ]
+    for section in found:
+        taken = {other.folder for other in found}
+        section.folder = next(name for name in _folders(section) if name not in taken)
+    return found
+
+
+def _folders(section: Section) -> Iterator[str]:
+    """Names for its folder: two collections may read alike once they are file names."""
+    name = file_name(section.name if section.normalised else f"{section.name}-raw")
+    yield name
+    yield from (f"{name}-{i}" for i in itertools.count(2))
 
 
 def _section(

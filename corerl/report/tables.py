@@ -4,9 +4,11 @@ import csv
 import html
 import io
 import math
+import re
 from dataclasses import dataclass
 
 UP, DOWN = "▲", "▼"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,18 @@ def to_text(table: Table) -> str:
     return "\n".join([table.title, "", *(s.rstrip() for s in lines), "", *table.notes, ""])
 
 
+def _plain(text: str) -> str:
+    """Text of others in Markdown, so that nothing in it is markup, a link or a cell's end."""
+    text = re.sub(r"[\\`*|<~$&]|(?<=\])\(", r"\\\g<0>", " ".join(text.split()))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\_", text)  # within a word it stands for itself
+
+
 def to_markdown(table: Table) -> str:
+    heads = [table.corner, *map(_head, table.columns)]
     lines = [
-        f"**{table.title}**",
+        f"**{_plain(table.title)}**",
         "",
-        "| " + " | ".join([table.corner, *map(_head, table.columns)]) + " |",
+        "| " + " | ".join(map(_plain, heads)) + " |",
         "|" + " --- |" + " ---: |" * len(table.columns),
     ]
     for row, texts in zip(table.rows, _grid(table), strict=True):
@@ -125,8 +134,8 @@ def to_markdown(table: Table) -> str:
             f"**{t}**" if c is not None and c.top else t + (f" {c.mark}" if c and c.mark else "")
             for c, t in zip(row.cells, texts, strict=True)
         ]
-        lines.append("| " + " | ".join([row.name.replace("|", "\\|"), *cells]) + " |")
-    return "\n".join([*lines, "", *(f"{n}  " for n in table.notes), ""])
+        lines.append("| " + " | ".join([_plain(row.name), *cells]) + " |")
+    return "\n".join([*lines, "", *(f"{_plain(n)}  " for n in table.notes), ""])
 
 
 _TEX = {c: "\\" + c for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -177,8 +186,19 @@ def to_csv(table: Table) -> str:
             if cell is not None:
                 numbers = (cell.value, cell.std, cell.low, cell.high)
                 shown = ["" if math.isnan(x) else repr(float(x)) for x in numbers]
-                writer.writerow([row.key or row.name, column.name, *shown, cell.n, column.detail])
+                names = [guarded(t) for t in (row.key or row.name, column.name, column.detail)]
+                writer.writerow([*names[:2], *shown, cell.n, names[2]])
     return out.getvalue()
+
+
+def guarded(text: str) -> str:
+    """Text that no spreadsheet takes for a formula: one that begins like one gets an apostrophe first."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def unguarded(text: str) -> str:
+    """The inverse of `guarded`."""
+    return text[1:] if text[:1] == "'" and text[1:].startswith(FORMULA) else text
 
 
 def to_html(table: Table, caption: bool = True) -> str:

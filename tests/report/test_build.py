@@ -147,3 +147,29 @@ def test_best_is_named_wherever_it_is_used(report, tree):
 def test_wrong_names_get_a_sentence(report, tree, words, message):
     with pytest.raises(CorerlError, match=message):
         report(tree, *words)
+
+
+def test_names_of_others_stay_in_the_folder_and_out_of_the_page(report, tmp_path):
+    file = tmp_path / "hostile.csv"
+    names = ("..\\x/y", "a b/<b>$x^{$</b>", "a-b/z", "</script><script>alert(1)/t")
+    rows = [f"=A|*b*,{name},{seed},{seed}" for name in names for seed in (0, 1)]
+    file.write_text("algorithm,task,seed,score\n" + "\n".join(rows) + "\n")
+    before = {path for path in tmp_path.rglob("*")}
+    status, out, _, _ = report(file)
+    assert status == 0
+    made = {path for path in tmp_path.rglob("*")} - before
+    assert all(path.is_relative_to(out) for path in made)
+    folders = {path.name for path in out.iterdir() if path.is_dir()}
+    assert folders == {"x", "a-b", "a-b-2", "scores"}
+    text = (out / "index.html").read_text()
+    assert "<b>$x" not in text and "<script>alert" not in text
+    assert "'=A|*b*" in (out / "scores.csv").read_text()
+    (out / "scores.csv").rename(tmp_path / "again.csv")
+    _, _, printed, _ = report(tmp_path / "again.csv")
+    assert " =A|*b*" in printed
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(report, tree, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(CorerlError, match="Cannot write the report to"):
+        report(tree)

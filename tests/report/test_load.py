@@ -172,7 +172,16 @@ def test_a_run_that_failed_before_its_first_score_is_listed(tmp_path):
         ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,2,3\n", "row 3: 5 fields under a header of 4"),
         ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,nan\n", "row 3: there is no finite score"),
         ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,inf\n", "row 3: there is no finite score"),
-        ("algorithm,task,seed,score\n,t,0,1\n", "row 2: the algorithm or the task is empty"),
+        ("algorithm,task,seed,score\n,t,0,1\n", "row 2: the algorithm is empty"),
+        ("algorithm,task,seed,score\nA,../t,0,1\n", r"row 2: the task is '\.\./t'; .* no path"),
+        ("algorithm,task,seed,score\nA,d4rl/a/../..,0,1\n", "row 2: .* no path"),
+        ("algorithm,task,seed,score\nA,/etc/x,0,1\n", "row 2: .* no path"),
+        ("algorithm,task,seed,score\nA,t\0x,0,1\n", "row 2: the task holds a control character"),
+        (
+            "algorithm,task,seed,score\nA,t,0,1\n" + "A" * 201 + ",t,0,1\n",
+            "row 3: .* more than 200",
+        ),
+        ("algorithm,task,seed,score\n" + "A" * 200_000 + ",t,0,1\n", "field larger than"),
         (
             "algorithm,task,seed,score,return\nA,t,0,1,2\nA,t,1,,2\n",
             "row 3: the score is missing but other rows of the task have one",

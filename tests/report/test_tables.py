@@ -14,6 +14,7 @@ from corerl.report.tables import (
     to_latex,
     to_markdown,
     to_text,
+    unguarded,
 )
 
 TABLE = Table(
@@ -77,3 +78,28 @@ def test_html_escapes():
     assert "A &amp; B" in html
     assert "<td class='top'>66.2 ± 5.7</td>" in html
     assert DOWN in html and UP not in html
+
+
+HOSTILE = Table(
+    "x",
+    "a *b* | <i>",
+    "task",
+    (Column("=cmd|calc", detail="@source"),),
+    (Row("[x](javascript:0) _y_ a_b `c`", (Cell(-1.0),)), Row("-1+2", (Cell(2.0),))),
+    notes=("<script>",),
+)
+
+
+def test_text_of_others_is_no_markdown():
+    text = to_markdown(HOSTILE)
+    assert r"**a \*b\* \| \<i>**" in text and r"\<script>" in text
+    assert r"| task | =cmd\|calc |" in text
+    assert r"| [x]\(javascript:0) \_y\_ a_b \`c\` | -1.0 |" in text
+
+
+def test_text_of_others_is_no_formula():
+    head, *rows = csv.reader(io.StringIO(to_csv(HOSTILE)))
+    assert [row[head.index("column")] for row in rows] == ["'=cmd|calc"] * 2
+    assert rows[1][0] == "'-1+2" and rows[0][-1] == "'@source"
+    assert rows[0][head.index("value")] == "-1.0"  # a number is one
+    assert unguarded(rows[1][0]) == "-1+2" and unguarded("'90s") == "'90s"
