@@ -23,7 +23,7 @@ from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.experiments.process import set_up
 from corerl.nn import compile
-from corerl.runs import files
+from corerl.runs import checkpoint, files
 from corerl.runs.directory import cell_directory, group_name, seeds_of_group, settings
 from corerl.runs.progress import Display
 from corerl.training.run import Interrupted, Run, pick_device
@@ -93,7 +93,7 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
         done = (files.read_json(directory / "status.json") or {}).get("state") == "done"
         if done:
             covered |= set(group)
-        elif (directory / "checkpoint.safetensors").exists():
+        elif checkpoint.exists(directory / "checkpoint.safetensors"):
             covered |= set(group)
             groups.append(group)
     fresh = [seed for seed in seeds if seed not in covered]
@@ -150,20 +150,27 @@ def keep_failure(cfg: Config, error: Exception) -> None:
 
 def _write_settings(cfg: Config) -> None:
     content = yaml.safe_dump(settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
+    files.make_directory(cell_directory(cfg))
     files.write_atomically(cell_directory(cfg) / "config.yaml", content.encode())
 
 
 @contextmanager
 def _locked(directory: Path):
     """Holds the directory against a second process that would train the same seeds."""
-    files.write_atomically(directory / ".keep", b"")
-    with open(directory / ".lock", "w") as lock:
+    files.make_directory(directory)
+    path = directory / ".lock"
+    try:
+        lock = open(path, "w")  # noqa: SIM115
+    except OSError as error:
+        raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Busy(
                 f"Another process is training in {directory}; wait for it or stop it."
             ) from error
+        files.remove_half_written(directory)
         yield
 
 

@@ -1,6 +1,10 @@
-"""Nested state as one safetensors file, and classes whose state is that of their parts."""
+"""Nested state as one safetensors file with a checksum, and classes whose state is that of their parts."""
 
+import hashlib
 import json
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,16 @@ import corerl
 from corerl.errors import CorerlError
 from corerl.runs.files import write_atomically
 
-FORMAT = 1
-"""Raised by one whenever an older checkpoint could no longer be read."""
+FORMAT = 2
+"""2 added the checksum, and what vouches for the logs."""
+READABLE = ("1", str(FORMAT))
+NO_DIGEST = "0" * 64
+CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')
+DAMAGE = (
+    *(safetensors.SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError),
+    RecursionError,
+)
+"""What reading bytes that are no checkpoint raises."""
 
 
 class Stateful:
@@ -35,39 +47,111 @@ class Stateful:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Writes nested dicts, lists, numbers and tensors as one safetensors file."""
+    """Writes nested dicts, lists, numbers and tensors as one safetensors file.
+
+    Its metadata holds the SHA-256 of the whole file, taken with zeros in the place of the digest. The
+    checkpoint that was at `path` is kept as `previous(path)`.
+    """
     tensors: dict[str, Tensor] = {}
     skeleton = _encode(state, "", tensors)
     metadata = {
         "corerl": corerl.__version__,
         "format": str(FORMAT),
         "skeleton": json.dumps(skeleton),
+        "checksum": NO_DIGEST,
     }
-    write_atomically(path, safetensors.torch.save(tensors, metadata))
+    content = memoryview(safetensors.torch.save(tensors, metadata))
+    header = bytes(content[: 8 + int.from_bytes(content[:8], "little")])
+    start = header.index(f'"checksum":"{NO_DIGEST}"'.encode()) + len('"checksum":"')
+    digest = hashlib.sha256(content).hexdigest().encode()
+    pieces = content[:start], digest, content[start + len(digest) :]
+    write_atomically(path, *pieces, keep=previous(path))
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` is kept."""
+    return path.with_name(f"{path.stem}-previous{path.suffix}")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a checkpoint at `path`, or the one before it."""
+    return path.exists() or previous(path).exists()
+
+
+def load_latest(path: Path) -> dict[str, Any]:
+    """The checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
+
+    Raises:
+        CorerlError: neither can be read.
+    """
+    before = previous(path)
+    if path.exists() or not before.exists():
+        try:
+            return load_checkpoint(path)
+        except Damaged as error:
+            if not before.exists():
+                raise
+            told = f"{error.problem}: going on from the one before it"
+            print(f"corerl: {told}, {before.name}", file=sys.stderr)
+    state = load_checkpoint(before)
+    os.replace(before, path)
+    return state
+
+
+class Damaged(CorerlError):
+    """A checkpoint is not what was written."""
+
+    def __init__(self, path: Path, reason: Exception):
+        first = next(iter(str(reason).splitlines()), type(reason).__name__)
+        self.problem = f"{path} is damaged ({first})"
+        super().__init__(f"{self.problem}; delete {path.parent} to start this run over.")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` wrote, tensors on the CPU.
 
     Raises:
-        CorerlError: the file is damaged, or another version of corerl wrote it.
+        Damaged: the file is not what was written.
+        CorerlError: another version of corerl wrote it.
     """
     try:
+        checked = _check(path)
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         written = (metadata["corerl"], metadata["format"])
-    except (safetensors.SafetensorError, KeyError) as error:
-        raise CorerlError(
-            f"{path} is damaged ({error}); delete {path.parent} to start this run over."
-        ) from error
-    if written != (corerl.__version__, str(FORMAT)):
+        if not checked and written[1] != "1":  # the format before there was one
+            raise ValueError("it has no checksum")
+        state = _decode(json.loads(metadata["skeleton"]), tensors)
+    except DAMAGE as error:
+        raise Damaged(path, error) from error
+    if written[0] != corerl.__version__ or written[1] not in READABLE:
         raise CorerlError(
             f"{path} was written by corerl {written[0]} (format {written[1]}) and this is "
             f"{corerl.__version__} (format {FORMAT}): finish it with that version, or delete "
             f"{path.parent} to start over."
         )
-    return _decode(json.loads(metadata["skeleton"]), tensors)
+    return state
+
+
+def _check(path: Path) -> bool:
+    """Whether the file has a checksum; raises ValueError where it is of other bytes."""
+    with open(path, "rb") as file:
+        length = file.read(8)
+        size = int.from_bytes(length, "little")
+        if len(length) < 8 or size > path.stat().st_size:
+            raise ValueError("it is cut off")
+        header = file.read(size)
+        found = CHECKSUM.search(header)
+        if found is None:
+            return False
+        blank = header[: found.start(1)] + NO_DIGEST.encode() + header[found.end(1) :]
+        sha = hashlib.sha256(length + blank)
+        while chunk := file.read(1 << 22):
+            sha.update(chunk)
+    if sha.hexdigest().encode() != found[1]:
+        raise ValueError("its checksum is of other bytes")
+    return True
 
 
 def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:

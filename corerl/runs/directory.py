@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from corerl.config import Config
+from corerl.errors import CorerlError
 
+LONGEST = 255  # bytes in the name of a file or folder, on nearly every file system
 NOT_IN_HASH = (
     *("seeds", "root", "device", "compile", "processes", "save_every", "log_every", "wandb"),
     "table",
@@ -35,8 +37,33 @@ def config_hash(cfg: Config) -> str:
 
 
 def cell_directory(cfg: Config) -> Path:
-    """Where all seeds of these settings live."""
-    return Path(cfg.root) / cfg.task / f"{cfg.algo.name}-{config_hash(cfg)}"
+    """Where all seeds of these settings live.
+
+    Raises:
+        CorerlError: the task's name is no path, as in `task_directory`.
+    """
+    return task_directory(Path(cfg.root), cfg.task) / f"{cfg.algo.name}-{config_hash(cfg)}"
+
+
+def task_directory(root: Path, task: str) -> Path:
+    """`root/<task>`, the one place where a task's name becomes a path, and always one below `root`.
+
+    Raises:
+        CorerlError: the name leads out of `root`, or holds what no file's name may.
+    """
+    shown = task if len(task) <= LONGEST else f"{task[:40]}... ({len(task)} characters)"
+    for part in task.split("/"):
+        if part in ("", ".", "..") or part != part.strip():
+            raise CorerlError(f"Task {shown!r} is no name for a folder: it has a part {part!r}.")
+        if len(part.encode(errors="replace")) > LONGEST:
+            raise CorerlError(
+                f"Task {shown!r} is no name for a folder: a part may have {LONGEST} bytes."
+            )
+        if not part.isprintable() or "\\" in part:
+            raise CorerlError(
+                f"Task {shown!r} is no name for a folder: it holds \\ or unprintables."
+            )
+    return root / task
 
 
 def group_name(seeds: Sequence[int]) -> str:

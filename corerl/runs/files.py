@@ -1,9 +1,12 @@
 """Files that are whole whenever a process is killed."""
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterable
+import secrets
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,24 +14,46 @@ from typing import Any
 from corerl.errors import CorerlError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def make_directory(path: Path) -> None:
+    """Makes a folder and those above it, where they are missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+def write_atomically(path: Path, *pieces: bytes | memoryview, keep: Path | None = None) -> None:
     """Replaces `path` in one step, so that no reader and no kill ever sees half a file.
+
+    With `keep` the file that was there is kept under that name; a kill between the two leaves it alone.
+
+    Its folder must be there: one that was removed while a run went on is noticed, not made anew. What is
+    half written has a name of its own, so that two processes never share it and no link is followed.
 
     Raises:
         CorerlError: the disk is full, or the folder cannot be written.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            file.write(content)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
         os.replace(part, path)
     except OSError as error:
         with suppress(OSError):
             part.unlink()
         raise _write_error(path, error) from error
+
+
+def remove_half_written(directory: Path) -> None:
+    """Deletes what processes that were killed left of `write_atomically`; the caller holds the folder."""
+    for part in directory.glob("*.part"):
+        with suppress(OSError):
+            part.unlink()
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -49,6 +74,96 @@ def _write_error(path: Path, error: OSError) -> CorerlError:
     return CorerlError(f"Cannot write {path}: {error.strerror}.")
 
 
+class Log:
+    """A file of lines that only grows, and whose length and content a checkpoint vouches for.
+
+    Raises:
+        CorerlError: the disk is full, or somebody else removed, cut or wrote to the file.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._size, self._sha = 0, hashlib.sha256()
+
+    @property
+    def empty(self) -> bool:
+        return self._size == 0
+
+    def begin_anew(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._forget()
+
+    def append(self, lines: Iterable[str]) -> None:
+        lines = list(lines)
+        there = self.path.stat().st_size if self.path.exists() else 0
+        if there != self._size:
+            raise CorerlError(
+                f"{self.path} was removed, cut or written to by another program while this run went on "
+                f"({there} bytes, and the run wrote {self._size}). Run the same command to go on from "
+                "the last checkpoint."
+            )
+        append_lines(self.path, lines)
+        self._count("".join(line + "\n" for line in lines).encode())
+
+    def _count(self, content: bytes) -> None:
+        self._size += len(content)
+        self._sha.update(content)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is in the file; after this it is on the disk, so a checkpoint may count on it."""
+        if self._size:
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
+        return {"bytes": self._size, "sha256": self._sha.hexdigest()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Cuts what was written after the checkpoint; it will be computed again.
+
+        A file that is gone begins anew, and that is said.
+        """
+        self._forget()
+        if state["bytes"] and not self.path.exists():
+            print(
+                f"corerl: {self.path} is gone, and its lines until the last checkpoint with it; it "
+                "begins anew from there",
+                file=sys.stderr,
+            )
+            return
+        content = self.path.read_bytes() if self.path.exists() else b""
+        kept = content[: state["bytes"]]
+        self._count(kept)
+        if self._sha.hexdigest() != state["sha256"]:
+            raise CorerlError(
+                f"{self.path} is damaged: its first {state['bytes']} bytes are not those that the last "
+                "checkpoint counted. Put back a copy, or delete it to go on without its history."
+            )
+        if len(content) > len(kept):
+            write_atomically(self.path, kept)
+
+    def cut_after(self, step: int, step_of: Callable[[str], int | None]) -> None:
+        """As `load_state_dict`, for a checkpoint that does not vouch for its logs: `step_of(line)` gives a
+        line's step, and None for one to keep regardless (a header). A line that was cut short goes too.
+        """
+        text = self.path.read_text() if self.path.exists() else ""
+        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            steps = [step_of(line) for line in whole]
+            kept = [line for line, at in zip(whole, steps, strict=True) if at is None or at <= step]
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorerlError(
+                f"{self.path} is damaged ({error!r}). Put back a copy, or delete it to go on without its "
+                "history."
+            ) from error
+        self._forget()
+        content = "".join(kept).encode()
+        self._count(content)
+        if content != text.encode():
+            write_atomically(self.path, content)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
@@ -59,21 +174,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise CorerlError(
             f"{path} is not valid JSON ({error}); delete it to start over."
         ) from error
-
-
-def truncate_after(path: Path, step: int, step_of: Any) -> None:
-    """Drops the lines written after the checkpoint at `step`; they will be computed again.
-
-    A last line that was cut short goes too, whatever number its rest may hold. `step_of(line)` gives a
-    line's step, and None for one to keep regardless (a header).
-    """
-    if not path.exists():
-        return
-    whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    steps = [step_of(line) for line in whole]
-    kept = [line for line, at in zip(whole, steps, strict=True) if at is None or at <= step]
-    write_atomically(path, "".join(kept).encode())

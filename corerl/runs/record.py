@@ -27,6 +27,19 @@ KEPT = ("score", "return", "evaluated")
 """Of the status, what a resumed run goes on with."""
 
 
+def _score_step(line: str) -> int | None:
+    fields = next(csv.reader([line]))
+    return None if fields[0] == "task" else int(fields[4])
+
+
+def _json_step(line: str) -> int:
+    return json.loads(line)["step"]
+
+
+STEP_OF = {"metrics.jsonl": _json_step, "returns.jsonl": _json_step, "scores.csv": _score_step}
+"""The logs, and how the step of a line is read."""
+
+
 class Episodes(NamedTuple):
     """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
 
@@ -56,6 +69,7 @@ class Record:
         self.diverged: dict[int, int] = {}
         self._show = show
         self._hash = config_hash(cfg)
+        self._logs = {name: files.Log(directory / name) for name in STEP_OF}
         self._mirror = Mirror(cfg, self.seeds, directory)
         self._sums: dict[str, Tensor] = {}
         self._count = 0
@@ -71,9 +85,10 @@ class Record:
 
     def begin_anew(self) -> None:
         """Clears what an earlier attempt left that no checkpoint covers."""
+        files.make_directory(self.directory)
         files.write_json(self.directory / "env.json", provenance.environment())
-        for name in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
-            (self.directory / name).unlink(missing_ok=True)
+        for log in self._logs.values():
+            log.begin_anew()
 
     def start_clock(self, done: int) -> None:
         """From here on updates per second are counted; `done` were made before."""
@@ -92,6 +107,7 @@ class Record:
             "count": self._count,
             "diverged": self.diverged,
             "status": {name: self.status.get(name) for name in KEPT},
+            "logs": {name: log.state_dict() for name, log in self._logs.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], step: int, device: torch.device) -> None:
@@ -99,9 +115,11 @@ class Record:
         self._sums = {name: value.to(device) for name, value in state["sums"].items()}
         self._count, self.diverged = state["count"], state["diverged"]
         self.status |= state["status"]
-        for name in ("metrics.jsonl", "returns.jsonl"):
-            files.truncate_after(self.directory / name, step, lambda line: json.loads(line)["step"])
-        files.truncate_after(self.directory / "scores.csv", step, _score_step)
+        for name, log in self._logs.items():
+            if "logs" in state:
+                log.load_state_dict(state["logs"][name])
+            else:  # a checkpoint of format 1
+                log.cut_after(step, STEP_OF[name])
 
     # Metrics.
 
@@ -126,7 +144,7 @@ class Record:
         self._note_divergence(step, np.array(list(means.values())))
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
-        files.append_lines(self.directory / "metrics.jsonl", map(json.dumps, lines))
+        self._logs["metrics.jsonl"].append(map(json.dumps, lines))
         self._mirror.log(step, lines)
 
     def find_divergence(self, step: int) -> None:
@@ -155,16 +173,15 @@ class Record:
         solved = episodes.successes.mean(1)
         scores = 100 * solved if self.task.scored_by_success else self.task.normalize(means)
         rows = [self._score_row(step, i, episodes, means, scores) for i in going]
-        path = self.directory / "scores.csv"
+        log = self._logs["scores.csv"]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
-        header = [] if path.exists() and path.stat().st_size else [SCORE_COLUMNS]
-        files.append_lines(path, header + text.getvalue().splitlines())
+        log.append(([SCORE_COLUMNS] if log.empty else []) + text.getvalue().splitlines())
         lines = [
             {"step": step, "seed": self.seeds[i], "returns": episodes.returns[i].tolist()}
             for i in going
         ]
-        files.append_lines(self.directory / "returns.jsonl", map(json.dumps, lines))
+        self._logs["returns.jsonl"].append(map(json.dumps, lines))
         means, scores = (None if x is None or not going else x[going] for x in (means, scores))
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
@@ -222,8 +239,3 @@ class Record:
     def close(self) -> None:
         """Ends the wandb mirror."""
         self._mirror.close()
-
-
-def _score_step(line: str) -> int | None:
-    fields = next(csv.reader([line]))
-    return None if fields[0] == "task" else int(fields[4])

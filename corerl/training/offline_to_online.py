@@ -21,6 +21,7 @@ from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
 from corerl.config import require
 from corerl.errors import CorerlError
+from corerl.runs import checkpoint
 from corerl.training import preprocessing
 from corerl.training.environments import Environments
 from corerl.training.pretrained import restore
@@ -132,7 +133,7 @@ class Phases:
         """
         if self.cfg.checkpoint is None:
             return
-        if not (self._run.directory / "checkpoint.safetensors").exists():
+        if not checkpoint.exists(self._run.checkpoint):
             restore(agent, self.cfg.checkpoint, self._run, algorithms)
 
     def online(self, step: int) -> bool:

@@ -28,7 +28,8 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
 from corerl.nn import compile
-from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.runs import checkpoint
+from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
 from corerl.training.evaluation import Evaluator
@@ -63,6 +64,11 @@ class Run:
     def name(self) -> str:
         """`IQL d4rl/hopper-medium-v2 seeds-0-4`, for people."""
         return self.record.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where its state is saved; the one before it stands beside it until the run is done."""
+        return self.directory / "checkpoint.safetensors"
 
     # What an algorithm asks for.
 
@@ -102,6 +108,7 @@ class Run:
                     self._write_checkpoint(step)
                     raise Interrupted
         self.record.publish(self.cfg.steps, "done")
+        checkpoint.previous(self.checkpoint).unlink(missing_ok=True)
         self.close()
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
@@ -144,33 +151,32 @@ class Run:
             self._evaluator = Evaluator(
                 self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
             )
-        checkpoint = self.directory / "checkpoint.safetensors"
-        if checkpoint.exists():
-            self._previous = self._restore(load_checkpoint(checkpoint), checkpoint)
+        path = self.checkpoint
+        if checkpoint.exists(path):
+            self._previous = self._restore(checkpoint.load_latest(path), path)
         else:
             self.record.begin_anew()
         self.record.start_clock(self._previous)
         return self._previous
 
-    def _restore(self, saved: dict[str, Any], checkpoint: Path) -> int:
-        step = saved["loop"]["step"]
+    def _restore(self, saved: dict[str, Any], path: Path) -> int:
         try:
+            step = saved["loop"]["step"]
             for name, part in self._state.items():
                 part.load_state_dict(saved["state"][name])
+            self.record.load_state_dict(saved["loop"], step, self.device)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise CorerlError(
-                f"{checkpoint} was saved by other code than this ({reason}): finish it with that code, "
+                f"{path} was saved by other code than this ({reason}): finish it with that code, "
                 f"or delete {self.directory} to start over."
             ) from error
-        self.record.load_state_dict(saved["loop"], step, self.device)
         return step
 
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}
         loop = {"step": step} | self.record.state_dict()
-        path = self.directory / "checkpoint.safetensors"
-        save_checkpoint(path, {"loop": loop, "state": state})
+        save_checkpoint(self.checkpoint, {"loop": loop, "state": state})
 
     def close(self) -> None:
         """Closes environments and the wandb mirror."""

@@ -15,7 +15,7 @@ from corerl.config import Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint, files, provenance
 from corerl.runs.directory import cell_directory, config_hash, group_name, seeds_of_group
-from corerl.runs.record import _score_step
+from corerl.runs.record import STEP_OF
 
 STATE = {
     "loop": {"step": 7, "sums": {"loss": torch.tensor([1.5, torch.nan])}, "diverged": {3: 40}},
@@ -180,37 +180,34 @@ SCORES = ["task,algorithm,config,seed,step,return,score,episodes,length,return_s
 def cut(tmp_path, text: str, step: int, step_of) -> str:
     path = tmp_path / "lines"
     path.write_text(text)
-    files.truncate_after(path, step, step_of)
+    files.Log(path).cut_after(step, step_of)
     return path.read_text()
 
 
 @pytest.mark.parametrize(("step", "kept"), [(0, 0), (10, 2), (19, 2), (20, 4), (30, 6), (99, 6)])
 def test_metrics_after_the_checkpoint_are_cut(tmp_path, step, kept):
-    def step_of(line):
-        return json.loads(line)["step"]
-
     text = "".join(line + "\n" for line in METRICS)
-    assert cut(tmp_path, text, step, step_of).splitlines() == METRICS[:kept]
+    assert cut(tmp_path, text, step, STEP_OF["metrics.jsonl"]).splitlines() == METRICS[:kept]
 
 
 @pytest.mark.parametrize(("step", "kept"), [(0, 1), (1000, 3), (2500, 5), (3000, 7)])
 def test_scores_after_the_checkpoint_are_cut_and_the_header_stays(tmp_path, step, kept):
     text = "".join(line + "\n" for line in SCORES)
-    assert cut(tmp_path, text, step, _score_step).splitlines() == SCORES[:kept]
+    assert cut(tmp_path, text, step, STEP_OF["scores.csv"]).splitlines() == SCORES[:kept]
 
 
 def test_a_last_line_cut_anywhere_is_dropped(tmp_path):
     # Also where its rest still reads as a line of an earlier step: "...,0,3000" cut to "...,0,30".
     whole = "".join(line + "\n" for line in SCORES[:-1])
     for length in range(1, len(SCORES[-1]) + 1):
-        assert cut(tmp_path, whole + SCORES[-1][:length], 2000, _score_step) == "".join(
+        assert cut(tmp_path, whole + SCORES[-1][:length], 2000, STEP_OF["scores.csv"]) == "".join(
             line + "\n" for line in SCORES[:5]
         )
-    assert cut(tmp_path, SCORES[0][:20], 0, _score_step) == ""
+    assert cut(tmp_path, SCORES[0][:20], 0, STEP_OF["scores.csv"]) == ""
 
 
 def test_there_may_be_nothing_to_cut(tmp_path):
-    files.truncate_after(tmp_path / "absent", 10, _score_step)
+    files.Log(tmp_path / "absent").cut_after(10, STEP_OF["scores.csv"])
     assert not (tmp_path / "absent").exists()
 
 

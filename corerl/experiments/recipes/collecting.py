@@ -81,6 +81,7 @@ def collect(
         facts: what else the metadata should say of the set.
     """
     parts = _parts(name)
+    files.make_directory(parts)
     files.write_json(parts / "recipe.json", recipe)
     episodes, seconds = _played(name, parts, chunk, size)
     facts = facts | {"seconds": round(seconds, 1)}
