@@ -9,6 +9,7 @@ the host launches one graph instead of about a hundred kernels.
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +20,31 @@ from corerl.errors import CorerlError
 MODES = ("auto", "off", "compile", "graph")
 COMPILE_PAYS_FROM = 6_000
 """Updates from which compiling earns back its 5 to 20 seconds (measured on two CPU cores)."""
+COMPILING = "compiling the update: up to 30 s, and a few where this machine has done it before"
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """`loss(*inputs) -> (loss per seed (S,), metrics {name: (S,)})`."""
 
 
-def resolve(mode: str, device: torch.device, steps: int) -> str:
+class Mode(str):
+    """`off`, `compile` or `graph`, the plan for a job's updates, with what came of it.
+
+    Attributes:
+        demanded: asked for by name, so that a graph that cannot be had is an error.
+        ran: how updates run in fact. problem: why that is not the plan, or "".
+        tell: called with what is waited for, and with "" when it is over.
+    """
+
+    def __init__(self, name: str):
+        self.demanded, self.ran, self.problem = False, str(name), ""
+        self.tell: Callable[[str], None] = lambda text: None
+
+    def fall_back(self, ran: str, problem: str) -> None:
+        """Remembers that updates run as `ran` instead."""
+        self.ran, self.problem = ran, problem
+
+
+def resolve(mode: str, device: torch.device, steps: int) -> Mode:
     """`off`, `compile` or `graph` for a job of `steps` updates.
 
     Raises:
@@ -34,8 +54,12 @@ def resolve(mode: str, device: torch.device, steps: int) -> str:
         raise CorerlError(f"compile={mode} is not one of {', '.join(MODES)}.")
     if mode == "graph" and device.type != "cuda":
         raise CorerlError("compile=graph records CUDA graphs and needs a GPU; use compile=compile.")
-    if mode != "auto":
-        return mode
+    plan = Mode(_automatic(device, steps) if mode == "auto" else mode)
+    plan.demanded = mode != "auto"
+    return plan
+
+
+def _automatic(device: torch.device, steps: int) -> str:
     if device.type == "cuda":
         return "graph"
     return "compile" if steps >= COMPILE_PAYS_FROM and _has_compiler() else "off"
@@ -63,7 +87,11 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
     torch._dynamo.config.trace_autograd_ops = True
     # One process may build the same class many times (a seed each); every one is a fresh graph.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return _Fallback(torch.compile(compute, fullgraph=True, dynamic=False), compute)
+    return _Fallback(torch.compile(compute, fullgraph=True, dynamic=False), compute, _mode(mode))
+
+
+def _mode(mode: str) -> Mode:
+    return mode if isinstance(mode, Mode) else Mode(mode)
 
 
 class _Fallback:
@@ -71,80 +99,143 @@ class _Fallback:
 
     said = False
 
-    def __init__(self, compiled: Callable, eager: Callable):
-        self._function, self._eager = compiled, eager
+    def __init__(self, compiled: Callable, eager: Callable, mode: Mode):
+        self._function, self._eager, self._mode = compiled, eager, mode
         self._proven = False
 
     def __call__(self, *inputs):
         if self._proven:
             return self._function(*inputs)
+        self._mode.tell(COMPILING)
         try:
             result = self._function(*inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().splitlines()[0]
             if not _Fallback.said:
-                reason = str(error).strip().splitlines()[0]
                 print(
                     f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
                 )
             _Fallback.said = True
+            self._mode.fall_back("off", f"compiling failed: {reason}")
             self._function = self._eager
             result = self._function(*inputs)
         self._proven = True
+        self._mode.tell("")
         return result
 
 
 def captured(update: Callable, mode: str) -> Callable:
     """`update` itself, or with mode `graph` its replay as one CUDA graph."""
-    return _Captured(update) if mode == "graph" else update
+    return _Captured(update, _mode(mode)) if mode == "graph" else update
+
+
+class CudaGraph:
+    """One call, recorded on a stream of its own and played again. `device`: the GPU."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._graph = torch.cuda.CUDAGraph()
+
+    def rehearse(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns, run as it is on the stream on which it will be recorded."""
+        before = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            outputs = call()
+        before.wait_stream(self._stream)
+        return outputs
+
+    def record(self, call: Callable[[], Any]) -> Any:
+        """The tensors that every `replay` will overwrite; `call` is recorded, not run."""
+        before = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                return call()
+        finally:
+            torch.cuda.set_stream(before)  # torch leaves its own one set where recording fails
+
+    def replay(self) -> None:
+        """Runs what was recorded, on the current stream."""
+        self._graph.replay()
 
 
 class _Captured:
     """Runs the first calls as they are (they compile and allocate), then records and replays.
 
-    The recorded call reads its inputs from fixed tensors, into which each call copies its own; the
-    returned tensors are overwritten by the next call.
+    From the first call on, `update` reads tensors of this object, into which each call copies its
+    inputs: compiled code is made for their strides, and compiling anew while a graph is recorded is
+    forbidden. The returned tensors are overwritten by the next call.
     """
 
     WARM_UP = 3
+    Graph = CudaGraph
 
-    def __init__(self, update: Callable):
-        self._update = update
-        self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+    def __init__(self, update: Callable, mode: Mode):
+        self._update, self._mode = update, mode
+        self._calls, self._recorded = 0, False
 
     def __call__(self, *inputs):
         self._calls += 1
+        if self._calls == 1:
+            self._begin(inputs)
+        else:
+            self._copy(inputs)
         if self._calls <= self.WARM_UP:
-            return self._warm(inputs)
+            return self._graph.rehearse(self._run)
         if self._calls == self.WARM_UP + 1:
-            self._record(inputs)
-        if self._graph is None:
-            return self._update(*inputs)
-        torch._foreach_copy_(self._inputs, _tensors(inputs))
+            self._record()
+        if not self._recorded:
+            return self._run()
         self._graph.replay()
         return self._outputs
 
-    def _warm(self, inputs):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            outputs = self._update(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        return outputs
+    def _run(self) -> Any:
+        return self._update(*self._inputs)
 
-    def _record(self, inputs) -> None:
-        fixed = pytree.tree_map_only(Tensor, Tensor.clone, inputs)
-        self._inputs = _tensors(fixed)
-        graph = torch.cuda.CUDAGraph()
+    def _begin(self, inputs) -> None:
+        dense = torch.contiguous_format
+        self._inputs = pytree.tree_map_only(Tensor, lambda x: x.clone(memory_format=dense), inputs)
+        self._signature = _signature(inputs)
+        self._fixed = _tensors(self._inputs)
+        device = self._fixed[0].device if self._fixed else torch.device("cuda")
+        self._graph = self.Graph(device)
+
+    def _copy(self, inputs) -> None:
+        if _signature(inputs) != self._signature:
+            raise ValueError(
+                f"a recorded update was made for inputs {self._signature} and got {_signature(inputs)}"
+            )
+        torch._foreach_copy_(self._fixed, _tensors(inputs))
+
+    def _record(self) -> None:
         try:
-            with torch.cuda.graph(graph):
-                self._outputs = self._update(*fixed)
+            self._outputs = self._graph.record(self._run)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = str(_first(error)).strip().splitlines()[0]
+            if self._mode.demanded:
+                raise CorerlError(
+                    f"compile=graph was asked for and the update could not be recorded ({reason}); "
+                    "compile=auto goes on without a graph."
+                ) from error
             print(f"corerl: CUDA graph capture failed, running without ({reason})", file=sys.stderr)
+            self._mode.fall_back("compile", f"CUDA graph capture failed: {reason}")
             return
-        self._graph = graph
+        self._recorded = True
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first: the end of a failed capture raises again, and says less."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _tensors(inputs) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
+def _signature(inputs) -> list:
+    """What a recording takes for given: the shape of each tensor, and everything that is none."""
+    leaves = pytree.tree_leaves(inputs)
+    return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves]

@@ -1,0 +1,178 @@
+"""Every algorithm's own `train` on a job of a second: tiny networks, a few dozen updates, nothing written.
+
+An algorithm is found by being there. Sizes are set by the names of settings, so a new file needs a line
+here only where its task is not an offline one, or where it has a size of a new name.
+"""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from corerl import algos
+from corerl.config import Config, Eval
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task, resolve
+from corerl.training.run import Run
+
+SIZES = {
+    "hidden_width": 8,
+    "width": 8,
+    "action_width": 8,
+    "vae_width": 8,
+    "actor_widths": [8],
+    "head_width": 8,
+    "embedding_width": 4,
+    "features": 4,
+    "heads": 2,
+    "layers": 1,
+    "batch_size": 8,
+    "pairs": 6,
+    "length": 8,
+    "crop": 4,
+    "context": 3,
+    "window": 5,
+    "samples": 2,
+    "critics": 3,
+    "asked": 2,
+    "utd": 2,
+    "members": 2,
+    "levels": 2,
+    "repeats": 2,
+    "quantiles": 5,
+    "fractions": 3,
+    "penalty_fractions": 2,
+    "target_fractions": 2,
+    "policy_fractions": 4,
+    "cosines": 3,
+    "atoms": 5,
+    "bins": 5,
+    "reward_bins": 5,
+    "particles": 4,
+    "stocks": 11,
+    "start_stocks": 11,
+    "starts": 3,
+    "etas": 8,
+    "rows": 8,
+    "policy_delay": 1,
+    "episodes": 8,
+    "max_steps": 5,
+    "random_steps": 10,
+    "learning_starts": 20,
+    "train_every": 2,
+    "epsilon_steps": 50,
+    "target_every": 8,
+    "warmup_steps": 10,
+    "capacity": 300,
+    "max_timestep": 20,
+    "bc_steps": 12,
+    "ema_every": 2,
+    "ema_start": 3,
+    "lr_every": 3,
+}
+"""Values of settings by their names, at any depth of a `Config`."""
+PRETRAIN = 20
+FITTED = 14
+"""Updates of a learned reward, in the runs that fit one first."""
+OFFLINE, NUMBERED, ONLINE = "corerl/pendulum", "maze/v1-vector", "gym/Pendulum-v1"
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "cal_ql": {"steps": 240},  # waits for an episode of 200 steps
+    "cql_discrete": {"task": "corerl/cartpole"},
+    "cvar": {"task": "risk/B", "own": {"low": -15.0, "high": 20.0}},
+    "cvar_pg": {"task": "risk/D2"},
+    "hra": {"task": NUMBERED},
+    "iqn": {"task": NUMBERED},
+    "md3qn": {"task": NUMBERED},
+    "mrq": {"task": ONLINE},
+    "qr_dqn": {"task": NUMBERED},
+    "sac": {"task": ONLINE},
+}
+"""Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
+EXACT = {"cvar_tabular", "ela", "icvar"}
+"""Algorithms on finite MDPs, without a network."""
+LEARNERS = [name for name in algos.names() if name not in EXACT]
+
+
+def settings(name: str, **own) -> Config:
+    """A tiny job of this algorithm, two dozen updates or more; `own` are settings of the algorithm."""
+    special = OTHERWISE.get(name, {})
+    algo = importlib.import_module(f"corerl.algos.{name}").Config()
+    algo = replace(_shrunk(algo), **(special.get("own", {}) | own))
+    return Config(
+        algo=algo,
+        task=special.get("task", OFFLINE),
+        steps=special.get("steps", 60),
+        eval=Eval(every=PRETRAIN),  # which divides the steps before a switch to the environment
+        root="unused",
+    )
+
+
+def _shrunk(settings: Any) -> Any:
+    small = {f.name: SIZES[f.name] for f in fields(settings) if f.name in SIZES}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            small[field.name] = _shrunk(value)
+    if getattr(settings, "pretrain_steps", 0):
+        small["pretrain_steps"] = PRETRAIN
+    if hasattr(settings, "members") or hasattr(settings, "window"):
+        small["steps"] = FITTED
+    return replace(settings, **small)
+
+
+class Short(Run):
+    """Drives an algorithm's `train` on the first episodes of its data, without evaluating or saving.
+
+    Args:
+        updates: after which it ends.
+
+    Attributes:
+        parts: what the algorithm registers. metrics: of every update, copied.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        seeds=(0, 1),
+        mode: str = "off",
+        device: str = "cpu",
+        updates: int = 10**9,
+    ):
+        self.cfg, self.seeds, self.mode, self._updates = cfg, list(seeds), mode, updates
+        self.device, self.task = torch.device(device), resolve(cfg.task)
+        self.record = SimpleNamespace(directory=Path("unused"))
+        self.parts: dict[str, Any] = {}
+        self.metrics: list[dict[str, torch.Tensor]] = []
+        torch.manual_seed(0)
+        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, self)
+
+    def dataset(self) -> Dataset:
+        return _episodes(self.task)
+
+    def steps(self, *, stride: int = 1, **parts) -> Iterator[int]:
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        for step in range(stride, self.cfg.steps + 1, stride):
+            if len(self.metrics) < self._updates:
+                yield step
+
+    def log(self, step: int, metrics: dict) -> None:
+        self.metrics.append({name: value.clone() for name, value in metrics.items()})
+
+    def evaluate(self, step, act, also=None) -> None:
+        """Nothing: only updates count."""
+
+    def save(self, step: int) -> None:
+        """Nothing is written."""
+
+    def state(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+
+@cache
+def _episodes(task: Task) -> Dataset:
+    return task.load().select_episodes(range(10))
