@@ -8,6 +8,15 @@ from omegaconf import MISSING
 from corerl.errors import CorerlError
 
 
+def later(default: Any) -> Any:
+    """A setting that came when runs had been made: at its default it is no part of a run's name.
+
+    So a field that is added to a `Config` leaves the directories of older runs found, and only a run
+    that chooses another value is a new one. `default` must be what the code did before.
+    """
+    return field(default=default, metadata={"later": True})
+
+
 @dataclass
 class Eval:
     every: int = 5_000  # updates between evaluations; the last update is always evaluated

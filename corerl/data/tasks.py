@@ -54,14 +54,19 @@ class Task:
     collection: str
     name: str
 
-    def load(self) -> Dataset:
+    def load(self, split: str = "train") -> Dataset:
         """The dataset, downloaded or made where it is not on this machine yet.
 
+        `split="val"` is the validation file, which only NeoRL-2 publishes.
         Raises CorerlError for an online task, and for a file that is missing or broken.
         """
         if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
-        return READERS[self.collection].load(self.name)
+        if split == "train":
+            return READERS[self.collection].load(self.name)
+        if self.collection != "neorl2":
+            raise CorerlError(f"{self.id} has no validation file; NeoRL-2's tasks have one.")
+        return neorl2.load(self.name, split)
 
     @property
     def has_data(self) -> bool:

@@ -8,7 +8,7 @@ same settings stand beside each other.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,21 @@ def settings(cfg: Config) -> dict[str, Any]:
 
 def config_hash(cfg: Config) -> str:
     """Eight hex digits that name the settings."""
-    text = json.dumps(settings(cfg), sort_keys=True)
+    values = _without_later(cfg)
+    named = {name: value for name, value in values.items() if name not in NOT_IN_HASH}
+    text = json.dumps(named, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def _without_later(cfg: Any) -> dict[str, Any]:
+    """`asdict`, less the settings marked `config.later` that have their default."""
+    values = {}
+    for setting in fields(cfg):
+        value = getattr(cfg, setting.name)
+        if setting.metadata.get("later") and value == setting.default:
+            continue
+        values[setting.name] = _without_later(value) if is_dataclass(value) else value
+    return values
 
 
 def cell_directory(cfg: Config) -> Path:

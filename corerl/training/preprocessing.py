@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import require
@@ -68,6 +70,20 @@ def load(
     )
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows)
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def held_out(run: Run) -> tuple[Tensor, Tensor]:
+    """Observations `(N, O)` and actions `(N, A)` of the task's validation file, as recorded.
+
+    Raises:
+        CorerlError: the collection has no such file.
+    """
+    dataset = run.task.load("val")
+    device = run.device
+    return (
+        torch.from_numpy(dataset.observations).to(device),
+        torch.from_numpy(dataset.actions).to(device),
+    )
 
 
 def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
