@@ -98,7 +98,7 @@ class BC(Stateful):
         return metrics
 
     @torch.no_grad()
-    def validate(self, observations: Tensor, actions: Tensor, batch_size: int) -> None:
+    def validate(self, step: int, observations: Tensor, actions: Tensor, batch_size: int) -> None:
         """Keeps, for each seed, the policy if its squared error on `(N, O)`, `(N, A)` is a new lowest.
 
         The error is the mean of those of batches in the file's order, of which a shorter last one
@@ -106,9 +106,8 @@ class BC(Stateful):
         """
         pairs = zip(observations.split(batch_size), actions.split(batch_size), strict=True)
         errors = [self._action(self.policy, self.normalizer(o[None])) - a for o, a in pairs]
-        self.chosen.offer(
-            self.policy, torch.stack([e.square().mean((1, 2)) for e in errors]).mean(0)
-        )
+        error = torch.stack([e.square().mean((1, 2)) for e in errors]).mean(0)
+        self.chosen.offer(self.policy, error, step)
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -118,17 +117,19 @@ class BC(Stateful):
 
 
 class Chosen(nn.Module):
-    """The policy of each of S seeds whose error was the lowest so far, and that error `(S,)`."""
+    """The policy of each of S seeds whose error was the lowest so far; that error and its step `(S,)`."""
 
     def __init__(self, policy: nn.Module, seeds: int):
         super().__init__()
         self.policy = optim.target_of(policy)
         self.register_buffer("lowest", torch.full((seeds,), torch.inf))
+        self.register_buffer("step", torch.zeros(seeds, dtype=torch.int64))
 
     @torch.no_grad()
-    def offer(self, policy: nn.Module, error: Tensor) -> None:
+    def offer(self, policy: nn.Module, error: Tensor, step: int) -> None:
         better = error < self.lowest
         self.lowest.copy_(torch.where(better, error, self.lowest))
+        self.step.masked_fill_(better, step)
         for kept, new in zip(self.policy.parameters(), policy.parameters(), strict=True):
             kept.copy_(torch.where(better.view(-1, *[1] * (new.ndim - 1)), new, kept))
 
@@ -153,7 +154,7 @@ def train(cfg: Config, run: Run) -> None:
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())
         if every and step % every == 0:
-            agent.validate(*held_out, cfg.batch_size)
+            agent.validate(step, *held_out, cfg.batch_size)
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)
