@@ -5,6 +5,7 @@ scaled by the size of Q so that one alpha serves every task (eq. 5).
 
     python algos/td3_bc.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=td3_bc task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=td3_bc_neorl2 task=neorl2/DMSD seeds=[7,42,210]
 
 Differences, each with its reason:
  1. The authors' code counts before it tests, so that the first actor update comes at step 2; one call
@@ -14,6 +15,10 @@ Differences, each with its reason:
  3. The paper leaves states as they are on AntMaze (configs/td3_bc.yaml follows it, with CORL's r - 1);
     CORL normalises everywhere: algo.data.normalize_states=true.
  4. The paper's scores are on D4RL's v0 data; compare v2 runs with reruns only.
+
+NeoRL-2's TD3+BC (`algo=td3_bc_neorl2`; Gao et al. 2025, its code is offlinerl 0.0.2) has an actor of one
+hidden layer more than the critics (`actor_layers`), normalises states inside the policy only
+(`raw_critic`), and moves actor and targets with the first critic update of each two (`actor_first`).
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +28,7 @@ from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import later, require
 from corerl.nn import compile, networks, optim
 from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing
@@ -46,6 +51,9 @@ class Config:
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
+    actor_layers: int | None = later(None)  # null: as many as the critics
+    actor_first: bool = later(False)  # the first critic update of policy_delay brings the actor's
+    raw_critic: bool = later(False)  # only the policy sees normalised states
     data: preprocessing.Preprocess = field(
         default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )
@@ -72,7 +80,8 @@ class TD3BC(Stateful):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         seeds = len(rngs)
-        actor = networks.MLP([observation_dim, *hidden, action_dim], (seeds,), rngs)
+        own = [cfg.hidden_width] * (cfg.actor_layers or cfg.hidden_layers)
+        actor = networks.MLP([observation_dim, *own, action_dim], (seeds,), rngs)
         critic = networks.MLP([observation_dim + action_dim, *hidden, 1], (seeds, 2), rngs)
         self.actor, self.critic = actor.to(device), critic.to(device)
         self.target_actor = optim.target_of(self.actor)
@@ -94,7 +103,7 @@ class TD3BC(Stateful):
         cfg = self.cfg
         with torch.no_grad():
             smoothing = (noise * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
-            next_action = torch.tanh(self.target_actor(batch.next_observations)) + smoothing
+            next_action = self._policy(self.target_actor, batch.next_observations) + smoothing
             next_action = next_action.clamp(-1, 1)
             next_q = self._q(self.target_critic, batch.next_observations, next_action).amin(1)
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
@@ -104,12 +113,18 @@ class TD3BC(Stateful):
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. 5: -lambda * Q1(s, pi(s)) + mean squared distance to the data's action."""
-        actions = torch.tanh(self.actor(batch.observations))
+        actions = self._policy(self.actor, batch.observations)
         q = self._q(self.critic, batch.observations, actions)[:, 0]
         weight = self.cfg.alpha / q.detach().abs().mean(-1)
         imitation = (actions - batch.actions).square().mean((1, 2))
         loss = imitation - weight * q.mean(-1)
         return loss, {"actor_loss": loss, "imitation_loss": imitation}
+
+    def _policy(self, actor: nn.Module, observations: Tensor) -> Tensor:
+        """Actions at a batch's states, which come normalised unless the critics see them raw."""
+        return torch.tanh(
+            actor(self.normalizer(observations) if self.cfg.raw_critic else observations)
+        )
 
     @staticmethod
     def _q(critic: nn.Module, observations: Tensor, actions: Tensor) -> Tensor:
@@ -117,15 +132,21 @@ class TD3BC(Stateful):
         return critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
 
     def update(self, batches: list[Batch], noises: list[Tensor]) -> dict[str, Tensor]:
-        """One critic update per batch, then one of the actor and the targets on the last batch."""
-        for batch, noise in zip(batches, noises, strict=True):
+        """One critic update per batch; with the last one (or the first) the actor's and the targets'."""
+        improved_at = 0 if self.cfg.actor_first else len(batches) - 1
+        for i, (batch, noise) in enumerate(zip(batches, noises, strict=True)):
             grads, metrics = self._critic_gradients(batch, noise)
             self.critic_optimizer.step(grads)
-        grads, more = self._actor_gradients(batches[-1])
+            if i == improved_at:
+                more = self._improve(batch)
+        return metrics | more
+
+    def _improve(self, batch: Batch) -> dict[str, Tensor]:
+        grads, metrics = self._actor_gradients(batch)
         self.actor_optimizer.step(grads)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
-        return metrics | more
+        return metrics
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -134,7 +155,7 @@ class TD3BC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=cfg.raw_critic)
     agent = TD3BC(
         cfg,
         buffer.observation_dim,

@@ -39,6 +39,7 @@ def load(
     *,
     next_actions: bool = False,
     best: float = 1.0,
+    raw: bool = False,
     labels: Callable[[Dataset], np.ndarray] | None = None,
     kind: type[OfflineBuffer] = OfflineBuffer,
 ) -> tuple[OfflineBuffer, Normalizer]:
@@ -47,6 +48,7 @@ def load(
     Args:
         next_actions: batches carry the dataset's next action; rows without one are left out.
         best: the share of episodes to keep, highest return first.
+        raw: observations stay as recorded; the normaliser is the caller's to apply.
         labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
         kind: of buffer, for rewards that are not the dataset's.
 
@@ -63,9 +65,12 @@ def load(
     transitions = dataset.transitions(next_actions)
     of_rows = None if labels is None else labels(dataset)[transitions.rows]
     limit = data.clip_actions
+    if not raw:
+        transitions = transitions._replace(
+            observations=((transitions.observations - mean) / std).astype(np.float32),
+            next_observations=((transitions.next_observations - mean) / std).astype(np.float32),
+        )
     transitions = transitions._replace(
-        observations=((transitions.observations - mean) / std).astype(np.float32),
-        next_observations=((transitions.next_observations - mean) / std).astype(np.float32),
         actions=np.clip(transitions.actions, -limit, limit),
     )
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows)

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,17 @@ import torch
 from small import config, flatten
 
 import corerl
-from corerl.config import Eval, Wandb
+from corerl.algos import bc, td3_bc
+from corerl.config import Config, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint, files, provenance
-from corerl.runs.directory import cell_directory, config_hash, group_name, seeds_of_group
+from corerl.runs.directory import (
+    cell_directory,
+    config_hash,
+    group_name,
+    seeds_of_group,
+    settings,
+)
 from corerl.runs.record import STEP_OF
 
 STATE = {
@@ -253,6 +260,23 @@ def test_every_setting_of_the_algorithm_is_in_the_name():
             names.add(config_hash(config("runs", own={name: other[type(value)](value)})))
     numeric = [v for v in vars(default.algo).values() if type(v) in (bool, int, float)]
     assert len(names) == 1 + len(numeric)
+
+
+LATER = {
+    bc: {"leak": 0.1, "squash": False, "validate_every": 10},
+    td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True},
+}
+
+
+# The names as they were before the settings marked `later` came.
+@pytest.mark.parametrize(("algo", "name"), [(bc, "88e2af2e"), (td3_bc, "ed26950e")])
+def test_a_later_setting_leaves_older_names_as_they_are(algo, name):
+    cfg = Config(algo=algo.Config(), task="d4rl/hopper-medium-v2")
+    assert config_hash(cfg) == name
+    assert {s.name for s in fields(cfg.algo) if s.metadata.get("later")} == LATER[algo].keys()
+    for setting, value in LATER[algo].items():
+        assert config_hash(replace(cfg, algo=replace(cfg.algo, **{setting: value}))) != name
+        assert setting in settings(cfg)["algo"]  # what a run writes down is complete
 
 
 def test_the_cell_is_named_by_task_algorithm_and_settings():

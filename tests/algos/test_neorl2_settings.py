@@ -1,0 +1,277 @@
+"""BC and TD3+BC with the settings of NeoRL-2's benchmark: equations, validation choice, tables, resume."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from agreement import (
+    SEEDS,
+    WIDTH,
+    A,
+    B,
+    O,
+    actor_critic,
+    assert_networks,
+    generators,
+    make_batches,
+    make_noises,
+    net,
+    one_seed,
+    scramble,
+    set_linear,
+    tiny,
+)
+from reference_neorl2 import BC as TheirBC
+from reference_neorl2 import TD3BC as TheirTD3BC
+from reference_neorl2 import weights_of
+from small import flatten
+
+from corerl.algos import bc, td3_bc
+from corerl.algos.bc import BC
+from corerl.algos.td3_bc import TD3BC
+from corerl.config import Config, Eval
+from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
+from corerl.nn import networks
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
+
+
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# The tables.
+
+
+def composed(*arguments: str) -> Config:
+    (cell,) = cells([*arguments, "task=neorl2/DMSD"])
+    return cell
+
+
+def test_the_table_of_bc_is_the_benchmarks():
+    cfg = composed("algo=bc_neorl2", "algo.hidden_layers=3", "algo.lr=5e-4")
+    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
+    algo = cfg.algo
+    assert (algo.lr, algo.hidden_layers, algo.hidden_width, algo.batch_size) == (5e-4, 3, 256, 256)
+    assert (algo.squash, algo.leak, algo.validate_every, algo.best) == (False, 0.1, 1000, 1.0)
+    assert not algo.data.normalize_states
+
+
+def test_the_table_of_td3_bc_is_the_benchmarks():
+    cfg = composed("algo=td3_bc_neorl2", "algo.alpha=0.1", "algo.policy_noise=1.5")
+    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
+    algo = cfg.algo
+    assert (algo.alpha, algo.policy_noise, algo.noise_clip, algo.policy_delay) == (0.1, 1.5, 0.5, 2)
+    assert (algo.hidden_layers, algo.actor_layers, algo.hidden_width) == (2, 3, 256)
+    assert (algo.lr, algo.batch_size, algo.discount, algo.polyak) == (3e-4, 256, 0.99, 0.005)
+    assert algo.actor_first and algo.raw_critic and algo.data.normalize_states
+
+
+@pytest.mark.parametrize(("sweep", "count"), [("neorl2_bc", 12), ("neorl2_td3_bc", 18)])
+def test_a_sweep_is_the_benchmarks_grid(sweep, count):
+    grid = cells([f"sweep={sweep}"])
+    assert len(grid) == count and all(cfg.seeds == [7, 42, 210] for cfg in grid)
+
+
+# BC.
+
+
+def neorl2_bc(**settings) -> BC:
+    cfg = bc.Config(
+        hidden_width=WIDTH, squash=False, leak=0.1, validate_every=1, lr=1e-2, **settings
+    )
+    agent = BC(cfg, O, A, generators())
+    scramble(agent.policy)
+    return agent
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_bc_equals_the_equations(layers, float64):
+    agent = neorl2_bc(hidden_layers=layers)
+    theirs = [TheirBC(net(agent.policy, s), 1e-2) for s in range(SEEDS)]
+    held_out = make_batches(1)[0]
+    s_val, a_val = held_out.observations[0], held_out.actions[0]
+    for step, batch in enumerate(make_batches(12), 1):
+        agent.update(batch)
+        agent.validate(step, s_val, a_val, 6)
+        for s, their in enumerate(theirs):
+            their.update(one_seed(batch, s))
+            their.validate(s_val, a_val, 6)
+    states = torch.randn(SEEDS, 5, O)
+    for s, their in enumerate(theirs):
+        assert_networks(net(agent.policy, s), weights_of(their.policy), 1e-9)
+        assert_networks(net(agent.chosen.policy, s), weights_of(their.kept), 1e-9)
+        assert float(agent.chosen.lowest[s]) == pytest.approx(their.lowest / 3)  # B = 6 + 6 + 4
+        expected = their.kept(states[s])
+        torch.testing.assert_close(agent.act(states)[s], expected.detach(), rtol=1e-9, atol=1e-9)
+    assert B == 16 and not torch.equal(
+        agent.chosen.policy.layers[0].weight, agent.policy.layers[0].weight
+    )
+
+
+def test_a_loss_without_tanh_by_hand():
+    agent = BC(
+        bc.Config(hidden_layers=1, hidden_width=1, squash=False, leak=0.1), 1, 1, generators(1)
+    )
+    with torch.no_grad():
+        for layer in agent.policy.layers:
+            layer.weight.fill_(2)
+            layer.bias.fill_(0)
+    # The unit is 2 and leaky(-4) = -0.4, the output 4 and -0.8: errors 1 and 0.2, squares 1 and 0.04.
+    batch = tiny(s=[[1], [-2]], a=[[3], [-1]])
+    assert agent.loss(batch)[0].tolist() == pytest.approx([0.52])
+
+
+def test_a_short_last_batch_counts_as_a_whole_one_and_each_seed_keeps_its_own_best():
+    agent = BC(bc.Config(hidden_layers=0, squash=False, validate_every=1), 1, 1, generators(2))
+    states, actions = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [2.0]])
+
+    def at(step: int, *means: float) -> list[float]:
+        with torch.no_grad():
+            agent.policy.layers[0].bias.copy_(torch.tensor(means).view(2, 1, 1))
+        agent.validate(step, states, actions, 2)
+        return agent.chosen.lowest.tolist()
+
+    # Means m: batches of (m^2, m^2) and (m - 2)^2, so m = 0: (0 + 4) / 2; 2: (4 + 0) / 2; 1: (1 + 1) / 2.
+    assert at(1, 0.0, 1.0) == [2.0, 1.0]
+    assert at(2, 1.0, 2.0) == [1.0, 1.0]
+    assert at(3, 1.0, 1.0) == [1.0, 1.0]
+    assert agent.chosen.step.tolist() == [2, 1]  # a tie is no improvement
+    at(4, 5.0, 6.0)
+    assert agent.act(torch.zeros(2, 1, 1)).flatten().tolist() == [1.0, 1.0]
+
+
+# TD3+BC.
+
+
+def test_td3_bc_equals_the_equations(float64):
+    cfg = td3_bc.Config(
+        hidden_width=WIDTH,
+        actor_layers=3,
+        actor_first=True,
+        raw_critic=True,
+        alpha=0.1,
+        policy_noise=1.5,
+    )
+    rng = np.random.default_rng(3)
+    mean, std = rng.normal(size=O), 0.5 + rng.random(O)
+    normalizer = networks.Normalizer(torch.from_numpy(mean), torch.from_numpy(std))
+    agent = TD3BC(cfg, O, A, generators(), normalizer=normalizer)
+    scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
+    theirs = [
+        TheirTD3BC(*actor_critic(agent, s), mean, std, alpha=0.1, noise=1.5) for s in range(SEEDS)
+    ]
+    batches, noises = make_batches(8), make_noises(8)
+    for i in range(0, 8, 2):
+        agent.update(batches[i : i + 2], noises[i : i + 2])
+    for s, their in enumerate(theirs):
+        for epoch in (slice(0, 4), slice(4, 8)):
+            their.epoch([one_seed(b, s) for b in batches[epoch]], [n[s] for n in noises[epoch]])
+        assert_networks(actor_critic(agent, s), their.networks(), 1e-9)
+    states = torch.randn(SEEDS, 5, O)
+    for s, their in enumerate(theirs):
+        played = their.play(their.actor, states[s]).detach()
+        torch.testing.assert_close(agent.act(states)[s], played, rtol=1e-9, atol=1e-9)
+
+
+def test_only_the_policy_sees_normalised_states():
+    cfg = td3_bc.Config(hidden_layers=0, alpha=1.0, raw_critic=True)
+    normalizer = networks.Normalizer(torch.tensor([3.0]), torch.tensor([2.0]))
+    agent = TD3BC(cfg, 1, 1, generators(1), normalizer=normalizer)
+    set_linear(agent.actor, [1], [0])
+    set_linear(agent.critic, [[1, 0], [0, 0]], [0, 0])
+    # At s = 3 the policy sees 0 and plays 0, Q1 sees 3: -(1 / 3) * 3 + (0 - 0.5)^2.
+    loss, _ = agent.actor_loss(tiny(s=[[3]], a=[[0.5]]))
+    assert loss.tolist() == pytest.approx([-0.75])
+
+
+# Through the loop, on files in the layout of NeoRL-2's.
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data" / "neorl2").mkdir(parents=True)
+    for split, n in (("train", 200), ("val", 70)):
+        rng = np.random.default_rng(n)
+        obs = rng.normal(3, 2, size=(n, 6)).astype(np.float32)
+        np.savez(
+            tmp_path / "data" / "neorl2" / f"DMSD-{split}.npz",
+            obs=obs,
+            action=np.tanh(obs[:, :2] + rng.normal(size=(n, 2))).astype(np.float32),
+            next_obs=np.roll(obs, -1, 0),
+            reward=rng.normal(size=n).astype(np.float32),
+            done=np.zeros(n, np.float32),
+            truncated=(np.arange(n) % 10 == 9).astype(np.float32),
+        )
+
+
+SETTINGS = {
+    "bc": (bc, {"squash": False, "leak": 0.1, "validate_every": 10, "lr": 1e-2}),
+    "td3_bc": (td3_bc, {"actor_layers": 3, "actor_first": True, "raw_critic": True}),
+}
+
+
+def run(root, name: str, seeds=(0, 4), stop_at: int | None = None, **changes):
+    module, own = SETTINGS[name]
+    cfg = Config(
+        algo=module.Config(hidden_width=8, batch_size=8, **own),
+        task="neorl2/DMSD",
+        root=str(root),
+        eval=Eval(episodes=0),
+        compile="off",
+        device="cpu",
+        log_every=10,
+        save_every=20,
+        **({"steps": 80} | changes),
+    )
+    job = Run(cfg, list(seeds), lambda *_: None)
+    if stop_at is not None:
+        save = job.save
+        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        module.train(cfg.algo, job)
+    return job.directory
+
+
+@pytest.mark.filterwarnings("ignore:.*not the released")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, files, name):
+    whole = run(tmp_path / "whole", name)
+    broken = run(tmp_path / "broken", name, stop_at=36)
+    assert json.loads((broken / "status.json").read_text())["step"] < 80
+    broken = run(tmp_path / "broken", name)
+    states = [
+        flatten(load_checkpoint(d / "checkpoint.safetensors")["state"]) for d in (whole, broken)
+    ]
+    assert states[0] == states[1]
+    assert (whole / "metrics.jsonl").read_text() == (broken / "metrics.jsonl").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*not the released")
+def test_validation_leaves_training_alone_and_needs_a_whole_epoch(tmp_path, files):
+    states = []
+    for every in (0, 10):
+        SETTINGS["now"] = (bc, SETTINGS["bc"][1] | {"validate_every": every})
+        states.append(load_checkpoint(run(tmp_path / str(every), "now") / "checkpoint.safetensors"))
+    policies = [flatten(state["state"]["agent"]["policy"]) for state in states]
+    assert policies[0] == policies[1]
+    steps = states[1]["state"]["agent"]["chosen"]["step"]
+    assert (steps % 10 == 0).all() and (steps > 0).all()
+    with pytest.raises(CorerlError, match="validate_every=10 is more than steps=5"):
+        run(tmp_path / "short", "now", steps=5)
+    del SETTINGS["now"]
+
+
+def test_a_task_without_a_validation_file_is_refused(tmp_path):
+    algo = bc.Config(validate_every=10)
+    cfg = Config(algo=algo, task="corerl/pendulum", root=str(tmp_path), eval=Eval(episodes=0))
+    with pytest.raises(CorerlError, match="no validation file"):
+        bc.train(algo, Run(cfg, [0], lambda *_: None))
