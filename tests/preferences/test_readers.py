@@ -176,13 +176,22 @@ class Evaluated:
         (Command(), r"posix\.mkdir"),
         (Evaluated(), r"builtins\.eval"),
         ([1, Command()], r"posix\.mkdir"),
-        (np.array([Command()], object), r"posix\.mkdir"),
+        (np.array([Command()], object), "holds O8"),
         (np.load, r"numpy\S*\.load"),
         (np.ma.masked_array([1]), r"numpy\.ma\.\S+"),
-        ({1, 2}, "a set"),
-        ({"label": [1]}, "a dict"),
+        ({1, 2}, "EMPTY_SET"),
+        ({"label": [1]}, "EMPTY_DICT"),
         ([1, "x"], "no numbers"),
-        (np.array([None]), "holds object"),
+        ([True, 1], "no numbers"),
+        ([1 << 70], "no numbers"),
+        ([[1], [1, 2]], "several lengths"),
+        ("text", "a str and no array"),
+        (np.dtype("i8"), "a Dtype and no array"),
+        (np.array([None]), "holds O8"),
+        (np.array(["2020"], "M8[D]"), "holds M8"),
+        (np.array([1 + 2j]), "holds c16"),
+        (np.array([(1, 2)], "i4,i4"), "holds V8"),
+        (np.array([1], np.dtype("i8", metadata={"a": 1})), "EMPTY_DICT"),
     ],
 )
 def test_a_pickle_holds_an_array_or_is_refused(tmp_path, monkeypatch, value, name):
@@ -195,7 +204,69 @@ def test_a_pickle_holds_an_array_or_is_refused(tmp_path, monkeypatch, value, nam
     assert os.listdir(tmp_path) == ["label_human"]
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
+ORDERED = b"(I3\nS'<'\nNNNI-1\nI-1\nI0\nt"
+DTYPE = b"cnumpy\ndtype\n(S'%s'\nI0\nI1\ntR"
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+
+
+def state(dtype: bytes, contents: bytes) -> bytes:
+    """What an array's BUILD reads: one entry of `dtype`."""
+    return b"(I1\n(I1\nt" + dtype + b"I00\n" + contents + b"t"
+
+
+BYTES = b"S'" + rb"\x41" * 8 + b"'\n"
+OF_INTEGERS = state(DTYPE % b"i8" + ORDERED + b"b", BYTES)
+ITSELF = b"(lp0\n" + b"".join(b"(lp%d\n" % n + b"g%d\na" % (n - 1) * 20 for n in range(1, 9)) + b"."
+CRAFTED = {
+    # Flags of 0 on an object dtype turn the bytes into pointers, which crashes.
+    "pointers": ARRAY + state(DTYPE % b"O8" + ORDERED + b"b", BYTES) + b"b.",
+    "flags": ARRAY
+    + state(DTYPE % b"i8" + ORDERED.replace(b"I0\n", b"I63\n") + b"b", BYTES)
+    + b"b.",
+    "no contents": ARRAY + b".",
+    "short": ARRAY + OF_INTEGERS.replace(b"(I1\nt", b"(I2\nt") + b"b.",
+    "negative": ARRAY + OF_INTEGERS.replace(b"(I1\nt", b"(I-1\nt") + b"b.",
+    "huge": ARRAY + OF_INTEGERS.replace(b"(I1\nt", b"(I9999999999\nt") + b"b.",
+    "a list of contents": ARRAY + state(DTYPE % b"i8", b"(lI1\na") + b"b.",
+    "attributes": b"cnumpy.core.numeric\n_frombuffer\n(dS'x'\nI1\nsb.",
+    "attributes of a function": b"cnumpy.core.numeric\n_frombuffer\n(I1\ntb.",
+    "nested": ITSELF,
+    "too few": b"R.",
+    "no mark": b"t.",
+    "memo": b"g7\n.",
+    "empty": b"",
+    "no end": b"I1\n",
+    "codecs": b"c_codecs\nencode\n(S'x'\nS'rot13'\ntR.",
+    "other codecs": b"c_codecs\nopen\n(S'x'\ntR.",
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_crafted_pickle_is_a_sentence(tmp_path, name):
+    before = dict(vars(np.frombuffer)) if hasattr(np.frombuffer, "__dict__") else None
+    path = tmp_path / "label_human"
+    path.write_bytes(CRAFTED[name])
+    with pytest.raises(CorerlError, match="label_human"):
+        pickles.read_array(path)
+    assert before is None or vars(np.frombuffer) == before
+
+
+def test_what_is_crafted_is_read_where_it_is_right(tmp_path):
+    path = tmp_path / "label_human"
+    path.write_bytes(ARRAY + OF_INTEGERS + b"b.")
+    assert pickles.read_integers(path).tolist() == [0x4141414141414141]
+
+
+def test_the_rows_of_a_list_may_be_lists_or_arrays(tmp_path):
+    rows = [[1.0, 0.0], [0.5, 0.5]]
+    for value in (rows, list(np.array(rows)), [tuple(row) for row in rows], np.array(rows)):
+        dump(tmp_path / "x", value)
+        assert pickles.read_array(tmp_path / "x").tolist() == rows
+    dump(tmp_path / "x", np.asfortranarray(np.arange(6).reshape(2, 3)))
+    assert pickles.read_array(tmp_path / "x").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtype", ["i4", "i8", "u1", ">i4"])
 def test_arrays_come_out_of_pickles_as_they_went_in(tmp_path, protocol, dtype):
     dump(tmp_path / "x", np.array([3, 1, 2], dtype), protocol)
