@@ -52,6 +52,7 @@ class Config:
     log_every: int = 1_000  # updates between lines of metrics.jsonl
     save_every: int = 10_000  # updates between checkpoints
     root: str = "runs"  # run directories are made below it
+    trust: bool = False  # calls the environment that a Minari dataset names, whatever code that is
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile | graph
     processes: int | None = None  # null: one per core on a CPU, one on a GPU

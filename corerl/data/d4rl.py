@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from corerl.data import download, tables
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, flags
 from corerl.data.reading import reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
@@ -101,9 +101,9 @@ def read(path: Path | str, id: str | None = None, time_limit: int | None = None)
         if actions.dtype.kind == "f":
             actions = unit_actions(actions, -1, 1)
         rewards = file["rewards"][:].reshape(n)
-        terminals = file["terminals"][:].reshape(n).astype(bool)
+        terminals = flags(file["terminals"][:].reshape(n), "terminals")
         if "timeouts" in file:
-            timeouts = file["timeouts"][:].reshape(n).astype(bool)
+            timeouts = flags(file["timeouts"][:].reshape(n), "timeouts")
         elif time_limit:
             timeouts = count_timeouts(terminals, time_limit)
         else:
@@ -148,6 +148,8 @@ def _check(file: h5py.File) -> int:
         flat = key in ("rewards", "terminals", "timeouts")
         if len(file[key]) != n or (flat and file[key].size != n) or n == 0:
             raise CorerlError(f"{key} has shape {file[key].shape} where rewards has {n} rows.")
+        if not file[key].id.get_storage_size():  # HDF5 would give zeros
+            raise CorerlError(f"{key} was never written.")
     return n
 
 

@@ -71,16 +71,18 @@ class Dataset:
         is marked truncated there. Rewards and flags may be (N,) or (N, 1). Without `has_next` every
         next observation is taken as real.
         """
-        observations, next_observations = _floats(observations), _floats(next_observations)
-        rewards = _column(rewards, np.float32)
-        terminated = _column(terminated, bool)
-        truncated = _column(truncated, bool)
+        observations = _floats(observations, "observations")
+        next_observations = _floats(next_observations, "next_observations")
+        rewards = _floats(_column(rewards), "rewards")
+        terminated = flags(terminated, "terminated")
+        truncated = flags(truncated, "truncated")
         if len(terminated) and len(truncated) and not (terminated[-1] or truncated[-1]):
             truncated = truncated.copy()
             truncated[-1] = True
         ends = terminated | truncated if len(terminated) == len(truncated) else truncated
         actions = np.asarray(actions)
-        actions = _column(actions, np.int64) if actions.dtype.kind in "iu" else _floats(actions)
+        discrete = actions.dtype.kind in "iu"
+        actions = _column(actions).astype(np.int64) if discrete else _floats(actions, "actions")
         if has_next is None:
             has_next = np.ones(len(rewards), bool)
         return cls(
@@ -92,7 +94,7 @@ class Dataset:
             terminated=terminated,
             truncated=truncated,
             episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
-            has_next=_column(has_next, bool),
+            has_next=flags(has_next, "has_next"),
         )
 
     def __len__(self) -> int:
@@ -223,7 +225,7 @@ class Dataset:
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:
         """The same steps under other rewards (N,): learned, shifted or rescaled."""
-        return replace(self, rewards=_column(rewards, np.float32))
+        return replace(self, rewards=_floats(_column(rewards), "rewards"))
 
     def validate(self) -> None:
         """Raise CorerlError with dataset id, field and row for the first thing that is wrong."""
@@ -255,6 +257,9 @@ class Dataset:
                 raise self._error(field, f"its shape is {array.shape} where {shape} is needed")
             if array.dtype.type not in dtypes:
                 raise self._error(field, f"its dtype is {array.dtype}; Dataset.from_steps converts")
+        if self.discrete and self.actions.min() < 0:
+            row = int(np.argmax(self.actions < 0))
+            raise self._error("actions", f"row {row} is {self.actions[row]}; they count from 0")
         if self.actions.ndim != (1 if self.discrete else 2):
             raise self._error(
                 "actions",
@@ -286,21 +291,52 @@ class Dataset:
             bad &= where
         if bad.any():
             row = int(np.argmax(bad))
-            value = array[row][~finite[row]].flat[0]
+            value, where = array[row][~finite[row]].flat[0], _column_of(~finite[row])
             raise self._error(
-                field, f"row {row} holds {value} ({int(bad.sum())} such rows); repair or drop them"
+                field,
+                f"row {row}{where} holds {value} ({int(bad.sum())} such rows); repair or drop them",
             )
 
     def _error(self, field: str, problem: str) -> CorerlError:
         return CorerlError(f"Dataset {self.id}, field {field}: {problem}.")
 
 
-def _floats(x: np.ndarray) -> np.ndarray:
-    x = np.asarray(x)
-    return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+def flags(x: np.ndarray, field: str) -> np.ndarray:
+    """(N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
+
+    Raises:
+        CorerlError: something else, which `astype(bool)` would take for True; the row is named.
+    """
+    x = _column(x)
+    if x.dtype == bool:
+        return x
+    _refuse_kind(x, field)
+    bad = (x != 0) & (x != 1)
+    if bad.any():
+        row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
+        raise CorerlError(f"field {field}: row {row} holds {x[row]} where a flag is 0 or 1.")
+    return x.astype(bool)
 
 
-def _column(x: np.ndarray, dtype: type) -> np.ndarray:
+def _floats(x: np.ndarray, field: str) -> np.ndarray:
     x = np.asarray(x)
-    x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
-    return x.astype(dtype, copy=False)
+    _refuse_kind(x, field)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
+        return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+
+
+def _refuse_kind(x: np.ndarray, field: str) -> None:
+    """Complex numbers lose a part and texts become numbers where nobody looks."""
+    if x.dtype.kind not in "biuf":
+        raise CorerlError(f"field {field}: it holds {x.dtype} and no real numbers.")
+
+
+def _column(x: np.ndarray) -> np.ndarray:
+    x = np.asarray(x)
+    return x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
+
+
+def _column_of(bad: np.ndarray) -> str:
+    """Where the first entry of a row stands that is bad; nothing where a row is one number."""
+    at = [int(i) for i in np.argwhere(bad)[0]]
+    return f", column {at[0] if len(at) == 1 else tuple(at)}," if at else ""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.client
 import os
+import re
 import shutil
 import urllib.error
 import urllib.request
@@ -85,7 +87,10 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
             f"{url} answers {e.code} {e.reason}: get {path.name} elsewhere and put it in "
             f"{path.parent}."
         ) from e
-    except (urllib.error.URLError, TimeoutError, ConnectionError, EOFError) as e:
+    except (
+        *(urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError),
+        *(EOFError, ValueError),
+    ) as e:
         raise CorerlError(
             f"Download of {url} broke ({getattr(e, 'reason', e)}): run the command again to go on "
             f"from where it stopped, or put {path.name} in {path.parent} by hand."
@@ -133,12 +138,23 @@ def _transfer(url: str, part: Path) -> None:
         raise
     with answer:
         resumed = answer.status == 206
+        if resumed and _first_byte(answer.headers.get("Content-Range")) != have:
+            part.unlink(missing_ok=True)  # what is sent does not go on from it
+            raise EOFError("the server sent another part of the file than was asked for")
         have = have if resumed else 0
         length = answer.headers.get("Content-Length")
+        if length is not None and not (length.isascii() and length.isdigit()):
+            raise EOFError(f"the server says that it has {length!r} bytes")
         total = have + int(length) if length else None
         _check_space(part, total, have)
         with open(part, "ab" if resumed else "wb") as f:
             _copy(answer, f, part.name.removesuffix(".part"), have, total)
+
+
+def _first_byte(content_range: str | None) -> int | None:
+    """Of the part that a server sends, as `bytes 100-199/200`."""
+    found = re.match(r"bytes (\d+)-", content_range or "", re.ASCII)
+    return int(found[1]) if found else None
 
 
 def _check_space(part: Path, total: int | None, have: int) -> None:

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from corerl.data import download, suites
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, flags
 from corerl.data.reading import reading
 from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError
@@ -84,16 +84,16 @@ def _read_packaged(path: Path, id: str) -> Dataset:
     """D4RL's fields, and the states that episodes ended in instead of a second copy of the rest."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         rows = {key: file[key][()] for key in file}
-    following = np.roll(rows["observations"], -1, 0)
-    over = rows["terminals"] | rows["timeouts"]
-    following[over] = rows["last_observations"]
-    return Dataset.from_steps(
-        id,
-        *(rows[key] for key in ("observations", "actions", "rewards")),
-        following,
-        rows["terminals"],
-        rows["timeouts"],
-    )
+        following = np.roll(rows["observations"], -1, 0)
+        over = flags(rows["terminals"], "terminals") | flags(rows["timeouts"], "timeouts")
+        following[over] = rows["last_observations"]
+        return Dataset.from_steps(
+            id,
+            *(rows[key] for key in ("observations", "actions", "rewards")),
+            following,
+            rows["terminals"],
+            rows["timeouts"],
+        )
 
 
 def find(name: str) -> Path | None:

@@ -13,23 +13,28 @@ Reading needs no jax and no network. Files are in `$MINARI_DATASETS_PATH` or `~/
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import gymnasium
 import h5py
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from corerl.data import download, tables
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, flags
 from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
 FIELDS = ("rewards", "terminations", "truncations")
+PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasium")
+"""Those that Minari's own datasets were recorded in and that register environments when imported."""
 
 
 def names() -> list[str]:
@@ -97,16 +102,41 @@ def fetch(id: str) -> Path:
     return _folder(id) / "metadata.json"
 
 
-def environment(id: str) -> gymnasium.Env:
-    """The environment that the dataset names for evaluation, else the one it was recorded in."""
+def environment(id: str, trust: bool = False) -> gymnasium.Env:
+    """The environment that the dataset names for evaluation, else the one it was recorded in.
+
+    A dataset may name any function of any module as its environment. Only those that gymnasium's registry
+    has, or that of a package in `PACKAGES`, are called without `trust`.
+    """
     import minari
 
     if find(id) is None:
         fetch(id)
-    try:
-        return minari.MinariDataset(_folder(id)).recover_environment(eval_env=True)
-    except ValueError as e:
-        raise CorerlError(f"minari/{id} names no environment to evaluate in ({e}).") from e
+    with reading(_folder(id), "a Minari dataset"):
+        dataset = minari.MinariDataset(_folder(id))
+        spec = dataset._eval_env_spec or dataset.env_spec
+        if spec is None:
+            raise CorerlError("it names no environment to evaluate in.")
+        if not trust:
+            _refuse_unknown(spec)
+    return gymnasium.make(spec)
+
+
+def _refuse_unknown(spec: EnvSpec) -> None:
+    entry = str(spec.entry_point)
+    package = entry.partition(":")[0].partition(".")[0]
+    if package in PACKAGES:
+        with suppress(ImportError):
+            gymnasium.register_envs(importlib.import_module(package))
+    known = {str(registered.entry_point) for registered in gymnasium.registry.values()}
+    wrappers = [wrapper.entry_point for wrapper in spec.additional_wrappers]
+    foreign = [entry] if entry not in known else []
+    foreign += [name for name in wrappers if not name.startswith("gymnasium.wrappers.")]
+    if foreign:
+        raise CorerlError(
+            f"its environment {spec.id} is made by {foreign[0]}, which gymnasium does not know. A dataset "
+            "can name any function, so it was not called; where you trust this one: trust=true."
+        )
 
 
 def root() -> Path:
@@ -133,17 +163,23 @@ def _read(source, id: str) -> Dataset:
     for number, episode in enumerate(_episodes(source)):
         steps = len(episode["rewards"])
         here = slice(row, row + steps)
+        _check_count(row + steps, n, at_least=False)
         states = _numbers(space, episode["observations"], image)
-        if len(states) != steps + 1:
-            raise CorerlError(
-                f"episode {number} has {len(states)} observations for {steps} steps, not one more."
-            )
+        moves = np.asarray(episode["actions"][()])
+        _check_shape(number, "observations", states, (steps + 1, *shape))
+        _check_shape(number, "actions", moves, (steps, *source.action_space.shape))
         observations[here], following[here] = states[:-1], states[1:]
-        actions[here] = episode["actions"][()]
-        for key in FIELDS:
-            columns[key][here] = episode[key][()]
-        columns["truncations"][row + steps - 1] |= not columns["terminations"][row + steps - 1]
+        with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
+            actions[here] = moves
+            for key in FIELDS:
+                column = np.asarray(episode[key][()])
+                _check_shape(number, key, column, (steps,))
+                columns[key][here] = column if key == "rewards" else flags(column, key)
+        if steps:
+            last = row + steps - 1
+            columns["truncations"][last] |= not columns["terminations"][last]
         row += steps
+    _check_count(row, n, at_least=True)
     if not discrete:
         box = source.action_space
         actions = unit_actions(actions.reshape(n, -1), box.low.ravel(), box.high.ravel())
@@ -156,6 +192,19 @@ def _read(source, id: str) -> Dataset:
         columns["terminations"],
         columns["truncations"],
     )
+
+
+def _check_count(row: int, steps: int, at_least: bool) -> None:
+    if row > steps or (at_least and row < steps):
+        raise CorerlError(
+            f"its episodes have {'' if at_least else 'at least '}{row} steps, and its metadata counts "
+            f"{steps}."
+        )
+
+
+def _check_shape(number: int, field: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise CorerlError(f"episode {number}: its {field} have shape {array.shape}, not {shape}.")
 
 
 def _episodes(source) -> Iterator[dict | h5py.Group]:

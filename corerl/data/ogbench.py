@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 
 from corerl.data import download
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, flags
 from corerl.data.reading import reading
 from corerl.errors import CorerlError
 
@@ -87,7 +87,12 @@ def read(path: Path, name: str) -> Dataset:
             raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")
         arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
     with reading(path, "an OGBench file"):
-        last = arrays["terminals"].astype(bool)
+        for key, array in arrays.items():
+            if len(array) != len(arrays["terminals"]):
+                raise CorerlError(
+                    f"{key} has {len(array)} rows where terminals has {len(arrays['terminals'])}."
+                )
+        last = flags(arrays["terminals"], "terminals")
         if not last.size or not last[-1]:
             raise CorerlError("its last trajectory has no end: it was cut short.")
         rows = np.flatnonzero(~last)

@@ -35,12 +35,22 @@ def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
     """Float32 actions (N, A) of a box [low, high] in [-1, 1], as every corerl policy acts.
 
     Actions beyond the box are clipped, as the simulators do. Raises CorerlError where the box is
-    unbounded, because then no scale is right.
+    unbounded, because then no scale is right, and where an action is no finite number, because
+    clipping would make it one.
     """
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise CorerlError("the action space has no bounds, so actions have no place in [-1, 1].")
-    actions = np.asarray(actions, np.float32)
+    if np.asarray(actions).dtype.kind not in "biuf":
+        raise CorerlError(f"actions are {np.asarray(actions).dtype} and no real numbers.")
+    with np.errstate(over="ignore"):
+        actions = np.asarray(actions, np.float32)
+    for row, *column in np.argwhere(~np.isfinite(actions))[:1]:
+        at = ", ".join(str(c) for c in column)
+        value = actions[(row, *column)]
+        raise CorerlError(
+            f"field actions: row {row}, column {at}, holds {value}; repair or drop it."
+        )
     if (low != -1).any() or (high != 1).any():
         actions = 2 * (actions - low) / (high - low) - 1
     if actions.size and (actions.min() < -1 or actions.max() > 1):

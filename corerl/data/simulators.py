@@ -26,6 +26,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
+from corerl.data.reading import one_line
 from corerl.errors import CorerlError, nearest
 
 LOCOMOTION = {
@@ -110,7 +111,12 @@ def make_neorl2(name: str) -> gymnasium.Env:
     # Simglucose imports setuptools' pkg_resources, which is gone since setuptools 82, and never uses it.
     sys.modules.setdefault("pkg_resources", types.ModuleType("pkg_resources"))
     _import("neorl2", NEORL2)
-    env = _make(name)
+    try:
+        env = _make(name)
+    except (CorerlError, OSError) as e:  # its install leaves out modules and files that it needs
+        raise CorerlError(
+            f"The neorl2 package is here without all of its files ({e}): {NEORL2}"
+        ) from e
     return Simglucose(env) if name == "Simglucose" else env
 
 
@@ -139,10 +145,10 @@ class Simglucose(gymnasium.Wrapper):
         return self.env.step(float(action[0]))
 
 
-def make_minari(id: str) -> gymnasium.Env:
-    """The environment that the dataset names for evaluation, else the one it was recorded in."""
+def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
+    """As `minari.environment`, with actions in [-1, 1]."""
     try:
-        env = minari.environment(id)
+        env = minari.environment(id, trust)
     except (ImportError, gymnasium.error.Error) as e:
         raise CorerlError(f"minari/{id} cannot run here: {e} ({ROBOTICS} has most of them).") from e
     return unit_box(_flat(env))
@@ -185,6 +191,8 @@ def _make(id, **kwargs) -> gymnasium.Env:
             return unit_box(gymnasium.make(id, disable_env_checker=True, **kwargs))
     except (ImportError, gymnasium.error.DependencyNotInstalled) as e:
         raise CorerlError(f"{id} cannot run here: {e}. Install what it names.") from e
+    except gymnasium.error.Error as e:
+        raise CorerlError(f"gymnasium has no environment {id}: {one_line(e)}") from e
 
 
 def _import(module: str, install: str) -> None:

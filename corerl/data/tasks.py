@@ -14,7 +14,11 @@ atari/MsPacman               online: a game of the Arcade Learning Environment
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 
@@ -29,6 +33,7 @@ from corerl.data import (
     simulators,
 )
 from corerl.data.dataset import Dataset
+from corerl.data.reading import one_line
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 
@@ -53,6 +58,7 @@ class Task:
     id: str
     collection: str
     name: str
+    trust: bool = False  # calls whatever a dataset's own file names as its environment
 
     def load(self, split: str = "train") -> Dataset:
         """The dataset, downloaded or made where it is not on this machine yet.
@@ -85,11 +91,16 @@ class Task:
         Raises CorerlError with the command to install a simulator that is missing, or the reason
         why there is none.
         """
+        with _making(self.id):
+            return self._make()
+
+    def _make(self) -> gymnasium.Env:
         if self.collection == "corerl":
             return simulators.make_gym(embedded.ENVIRONMENTS[self.name])
+        if self.collection == "minari":
+            return simulators.make_minari(self.name, self.trust)
         make = {
             "d4rl": simulators.make_d4rl,
-            "minari": simulators.make_minari,
             "adroit": adroit.make_env,
             "neorl2": simulators.make_neorl2,
             "ogbench": ogbench.make_env,
@@ -103,7 +114,8 @@ class Task:
     def make_training_env(self) -> gymnasium.Env:
         """As `make_env`, but for learners: in an Atari game, an episode ends with a life."""
         if self.collection == "atari":
-            return atari.make(self.name, life_loss=True)
+            with _making(self.id):
+                return atari.make(self.name, life_loss=True)
         return self.make_env()
 
     @property
@@ -126,21 +138,37 @@ class Task:
         return 100 * (returns - low) / (high - low)
 
 
-def resolve(task_id: str) -> Task:
-    """The task of an id such as `d4rl/hopper-medium-v2`.
+@contextmanager
+def _making(task_id: str) -> Iterator[None]:
+    """Whatever an environment's code does when it is made, also to end the program, is one sentence."""
+    try:
+        yield
+    except CorerlError:
+        raise
+    except (Exception, SystemExit) as e:
+        frame = traceback.extract_tb(e.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise CorerlError(
+            f"The environment of {task_id} cannot be made here ({one_line(e)}; {where})."
+        ) from e
+
+
+def resolve(task_id: str, trust: bool = False) -> Task:
+    """The task of an id such as `d4rl/hopper-medium-v2`; `trust` as in `Task`.
 
     Raises CorerlError with the nearest names for one that does not exist. A Minari id that is not
     in our list is taken on trust, since new datasets appear there; so is a `gym/module:id`.
     """
     collection, _, name = task_id.partition("/")
+    shown = task_id if len(task_id) < 200 else f"{task_id[:40]}... ({len(task_id)} characters)"
     if collection not in COLLECTIONS or not name:
         raise CorerlError(
-            f"Unknown task {task_id}: a task is <collection>/<name>, with a collection of "
-            f"{', '.join(COLLECTIONS)}.{_suggest(task_id)}"
+            f"Unknown task {shown}: a task is <collection>/<name>, with a collection of "
+            f"{', '.join(COLLECTIONS)}.{_suggest(shown)}"
         )
-    if not _exists(collection, name):
-        raise CorerlError(f"Unknown task {task_id}.{_suggest(task_id)}")
-    return Task(task_id, collection, name)
+    if len(task_id) >= 200 or not _exists(collection, name):
+        raise CorerlError(f"Unknown task {shown}.{_suggest(shown)}")
+    return Task(task_id, collection, name, trust)
 
 
 def known_tasks() -> list[str]:

@@ -84,7 +84,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
     evaluations = math.ceil(cfg.steps / cfg.eval.every) if cfg.eval.episodes else 0
     episodes = sum(len(group.seeds) for group in left) * evaluations * cfg.eval.episodes
     rate = rates.known(cfg, gpu)
-    refused, remark = _fitness(cfg.task, bool(cfg.eval.episodes))
+    refused, remark = _fitness(cfg.task, cfg.trust, bool(cfg.eval.episodes))
     return Row(
         cfg,
         seeds,
@@ -99,10 +99,10 @@ def row(cfg: Config, gpu: str | None) -> Row:
 
 
 @cache
-def _fitness(task_id: str, evaluates: bool) -> tuple[str, str]:
+def _fitness(task_id: str, trust: bool, evaluates: bool) -> tuple[str, str]:
     """Why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
     try:
-        task = resolve(task_id)
+        task = resolve(task_id, trust)
     except CorerlError as error:
         return str(error), ""
     remark = _data(task)

@@ -47,7 +47,7 @@ def launch(cfg: Config) -> None:
     """
     device = pick_device(cfg.device)
     compile.resolve(cfg.compile, device, cfg.steps)
-    task = resolve(cfg.task)
+    task = resolve(cfg.task, cfg.trust)
     if cfg.eval.episodes:
         _check_simulator(task)
     on_gpu = device.type == "cuda"

@@ -50,7 +50,7 @@ class Run:
 
     def __init__(self, cfg: Config, seeds: Sequence[int], show: Callable[[str, dict], None]):
         self.cfg, self.seeds = cfg, list(seeds)
-        self.task: Task = resolve(cfg.task)
+        self.task: Task = resolve(cfg.task, cfg.trust)
         self.device = pick_device(cfg.device)
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
         self.directory = cell_directory(cfg) / group_name(seeds)

@@ -124,7 +124,7 @@ def test_a_value_that_is_not_finite_is_named_by_field_and_row(field, value):
     array = np.zeros(5, np.float32) if field == "rewards" else np.zeros((5, 1), np.float32)
     array[2:] = value
     rows = 2 if field == "next_observations" else 3  # row 4 has no next observation to check
-    with pytest.raises(CorerlError, match=rf"test/two, field {field}: row 2 .*\({rows} such rows"):
+    with pytest.raises(CorerlError, match=rf"test/two, field {field}: row 2\b.*\({rows} such rows"):
         two_episodes(**{field: array})
 
 

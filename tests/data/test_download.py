@@ -18,6 +18,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     cut: int | None = None
     ranges: list[str | None]
     honours_range = True
+    shift = 0  # of the range that is sent against the one that was asked for
+    length: str | None = None  # what it says instead of its length
 
     def do_GET(self):
         asked = self.headers.get("Range")
@@ -30,7 +32,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes */{len(BODY)}")
             return self.end_headers()
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(BODY) - start))
+        if start:
+            first = start + self.shift
+            self.send_header("Content-Range", f"bytes {first}-{len(BODY) - 1}/{len(BODY)}")
+        self.send_header("Content-Length", self.length or str(len(BODY) - start))
         self.end_headers()
         cut, type(self).cut = self.cut, None
         self.wfile.write(BODY[start:cut])
@@ -75,6 +80,27 @@ def test_a_server_without_ranges_starts_over(server, tmp_path):
     server.honours_range = False
     (tmp_path / "f.bin.part").write_bytes(b"x" * 1000)
     assert download.fetch(server.url, tmp_path / "f.bin").read_bytes() == BODY
+
+
+def test_another_range_than_was_asked_for_is_not_appended(server, tmp_path):
+    server.shift = -1000
+    path = tmp_path / "f.bin"
+    (tmp_path / "f.bin.part").write_bytes(BODY[:5000])
+    with pytest.raises(CorerlError, match=r"the server sent another part .* run the command again"):
+        download.fetch(server.url, path)
+    assert download.fetch(server.url, path).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e6", "\u0661"])
+def test_a_length_that_is_no_number_is_a_sentence(server, tmp_path, length):
+    server.length = length.encode().decode("latin-1")
+    with pytest.raises(CorerlError, match="the server says that it has"):
+        download.fetch(server.url, tmp_path / "f.bin")
+
+
+def test_an_address_that_is_none_is_a_sentence(tmp_path):
+    with pytest.raises(CorerlError, match="Download of"):
+        download.fetch("nowhere", tmp_path / "f.bin")
 
 
 def test_a_part_that_is_already_whole(server, tmp_path):

@@ -61,6 +61,10 @@ def test_a_trajectorys_last_row_is_only_a_next_observation(tmp_path, solved_at_f
     [
         ({"qpos": None}, "it has no qpos"),
         ({"ends": np.array([0, 1, 0])}, "its last trajectory has no end"),
+        ({"actions": np.zeros((6, 2))}, "actions has 6 rows where terminals has 7"),
+        ({"observations": np.zeros((9, 2))}, "observations has 9 rows where terminals has 7"),
+        ({"qpos": np.zeros((6, 2))}, "qpos has 6 rows where terminals has 7"),
+        ({"terminals": np.array([0, 0, 1, np.nan, 0, 0, 1])}, "field terminals: row 3 holds nan"),
     ],
 )
 def test_bad_files_are_refused_by_name(tmp_path, solved_at_four, changed, message):
