@@ -219,6 +219,11 @@ class IQL(Stateful):
         return self.policy(self.normalizer(observations)).clamp(-1, 1)
 
     @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The Gaussian's log-density `(S, n)` of actions `(S, n, A)` at raw observations."""
+        return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
+
+    @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
         std = torch.exp(self.policy.log_std.clamp(*self.policy.limits))

@@ -1,4 +1,4 @@
-"""`corerl train | data | report | status | bench`."""
+"""`corerl train | evaluate | data | report | status | bench`."""
 
 import argparse
 import importlib
@@ -14,6 +14,7 @@ USAGE = """usage: corerl COMMAND ...
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
                        train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's;
                        --dry-run tells what would run and for how long)
+  corerl evaluate RUN  judge a run's policies from data alone (--method fqe,pdis,...)
   corerl data ...      list, describe, download and make datasets
   corerl report RUNS   tables, figures and one HTML page
   corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
@@ -22,6 +23,7 @@ USAGE = """usage: corerl COMMAND ...
 corerl COMMAND --help says more."""
 
 COMMANDS = {
+    "evaluate": "corerl.ope.cli",
     "data": "corerl.experiments.data_cli",
     "report": "corerl.report.cli",
     "status": "corerl.experiments.status",

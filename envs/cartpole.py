@@ -7,7 +7,8 @@ probability of its own. A third of the steps are by each of
     mediocre  gains that hardly look at the pole's speed, a fifth of the actions random: about 29
     good      gains that hold the pole in the middle, but half of the actions random: about 200
 
-so that cloning mixes them, and a policy that picks the good actions reaches 500.
+so that cloning mixes them, and a policy that picks the good actions reaches 500. The probability of every
+action under the controller that chose it is recorded.
 `python -m corerl.envs.cartpole` prints the reference returns stored in `corerl.data.embedded`.
 """
 
@@ -26,29 +27,38 @@ CONTROLLERS = {
 
 
 def make(seed: int = 0) -> dict[str, np.ndarray]:
-    """Observations (N, 4), actions (N,) 0 or 1, rewards, next observations, terminated, truncated."""
+    """Observations (N, 4), actions (N,) 0 or 1, rewards, next observations, terminated, truncated, and
+    log-probabilities of the actions (N,)."""
     rng = np.random.default_rng([seed, 0xCA47])
     parts = [_play(*CONTROLLERS[name], STEPS // 3, rng) for name in CONTROLLERS]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def _play(gains: np.ndarray, random: float, steps: int, rng: np.random.Generator) -> dict:
-    """So many steps of one controller; the last episode is cut."""
+    """So many steps of one controller; the last episode is cut, and truncated there."""
     env = gymnasium.make("CartPole-v1")
     rows = []
     observation, _ = env.reset(seed=int(rng.integers(2**31)))
     for _ in range(steps):
-        action = int(gains @ observation > 0)
+        action = wanted = int(gains @ observation > 0)
         if rng.random() < random:
             action = int(rng.integers(2))
+        likely = np.log((1 - random) * (action == wanted) + random / 2)
         following, reward, terminated, truncated, _ = env.step(action)
-        rows.append((observation, action, reward, following, terminated, truncated))
+        truncated |= not terminated and len(rows) == steps - 1
+        rows.append((observation, action, reward, following, terminated, truncated, likely))
         observation = env.reset()[0] if terminated or truncated else following
-    names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-    kinds = (np.float32, np.int64, np.float32, np.float32, bool, bool)
-    return {
-        n: np.array(x, k) for n, x, k in zip(names, zip(*rows, strict=True), kinds, strict=True)
+    kinds = {
+        "observations": np.float32,
+        "actions": np.int64,
+        "rewards": np.float32,
+        "next_observations": np.float32,
+        "terminated": bool,
+        "truncated": bool,
+        "behaviour_log_prob": np.float32,
     }
+    columns = zip(*rows, strict=True)
+    return {name: np.array(x, kinds[name]) for name, x in zip(kinds, columns, strict=True)}
 
 
 def returns(gains: np.ndarray, random: float, episodes: int, seed: int = 0) -> float:

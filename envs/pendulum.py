@@ -9,6 +9,9 @@ that a policy that picks the good actions beats the average of the data by far:
     mediocre  40 %                   weak gains, strong noise: often misses the catch
     good      20 %                   gains near the best, mild noise
 
+`corerl/pendulum-logged` is for judging policies from data: every action is drawn anew from a density that is
+recorded with it, uniform, or a normal around the controller's action cut off at -1 and 1.
+
 `python -m corerl.envs.pendulum` prints the reference returns stored in `corerl.data.embedded`.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 EPISODES, STEPS = 500, 200
 CONTROLLERS = ("random", "mediocre", "good")
@@ -133,6 +137,45 @@ def rollout(
     }
     arrays["truncated"] = np.tile(np.arange(STEPS) == STEPS - 1, n)
     return arrays
+
+
+def make_logged(seed: int = 0, episodes: int = EPISODES) -> dict[str, np.ndarray]:
+    """As `make`, with every action from a known density and its logarithm, behaviour_log_prob (N,)."""
+    rng = np.random.default_rng([seed, 0x10C])
+    controller = rng.integers(3, size=episodes)
+    gains = draw_gains(rng, controller)
+    std = np.where(
+        controller == 2, rng.uniform(0.2, 0.4, episodes), rng.uniform(0.4, 0.8, episodes)
+    )
+    theta, speed = rng.uniform(-np.pi, np.pi, episodes), rng.uniform(-1.0, 1.0, episodes)
+    steps = []
+    for _ in range(STEPS):
+        mean = control(theta, speed, gains)
+        action = _cut_normal(rng.random(episodes), mean, std)
+        action = np.where(controller == 0, rng.uniform(-1, 1, episodes), action).astype(np.float32)
+        log_prob = np.where(controller == 0, -np.log(2), _log_density(action, mean, std))
+        before = observe(theta, speed)
+        theta, speed, reward = step(theta, speed, action)
+        steps.append((before, action[:, None], reward, observe(theta, speed), log_prob))
+    names = ("observations", "actions", "rewards", "next_observations", "behaviour_log_prob")
+    arrays = {
+        name: np.stack(column, 1).reshape(episodes * STEPS, *column[0].shape[1:]).astype(np.float32)
+        for name, column in zip(names, zip(*steps, strict=True), strict=True)
+    }
+    arrays["truncated"] = np.tile(np.arange(STEPS) == STEPS - 1, episodes)
+    return {**arrays, "controller": controller.astype(np.uint8)}
+
+
+def _cut_normal(uniform, mean, std) -> np.ndarray:
+    """Draws of a normal on condition that they lie in [-1, 1], from uniform ones."""
+    low, high = ndtr((-1 - mean) / std), ndtr((1 - mean) / std)
+    return np.clip(mean + std * ndtri(low + uniform * (high - low)), -1, 1)
+
+
+def _log_density(action, mean, std) -> np.ndarray:
+    inside = ndtr((1 - mean) / std) - ndtr((-1 - mean) / std)
+    normal = -0.5 * ((action - mean) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi))
+    return normal - np.log(inside)
 
 
 def reference_returns(episodes: int = 10_000, seed: int = 12_345) -> tuple[float, float]:

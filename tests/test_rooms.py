@@ -22,6 +22,7 @@ ROOMS = {
     "experiments": {
         *("algos", "envs", "training", "preferences", "nn", "risk", "data", "buffers", "runs"),
     },
+    "ope": {"training", "preferences", "nn", "risk", "data", "buffers", "runs"},
     "report": {"runs", "risk"},
 }
 """Which other rooms each may import; everything may import `OPEN`."""

@@ -36,7 +36,9 @@ class Dataset:
 
     Shapes: observations and next_observations (N, *obs_shape) float32, or uint8 for images;
     actions (N, A) float32 in [-1, 1], or (N,) int64 when discrete; rewards (N,) float32;
-    terminated, truncated, has_next (N,) bool; episode_ends (E,) int64, exclusive, the last is N.
+    terminated, truncated, has_next (N,) bool; episode_ends (E,) int64, exclusive, the last is N;
+    behaviour_log_prob (N,) float32, log-probabilities (densities where actions are continuous), or None
+    where they were not recorded.
     Raises CorerlError, naming the field and the row, for an array that breaks this.
     """
 
@@ -49,6 +51,7 @@ class Dataset:
     truncated: np.ndarray  # time limit, or the end of the recording: bootstrap
     episode_ends: np.ndarray
     has_next: np.ndarray  # next_observations[i] is the state that followed
+    behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
 
     def __post_init__(self):
         self.validate()
@@ -64,6 +67,7 @@ class Dataset:
         terminated: np.ndarray,
         truncated: np.ndarray,
         has_next: np.ndarray | None = None,
+        behaviour_log_prob: np.ndarray | None = None,
     ) -> Dataset:
         """A Dataset from recorded steps, in whatever dtypes they come.
 
@@ -85,6 +89,8 @@ class Dataset:
         actions = _column(actions).astype(np.int64) if discrete else _floats(actions, "actions")
         if has_next is None:
             has_next = np.ones(len(rewards), bool)
+        if behaviour_log_prob is not None:
+            behaviour_log_prob = _floats(_column(behaviour_log_prob), "behaviour_log_prob")
         return cls(
             id=id,
             observations=observations,
@@ -95,6 +101,7 @@ class Dataset:
             truncated=truncated,
             episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
             has_next=flags(has_next, "has_next"),
+            behaviour_log_prob=behaviour_log_prob,
         )
 
     def __len__(self) -> int:
@@ -211,6 +218,7 @@ class Dataset:
         lengths = self.episode_lengths()[episodes]
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
+        propensities = self.behaviour_log_prob
         return Dataset(
             id=self.id,
             observations=self.observations[rows],
@@ -221,6 +229,7 @@ class Dataset:
             truncated=self.truncated[rows],
             episode_ends=ends,
             has_next=self.has_next[rows],
+            behaviour_log_prob=None if propensities is None else propensities[rows],
         )
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:
@@ -234,6 +243,8 @@ class Dataset:
         for field in ("observations", "actions", "rewards"):
             self._check_finite(field, getattr(self, field))
         self._check_finite("next_observations", self.next_observations, self.has_next)
+        if self.behaviour_log_prob is not None:
+            self._check_finite("behaviour_log_prob", self.behaviour_log_prob)
 
     def _check_shapes(self) -> None:
         n = len(self.rewards)
@@ -249,6 +260,8 @@ class Dataset:
             "truncated": (flags, (n,)),
             "has_next": (flags, (n,)),
         }
+        if self.behaviour_log_prob is not None:
+            wanted["behaviour_log_prob"] = (floats, (n,))
         for field, (dtypes, shape) in wanted.items():
             array = getattr(self, field)
             if len(array) != n:

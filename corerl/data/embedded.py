@@ -22,17 +22,26 @@ from corerl.errors import CorerlError
 
 # Mean returns over 10,000 episodes of uniform random actions and of the recipe's noise-free
 # controller (cartpole: 200): python -m corerl.envs.pendulum, python -m corerl.envs.cartpole
-REFERENCE = {"pendulum": (-1224.9, -150.1), "cartpole": (22.3, 500.0)}
-RECIPES = {"pendulum": pendulum.make, "cartpole": cartpole.make}
+REFERENCE = {
+    "pendulum": (-1224.9, -150.1),
+    "pendulum-logged": (-1224.9, -150.1),
+    "cartpole": (22.3, 500.0),
+}
+RECIPES = {
+    "pendulum": pendulum.make,
+    "pendulum-logged": pendulum.make_logged,
+    "cartpole": cartpole.make,
+}
 PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-regenerated"}
 """Sets that come with the package, and the suite's set whose environment and scale they share."""
 ENVIRONMENTS = {
     "pendulum": "Pendulum-v1",
+    "pendulum-logged": "Pendulum-v1",
     "cartpole": "CartPole-v1",
     **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
     **suites.ENVIRONMENTS,
 }
-VERSION = 1  # raised when a recipe changes, so that an old file is not read for a new one
+VERSIONS = {"cartpole": 2}  # 1, raised when a recipe changes: an old file is not read for a new one
 
 
 def names() -> list[str]:
@@ -112,7 +121,7 @@ def reference(name: str) -> tuple[float, float] | None:
 
 
 def _file(name: str, seed: int) -> str:
-    return f"{name}-v{VERSION}-seed{seed}.npz"
+    return f"{name}-v{VERSIONS.get(name, 1)}-seed{seed}.npz"
 
 
 def _dataset(id: str, arrays: dict[str, np.ndarray]) -> Dataset:
@@ -124,4 +133,5 @@ def _dataset(id: str, arrays: dict[str, np.ndarray]) -> Dataset:
         arrays["next_observations"],
         terminated=arrays.get("terminated", np.zeros(len(arrays["rewards"]), bool)),
         truncated=arrays["truncated"],
+        behaviour_log_prob=arrays.get("behaviour_log_prob"),
     )

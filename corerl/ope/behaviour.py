@@ -1,0 +1,132 @@
+"""How likely the recorded actions were: as recorded, or by a model fitted to them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from corerl import seeding
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.nn import compile, networks, optim
+
+HELD_OUT = 0.1
+"""The share of episodes that a fitted model is judged on."""
+
+
+class Behaviour(NamedTuple):
+    """Log-probabilities or log-densities `(N,)` of the recorded actions, and where they come from."""
+
+    log_prob: np.ndarray
+    source: str
+
+
+def recorded(dataset: Dataset) -> Behaviour:
+    """What was recorded with the data.
+
+    Raises:
+        CorerlError: nothing was, or it is no probability.
+    """
+    if dataset.behaviour_log_prob is None:
+        raise CorerlError(
+            f"{dataset.id} was recorded without propensities, which importance weights need: fit a model "
+            "of the behaviour (--behaviour fitted), or choose method fqe, which needs none."
+        )
+    log_prob = dataset.behaviour_log_prob.astype(np.float64)
+    if dataset.discrete and (log_prob > 1e-6).any():
+        row = int(np.argmax(log_prob > 1e-6))
+        raise CorerlError(f"{dataset.id}, row {row}: its propensity is larger than 1.")
+    return Behaviour(log_prob, "recorded")
+
+
+def fitted(
+    dataset: Dataset,
+    *,
+    steps: int = 10_000,
+    lr: float = 1e-3,
+    batch_size: int = 256,
+    hidden_width: int = 256,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Behaviour:
+    """A network fitted by maximum likelihood: a softmax over numbered actions, else a Gaussian with mean
+    and standard deviation from the state.
+
+    A tenth of the episodes is held out; its mean log-likelihood is told beside that of a model that does
+    not look at the state.
+    """
+    model = _Model(dataset, lr, hidden_width, seed, device)
+    held = _held_out(dataset, seed)
+    rows = torch.from_numpy(np.flatnonzero(~held)).to(device)
+    numbers = seeding.indices([seed], len(rows), batch_size, device, "behaviour")
+    for _ in range(steps):
+        model.update(rows[numbers.next()])
+    log_prob = model.of_all()
+    constant = _constant(dataset, held)
+    found, wants = log_prob[held].mean(), constant[held].mean()
+    source = f"fitted: held-out log-likelihood {found:.3f} a step, {wants:.3f} without looking at the state"
+    return Behaviour(log_prob, source)
+
+
+class _Model:
+    def __init__(self, dataset: Dataset, lr: float, width: int, seed: int, device):
+        mean, std = dataset.obs_stats()
+        observations = (dataset.observations - mean) / std
+        self._observations = torch.from_numpy(observations).to(device)
+        self._actions = torch.from_numpy(dataset.actions).to(device)
+        self._numbered = dataset.discrete
+        outputs = (
+            int(dataset.actions.max()) + 1 if dataset.discrete else 2 * dataset.actions.shape[1]
+        )
+        sizes = [observations.shape[1], width, width, outputs]
+        rngs = seeding.generators([seed], "behaviour model")
+        self._network = networks.MLP(sizes, (1,), rngs).to(device)
+        self._optimizer = optim.Adam(self._network.parameters(), lr)
+        self._gradients = compile.gradients(self._loss, self._optimizer.parameters, "off")
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        out = self._network(observations)
+        if self._numbered:
+            return F.log_softmax(out, -1).gather(-1, actions[..., None]).squeeze(-1)
+        mean, log_std = out.chunk(2, -1)
+        return networks.gaussian_log_prob(mean, log_std.clamp(-5, 2), actions)
+
+    def _loss(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return -self.log_prob(observations, actions).mean(-1), {}
+
+    def update(self, rows: Tensor) -> None:
+        grads, _ = self._gradients(self._observations[rows], self._actions[rows])
+        self._optimizer.step(grads)
+
+    @torch.no_grad()
+    def of_all(self) -> np.ndarray:
+        both = zip(self._observations.split(65_536), self._actions.split(65_536), strict=True)
+        parts = [self.log_prob(s[None], a[None])[0] for s, a in both]
+        return torch.cat(parts).cpu().double().numpy()
+
+
+def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
+    """`(N,)` bool: the rows of a tenth of the episodes, at least one; none of them where there is one."""
+    n = dataset.n_episodes
+    if n == 1:
+        raise CorerlError(f"{dataset.id} has one episode: too few to fit a model of its behaviour.")
+    chosen = np.random.default_rng(seed).permutation(n)[: max(1, round(HELD_OUT * n))]
+    held = np.zeros(n, bool)
+    held[chosen] = True
+    return np.repeat(held, dataset.episode_lengths())
+
+
+def _constant(dataset: Dataset, held: np.ndarray) -> np.ndarray:
+    """Log-likelihoods under the shares of actions, or one Gaussian, of the rows that were fitted."""
+    kept = dataset.actions[~held]
+    if dataset.discrete:
+        counts = np.bincount(kept, minlength=int(dataset.actions.max()) + 1) + 1
+        return np.log(counts / counts.sum())[dataset.actions]
+    mean, std = kept.mean(0, dtype=np.float64), kept.std(0, dtype=np.float64) + 1e-6
+    scaled = (dataset.actions - mean) / std
+    return (-0.5 * scaled**2 - np.log(std) - 0.5 * math.log(2 * math.pi)).sum(1)

@@ -1,0 +1,235 @@
+"""Judges a run's policies: from data alone with --method (off-policy evaluation).
+
+  corerl evaluate RUN --method fqe,pdis,snis --data corerl/cartpole
+  corerl evaluate RUN RUN RUN --method fqe --select chosen/   how well estimates choose among runs
+
+Methods: fqe; is, pdis (importance sampling of episodes, of decisions), snis, snpdis (self-normalised);
+dr, sndr (doubly robust); cdf, sncdf (the whole law of returns). docs/ope.md says what each needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.ope import fqe, intervals, results, selection
+from corerl.ope.evaluation import Judgement, Options, check_methods, judge
+from corerl.ope.kernels import KERNELS
+from corerl.ope.policies import of_run
+from corerl.training.load import Loaded, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
+    add("--seed", type=int, help="one of the run's seeds (default: all)")
+    add("--device", default="cpu")
+    ope = parser.add_argument_group("off-policy evaluation")
+    add = ope.add_argument
+    add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
+    add("--data", metavar="TASK", help="the dataset (default: the run's own)")
+    add(
+        "--policy",
+        choices=("act", "sample"),
+        default="act",
+        help="as evaluated, or with its chance",
+    )
+    add("--epsilon", type=float, help="share of random numbered actions (default: as evaluated)")
+    add("--discount", type=float, help="default: the algorithm's own, else 0.99")
+    add("--horizon", type=int, help="steps of an episode that count (default: the longest's)")
+    add("--leave-out-cut", action="store_true", help="episodes that stop earlier without an end")
+    add("--behaviour", choices=("auto", "recorded", "fitted"), default="auto", help="propensities")
+    add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
+    add("--kernel", choices=tuple(KERNELS), default="gaussian")
+    add("--bandwidth", type=float, default=1.0, help="in standard deviations of the data's actions")
+    add("--interval", choices=intervals.METHODS, default="bootstrap")
+    add("--level", type=float, default=0.95)
+    add("--bounds", type=float, nargs=2, help="of an episode's contribution, known beforehand")
+    add("--upper", type=float, help="the largest possible return (cdf)")
+    add("--finite", action="store_true", help="fqe's return ends at the horizon too")
+    add("--fqe", nargs="*", default=[], metavar="KEY=VALUE", help=_settings())
+    add("--select", type=Path, metavar="FOLDER", help="choose among all policies; writes a figure")
+
+
+def _settings() -> str:
+    skipped = ("discount", "horizon", "seed")
+    named = [f"{f.name}={f.default}" for f in fields(fqe.Settings) if f.name not in skipped]
+    return "settings of fqe: " + ", ".join(named)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judges every run and prints a table; with --select, how well the estimates choose."""
+    methods = [name for name in args.method.split(",") if name]
+    require(
+        bool(methods), "--method is missing: fqe, is, pdis, snis, snpdis, dr, sndr, cdf or sncdf"
+    )
+    check_methods(methods)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    datasets: dict[str, Dataset] = {}
+    judged: list[tuple[Loaded, Judgement]] = []
+    for path in args.runs:
+        agent = load(path, args.seed, device=args.device)
+        task = args.data or agent.cfg.task
+        check_task(agent, resolve(task))
+        if task not in datasets:
+            datasets[task] = resolve(task).load()
+        judgement = _judge(agent, datasets[task], methods, args)
+        judged.append((agent, judgement))
+        _print(console, agent, task, judgement)
+        print(f"written to {results.write(agent, task, judgement)}")
+    if args.select:
+        require(
+            len(datasets) == 1, "--select compares policies on one dataset: name it with --data"
+        )
+        _select(console, judged, next(iter(datasets.values())), methods, args)
+    return 0
+
+
+def check_task(agent: Loaded, data: Task) -> None:
+    """Raises CorerlError where the policy's environment is not the data's."""
+    if agent.task.id == data.id:
+        return
+    try:
+        envs = [task.make_env() for task in (agent.task, data)]
+    except CorerlError:
+        return  # no simulator: shapes are compared later
+    names = [env.spec.id if env.spec else type(env.unwrapped).__name__ for env in envs]
+    for env in envs:
+        env.close()
+    if names[0] != names[1]:
+        raise CorerlError(
+            f"{agent.path} learned to act in {names[0]} ({agent.task.id}), and {data.id} was recorded in "
+            f"{names[1]}: a policy of another task cannot be judged by it."
+        )
+
+
+def _judge(agent: Loaded, dataset: Dataset, methods: list[str], args) -> Judgement:
+    discount = getattr(agent.cfg.algo, "discount", 0.99) if args.discount is None else args.discount
+    options = Options(
+        discount=discount,
+        horizon=args.horizon,
+        leave_out_cut=args.leave_out_cut,
+        behaviour=args.behaviour,
+        clip=args.clip,
+        kernel=args.kernel,
+        bandwidth=args.bandwidth,
+        interval=args.interval,
+        level=args.level,
+        bounds=args.bounds and tuple(args.bounds),
+        upper=args.upper,
+        finite=args.finite,
+        fqe=_fqe(args.fqe, discount if discount < 1 else 0.99),
+    )
+    policy = of_run(agent, chance=args.policy, epsilon=args.epsilon)
+    show = fqe.tell(f"{agent.label} on {dataset.id}", options.fqe.steps)
+    return judge(policy, dataset, methods, options, device=args.device, show=show)
+
+
+def _fqe(settings: list[str], discount: float) -> fqe.Settings:
+    import yaml
+
+    known = {f.name for f in fields(fqe.Settings)} - {"discount", "horizon", "seed"}
+    values = {}
+    for text in settings:
+        key, _, value = text.partition("=")
+        require(key in known, f"--fqe has no setting {key!r}: {', '.join(sorted(known))}")
+        values[key] = float(value) if key in ("lr", "polyak") else yaml.safe_load(value)
+    return fqe.Settings(discount=discount, **values)
+
+
+def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:
+    table = Table(title=f"{agent.label} of {agent.task.id}, judged on {task}", title_justify="left")
+    for column in ("seed", "method", "of the return", "estimate", "interval", "ess / episodes"):
+        table.add_column(
+            column, justify="left" if column in ("method", "of the return") else "right"
+        )
+    table.add_column("clipped", justify="right")
+    table.add_column("note")
+    for row in judgement.rows:
+        ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"
+        clipped = "" if math.isnan(row.clipped) else f"{row.clipped:.1%}"
+        between = "" if math.isnan(row.low) else f"[{row.low:.4g}, {row.high:.4g}]"
+        table.add_row(
+            *(str(row.seed), row.method, row.statistic, f"{row.value:.5g}", between, ess, clipped),
+            row.note,
+        )
+    console.print(table)
+    for name, text in judgement.facts.items():
+        console.print(f"{name}: {text}", highlight=False)
+    known = results.simulated(agent)
+    if known:
+        told = ", ".join(f"seed {seed} {value:.5g}" for seed, value in known.items())
+        console.print(f"undiscounted return in the simulator: {told}", highlight=False)
+
+
+def _select(console, judged, dataset: Dataset, methods: list[str], args) -> None:
+    truths, labels, estimates = [], [], {name: [] for name in methods}
+    for agent, judgement in judged:
+        known = results.simulated(agent)
+        for i, seed in enumerate(agent.seeds):
+            if seed not in known:
+                print(
+                    f"corerl: {agent.path}, seed {seed}, was never played: left out",
+                    file=sys.stderr,
+                )
+                continue
+            truths.append(known[seed])
+            labels.append(agent.label)
+            for name in methods:
+                estimates[name].append(judgement.of(name)[i])
+    require(
+        len(truths) > 1, "--select needs at least two policies that were played in the simulator"
+    )
+    truths = np.array(truths)
+    behaviour = _of_behaviour(judged[0][1], dataset, args)
+    estimates = {name: np.array(values) for name, values in estimates.items()}
+    same = behaviour[2]
+    rows = [
+        selection.assess(name, values, truths, behaviour[:2], same_unit=same)
+        for name, values in estimates.items()
+    ]
+    args.select.mkdir(parents=True, exist_ok=True)
+    figure = selection.draw(estimates, truths, labels, behaviour[1])
+    figure.savefig(args.select / "selection.png", dpi=130)
+    results.write_selection(args.select, rows, estimates, truths, labels)
+    table = Table(title=f"choosing among {len(truths)} policies", title_justify="left")
+    names = (
+        "method",
+        "rank correlation",
+        "regret@1",
+        "regret@3",
+        "type I",
+        "type II",
+        "Sharpe@3",
+        "MSE",
+    )
+    for column in names:
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for s in rows:
+        rank = f"{s.rank:.2f} [{s.rank_low:.2f}, {s.rank_high:.2f}]"
+        rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
+        table.add_row(s.method, rank, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
+    console.print(table)
+    print(f"written to {args.select}/selection.csv, policies.csv and selection.png")
+
+
+def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
+    """The data's mean return, as it is judged and undiscounted; whether the two are the same."""
+    from corerl.ope.logs import Logs
+
+    discount = judgement.discount
+    logs = Logs.of(dataset, discount, args.horizon, leave_out_cut=args.leave_out_cut)
+    same = discount == 1 and args.horizon is None and args.finite
+    return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same

@@ -1,0 +1,135 @@
+"""Estimators of a policy's value from episodes of another.
+
+With w_t = prod_{k<=t} pi_e(a_k|s_k) / pi_b(a_k|s_k), discount g, Q and V(s) = E_{a~pi_e} Q(s, a):
+
+    is      w_T sum_t g^t r_t                                            trajectory weights
+    pdis    sum_t g^t w_t r_t                                            per-decision (Precup et al. 2000)
+    dr      sum_t g^t [w_t (r_t - Q(s_t, a_t)) + w_{t-1} V(s_t)]         Jiang and Li 2016, Thomas and
+    fqe     V(s_0)                                                       Brunskill 2016 (arXiv:1604.00923)
+
+each a mean over episodes. `snis`, `snpdis`, `sndr` divide every weight by its mean over the episodes:
+biased, consistent, and within the range of what was seen. With any Q at all `dr` has the mean of `pdis`.
+
+An estimate is `sum_k mean(numerator_k) / mean(denominator_k)` (`Terms`), so that one bootstrap and one
+linearisation give every estimator its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl.errors import CorerlError
+from corerl.ope.logs import Logs, Weights
+
+
+class Model(NamedTuple):
+    """What FQE says of the recorded steps, `(E, T)` each, 0 where no step was made."""
+
+    q: np.ndarray  # Q(s_t, a_t)
+    v: np.ndarray  # E_{a ~ pi_e} Q(s_t, a)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Numerators and denominators of an estimate, `(E, K)` each; None as denominators is ones."""
+
+    numerators: np.ndarray
+    denominators: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.denominators is not None and (self.denominators.sum(0) == 0).any():
+            raise CorerlError(
+                "All weights are zero at some step: a self-normalised estimate does not exist there."
+            )
+
+    @property
+    def value(self) -> float:
+        """The estimate."""
+        return float(self.of_counts(np.ones((1, len(self.numerators))))[0])
+
+    def of_counts(self, counts: np.ndarray) -> np.ndarray:
+        """Estimates `(B,)` from how often each episode was drawn, `(B, E)`.
+
+        A draw in which a weight's mean is 0 has that term 0.
+        """
+        above = counts @ self.numerators
+        if self.denominators is None:
+            return above.sum(1) / counts.sum(1)
+        below = counts @ self.denominators
+        return np.divide(above, below, out=np.zeros_like(above), where=below != 0).sum(1)
+
+    @property
+    def contributions(self) -> np.ndarray:
+        """Numbers `(E,)` whose mean is the estimate: each episode's, linearised where weights are
+        normalised (the delta method), for intervals that rest on independent samples."""
+        if self.denominators is None:
+            return self.numerators.sum(1)
+        below = self.denominators.mean(0)
+        ratios = self.numerators.mean(0) / below
+        influence = (self.numerators - ratios * self.denominators) / below
+        return ratios.sum() + influence.sum(1)
+
+
+Estimator = Callable[[Logs, Weights | None, Model | None], Terms]
+
+
+def trajectory_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
+    """w_T G."""
+    return Terms((weights.last * logs.returns)[:, None])
+
+
+def per_decision_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
+    """sum_t g^t w_t r_t."""
+    return Terms(logs.discounts * weights.values * logs.rewards)
+
+
+def self_normalised_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
+    """w_T G over the mean of w_T."""
+    return Terms((weights.last * logs.returns)[:, None], weights.last[:, None])
+
+
+def self_normalised_pdis(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
+    """sum_t g^t w_t r_t, every w_t over its mean."""
+    return Terms(logs.discounts * weights.values * logs.rewards, weights.values)
+
+
+def doubly_robust(logs: Logs, weights: Weights, model: Model) -> Terms:
+    """sum_t g^t [w_t (r_t - Q(s_t, a_t)) + w_{t-1} V(s_t)]."""
+    corrections = weights.values * (logs.rewards - model.q) * logs.alive
+    return Terms(logs.discounts * (corrections + weights.previous * model.v * logs.alive))
+
+
+def self_normalised_dr(logs: Logs, weights: Weights, model: Model) -> Terms:
+    """As `doubly_robust`, every weight over its mean (Thomas and Brunskill's WDR)."""
+    corrections = weights.values * (logs.rewards - model.q) * logs.alive
+    baselines = weights.previous * model.v * logs.alive
+    numerators = np.hstack([logs.discounts * corrections, logs.discounts * baselines])
+    return Terms(numerators, np.hstack([weights.values, weights.previous]))
+
+
+def direct(logs: Logs, weights: Weights | None, model: Model) -> Terms:
+    """V(s_0)."""
+    return Terms(model.v[:, :1])
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "fqe": direct,
+    "is": trajectory_is,
+    "pdis": per_decision_is,
+    "snis": self_normalised_is,
+    "snpdis": self_normalised_pdis,
+    "dr": doubly_robust,
+    "sndr": self_normalised_dr,
+}
+LAWS = {"cdf": False, "sncdf": True}
+"""Methods that estimate the whole law of returns, and whether they normalise the weights."""
+
+METHODS = (*ESTIMATORS, *LAWS)
+NEEDS_MODEL = ("fqe", "dr", "sndr")
+NEEDS_WEIGHTS = tuple(name for name in METHODS if name != "fqe")
+OF_EPISODES = ("is", "snis", *LAWS)
+"""Methods whose weights are of whole episodes, rather than of each step."""

@@ -1,0 +1,253 @@
+"""From policies and a dataset to a table of estimates, with what each of them rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError, nearest
+from corerl.ope import estimators, intervals
+from corerl.ope.behaviour import Behaviour, fitted, recorded
+from corerl.ope.distribution import ReturnLaw
+from corerl.ope.estimators import Model
+from corerl.ope.fqe import FQE, Settings
+from corerl.ope.kernels import log_kernel
+from corerl.ope.logs import Logs, Weights, effective
+from corerl.ope.policies import Policy
+
+STATISTICS = ("mean", "variance", "cvar 0.1", "quantile 0.1", "quantile 0.5", "quantile 0.9")
+"""Of the methods that estimate the whole law of returns."""
+
+
+@dataclass
+class Options:
+    """How policies are judged; every estimate of one table shares them."""
+
+    discount: float = 0.99
+    horizon: int | None = None  # steps of an episode that count; null: the longest episode's
+    leave_out_cut: bool = False  # episodes that stop earlier without an end
+    behaviour: str = "auto"  # recorded | fitted | auto: recorded where they are
+    clip: float | None = None  # weights are clipped at this quantile
+    kernel: str = "gaussian"  # for continuous actions, where the policy takes one action
+    bandwidth: float = 1.0  # in standard deviations of the data's actions
+    interval: str = "bootstrap"
+    level: float = 0.95
+    bounds: tuple[float, float] | None = None  # of one episode's contribution, known beforehand
+    statistics: Sequence[str] = STATISTICS
+    upper: float | None = None  # largest possible return; null: the largest recorded
+    finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
+    fqe: Settings = field(default_factory=Settings)
+    seed: int = 0  # of everything drawn
+
+    def __post_init__(self):
+        kinds = ("auto", "recorded", "fitted")
+        require(
+            self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
+        )
+        require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
+
+
+class Row(NamedTuple):
+    """One estimate of one policy.
+
+    `ess` is the effective number of episodes (for per-decision weights the mean over steps), `episodes`
+    how many there are, `clipped` the share of them with a clipped weight; NaN without weights.
+    """
+
+    seed: int
+    method: str
+    statistic: str
+    value: float
+    low: float
+    high: float
+    episodes: int
+    ess: float
+    clipped: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Rows of estimates, and what all of them rest on, in words."""
+
+    rows: list[Row]
+    facts: dict[str, str]
+    discount: float
+
+    def of(self, method: str, statistic: str = "mean") -> np.ndarray:
+        """One statistic of every policy, `(S,)`."""
+        return np.array(
+            [r.value for r in self.rows if (r.method, r.statistic) == (method, statistic)]
+        )
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Raises CorerlError for a method that does not exist."""
+    for name in methods:
+        if name not in estimators.METHODS:
+            known = ", ".join(estimators.METHODS)
+            hint = nearest(name, estimators.METHODS)
+            raise CorerlError(f"There is no method {name!r}.{hint} Known: {known}.")
+
+
+def judge(
+    policy: Policy,
+    dataset: Dataset,
+    methods: Sequence[str],
+    options: Options | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    show: Callable[[int, np.ndarray], None] | None = None,
+) -> Judgement:
+    """Estimates by each of `methods` for each of the S policies.
+
+    `show(step, loss)` follows the fitting of FQE's critics.
+
+    Raises:
+        CorerlError: the policy, the data, the horizon or the weights do not allow it, and why.
+    """
+    options = options or Options()
+    check_methods(methods)
+    policy.check(dataset)
+    logs = Logs.of(dataset, options.discount, options.horizon, leave_out_cut=options.leave_out_cut)
+    facts = {"policy": policy.description, "return": _return(logs, options)}
+    weights = behaved = None
+    if set(methods) & set(estimators.NEEDS_WEIGHTS):
+        behaved = _behaviour(dataset, options, device)
+        facts["propensities"] = behaved.source
+        if options.clip is not None:
+            facts["clipping"] = f"weights at their {options.clip:g} quantile"
+        weights = _weights(policy, dataset, logs, behaved, options, facts)
+    models = None
+    if set(methods) & set(estimators.NEEDS_MODEL):
+        models = _models(policy, dataset, logs, options, device, show, facts)
+    rows = []
+    for i, seed in enumerate(policy.seeds):
+        for name in methods:
+            mine = None if weights is None else weights[i]
+            model = None if models is None else models[i]
+            rows += _rows(seed, name, logs, mine, model, options)
+    return Judgement(rows, facts, options.discount)
+
+
+def _rows(
+    seed: int,
+    name: str,
+    logs: Logs,
+    weights: Weights | None,
+    model: Model | None,
+    options: Options,
+) -> list[Row]:
+    ess, clipped = _support(name, logs, weights)
+    shared = (logs.episodes, ess, clipped)
+    if name in estimators.LAWS:
+        law = ReturnLaw(logs, weights, normalised=estimators.LAWS[name], upper=options.upper)
+        note = f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
+        between = law.intervals(options.statistics, options.level, seed=options.seed)
+        return [
+            Row(seed, name, of, law.statistic(of), *bounds, *shared, note)
+            for of, bounds in zip(options.statistics, between, strict=True)
+        ]
+    terms = estimators.ESTIMATORS[name](logs, weights, model)
+    low, high = intervals.interval(
+        terms, options.interval, options.level, bounds=options.bounds, seed=options.seed
+    )
+    note = "" if model is None or name != "fqe" else _impossible(terms.value, logs, options)
+    return [Row(seed, name, "mean", terms.value, low, high, *shared, note)]
+
+
+def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:
+    if weights is None or name == "fqe":
+        return float("nan"), float("nan")
+    of_episodes = name in estimators.OF_EPISODES
+    return effective(weights.last if of_episodes else weights.values), weights.clipped
+
+
+def _impossible(value: float, logs: Logs, options: Options) -> str:
+    """A critic may promise what no policy can earn."""
+    rewards = logs.rewards[logs.alive]
+    steps = np.inf if not options.finite else logs.rewards.shape[1]
+    g = options.discount
+    total = steps if g == 1 else (1 - g**steps) / (1 - g)
+    low, high = min(0.0, rewards.min()) * total, max(0.0, rewards.max()) * total
+    return "" if low <= value <= high else "beyond any possible return: not fitted yet, or diverged"
+
+
+def _return(logs: Logs, options: Options) -> str:
+    steps = logs.rewards.shape[1]
+    of = f"discount {options.discount:g}, up to {steps:,} steps, of {logs.episodes:,} episodes"
+    left = f" ({logs.cut:,} that stop without an end left out)" if logs.cut else ""
+    endless = "" if options.finite else "; fqe alone: without a time limit"
+    return of + left + endless
+
+
+def _behaviour(dataset: Dataset, options: Options, device) -> Behaviour:
+    use_recorded = options.behaviour == "recorded" or (
+        options.behaviour == "auto" and dataset.behaviour_log_prob is not None
+    )
+    if options.behaviour == "auto" and not use_recorded:
+        return recorded(dataset)  # which says what there is to choose
+    return recorded(dataset) if use_recorded else fitted(dataset, seed=options.seed, device=device)
+
+
+def _weights(
+    policy: Policy,
+    dataset: Dataset,
+    logs: Logs,
+    behaved: Behaviour,
+    options: Options,
+    facts: dict[str, str],
+) -> list[Weights]:
+    """Of every policy."""
+    if policy.numbered:
+        probabilities = policy.probabilities(dataset.observations)
+        with np.errstate(divide="ignore"):
+            ours = np.log(probabilities[:, np.arange(len(dataset)), dataset.actions])
+    elif policy.log_prob is not None:
+        ours = policy.log_prob(dataset.observations, dataset.actions)
+        facts["density"] = "the policy's own"
+    else:
+        wanted = policy.actions(dataset.observations)
+        require(wanted.shape[2] == 1, "A policy with chance needs log_prob for importance weights")
+        scale = options.bandwidth * dataset.actions.std(0, dtype=np.float64)
+        ours = np.stack(
+            [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]
+        )
+        facts["density"] = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+    return [Weights.of(logs.spread(x - behaved.log_prob), options.clip) for x in ours]
+
+
+def _models(
+    policy: Policy,
+    dataset: Dataset,
+    logs: Logs,
+    options: Options,
+    device,
+    show,
+    facts: dict[str, str],
+) -> list[Model]:
+    """What fitted critics of every policy say of the recorded steps."""
+    horizon = logs.rewards.shape[1] if options.finite else None
+    cfg = replace(options.fqe, discount=options.discount, horizon=horizon, seed=options.seed)
+    critics = FQE(policy, dataset, cfg, device=device)
+    critics.fit(show)
+    used = logs.rows[logs.alive]
+    steps = np.nonzero(logs.alive)[1]
+    observations = dataset.observations[used]
+    of_steps = (
+        critics.q(observations, dataset.actions[used], steps),
+        critics.value(observations, steps),
+    )
+    facts["fqe"] = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
+    models = []
+    for i in range(len(policy.seeds)):
+        q, v = np.zeros(logs.alive.shape), np.zeros(logs.alive.shape)
+        q[logs.alive], v[logs.alive] = of_steps[0][i], of_steps[1][i]
+        models.append(Model(q, v))
+    return models

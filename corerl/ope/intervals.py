@@ -1,0 +1,94 @@
+"""Intervals of an estimate over episodes, which are taken as independent draws.
+
+    bootstrap   percentiles over episodes drawn with replacement; the weights' means are drawn along
+    t           Student's, of the contributions of episodes
+    hoeffding   of the contributions' range
+    bernstein   of their range and variance (Maurer and Pontil 2009, theorem 4)
+
+The last two hold at every sample size for contributions within bounds that were known beforehand. The
+bounds are the observed range unless others are given, so in that case they are no guarantee; and of
+self-normalised weights, whose contributions are not independent, there are none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from corerl.config import require
+from corerl.ope.estimators import Terms
+
+METHODS = ("bootstrap", "t", "hoeffding", "bernstein")
+_CELLS = 1 << 22  # counts per block of replicates
+
+
+def interval(
+    terms: Terms,
+    method: str = "bootstrap",
+    level: float = 0.95,
+    *,
+    bounds: tuple[float, float] | None = None,
+    replicates: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Low and high; NaN where the method does not apply: one episode, or self-normalised weights.
+
+    Args:
+        bounds: of one episode's contribution, for `hoeffding` and `bernstein`.
+
+    Raises:
+        CorerlError: an unknown method, or a level outside (0, 1).
+    """
+    require(method in METHODS, f"interval={method} is not one of {', '.join(METHODS)}")
+    require(0 < level < 1, f"level={level} must lie in (0, 1)")
+    n = len(terms.numerators)
+    if n < 2:
+        return math.nan, math.nan
+    if method == "bootstrap":
+        return percentiles(resampled(terms, replicates, seed), level)
+    if method == "t":
+        return _around(terms, stats.t.ppf(0.5 + level / 2, n - 1) * _std(terms) / math.sqrt(n))
+    if terms.denominators is not None:
+        return math.nan, math.nan
+    low, high = bounds or (terms.contributions.min(), terms.contributions.max())
+    width, alpha = high - low, 1 - level
+    if method == "hoeffding":
+        return _around(terms, width * math.sqrt(math.log(2 / alpha) / (2 * n)))
+    log = math.log(4 / alpha)
+    by_variance = _std(terms) * math.sqrt(2 * log / n)
+    return _around(terms, by_variance + 7 * width * log / (3 * (n - 1)))
+
+
+def resampled(terms: Terms, replicates: int, seed: int = 0) -> np.ndarray:
+    """The estimate `(replicates,)` from episodes drawn with replacement."""
+    return over_draws(terms.of_counts, len(terms.numerators), replicates, seed)
+
+
+def over_draws(statistic, episodes: int, replicates: int, seed: int = 0) -> np.ndarray:
+    """`statistic(counts (B, E)) -> (B, ...)` over bootstrap counts of `episodes`, in blocks."""
+    rng = np.random.default_rng(seed)
+    block = max(1, _CELLS // episodes)
+    even = np.full(episodes, 1 / episodes)
+    parts = [
+        statistic(
+            rng.multinomial(episodes, even, size=min(block, replicates - start)).astype(float)
+        )
+        for start in range(0, replicates, block)
+    ]
+    return np.concatenate(parts)
+
+
+def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
+    """The middle `level` of the draws."""
+    low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
+    return float(low), float(high)
+
+
+def _std(terms: Terms) -> float:
+    return float(terms.contributions.std(ddof=1))
+
+
+def _around(terms: Terms, half: float) -> tuple[float, float]:
+    return terms.value - half, terms.value + half

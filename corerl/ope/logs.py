@@ -1,0 +1,168 @@
+"""A dataset's episodes side by side, and the importance weights of a policy on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+
+
+@dataclass(frozen=True, eq=False)
+class Logs:
+    """E episodes of T steps and fewer; after an episode's end everything is 0.
+
+    Attributes:
+        rewards: `(E, T)` float64. alive: `(E, T)` bool, whether the step was made.
+        rows: `(E, T)` the step's row in the dataset; 0 where none was made.
+        discount: of the return that is judged.
+        cut: episodes of the dataset that were left out, because they stop without an end.
+    """
+
+    rewards: np.ndarray
+    alive: np.ndarray
+    rows: np.ndarray
+    discount: float = 1.0
+    cut: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        discount: float = 1.0,
+        horizon: int | None = None,
+        *,
+        leave_out_cut: bool = False,
+    ) -> Logs:
+        """The first `horizon` steps of every episode; None is the longest episode's length.
+
+        An episode is whole if it ended in a terminal state or lasted `horizon` steps; one that stops
+        earlier, where the recording did, says nothing of the rewards that would have followed.
+
+        Raises:
+            CorerlError: a horizon or discount that makes no sense, or episodes that are cut, unless
+                `leave_out_cut` leaves them out.
+        """
+        require(0 < discount <= 1, f"discount={discount} must lie in (0, 1]")
+        lengths = dataset.episode_lengths()
+        longest = int(lengths.max())
+        horizon = longest if horizon is None else horizon
+        require(
+            0 < horizon <= longest,
+            f"horizon={horizon} does not fit {dataset.id}, whose longest episode has {longest} steps",
+        )
+        whole = (lengths >= horizon) | dataset.terminated[dataset.episode_ends - 1]
+        if not whole.all() and not leave_out_cut:
+            raise _cut(dataset, lengths, whole, horizon)
+        require(whole.any(), f"No episode of {dataset.id} is whole up to horizon={horizon}")
+        lengths = np.minimum(lengths[whole], horizon)
+        steps = np.arange(lengths.max())
+        alive = steps < lengths[:, None]
+        rows = np.where(alive, dataset.episode_starts[whole][:, None] + steps, 0)
+        rewards = np.where(alive, dataset.rewards[rows].astype(np.float64), 0.0)
+        return cls(rewards, alive, rows, discount, int((~whole).sum()))
+
+    @property
+    def episodes(self) -> int:
+        """E."""
+        return len(self.rewards)
+
+    @cached_property
+    def discounts(self) -> np.ndarray:
+        """discount^t, `(T,)`."""
+        return self.discount ** np.arange(self.rewards.shape[1])
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """Discounted returns, `(E,)`."""
+        return self.rewards @ self.discounts
+
+    def spread(self, of_rows: np.ndarray) -> np.ndarray:
+        """Numbers per row of the dataset `(N,)` as `(E, T)`, 0 where no step was made."""
+        return np.where(self.alive, of_rows[self.rows], 0.0)
+
+
+def _cut(dataset: Dataset, lengths: np.ndarray, whole: np.ndarray, horizon: int) -> CorerlError:
+    terminal = dataset.terminated[dataset.episode_ends - 1]
+    shortest = int(lengths[~terminal].min())
+    return CorerlError(
+        f"{int((~whole).sum())} of {len(lengths)} episodes of {dataset.id} stop before step {horizon} "
+        f"without a terminal state: choose --horizon {shortest} or less, or leave them out with "
+        "--leave-out-cut."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Importance weights w_{0:t} = prod_{k<=t} pi_e / pi_b of one policy, `(E, T)`.
+
+    After an episode's end the weight stays what it was.
+
+    Attributes:
+        clipped: the share of episodes of which a weight was clipped. limit: the quantile at which.
+    """
+
+    values: np.ndarray
+    clipped: float = 0.0
+    limit: float | None = None
+
+    @classmethod
+    def of(cls, log_ratios: np.ndarray, clip: float | None = None) -> Weights:
+        """From log pi_e - log pi_b of every step `(E, T)`, 0 where none was made.
+
+        Args:
+            clip: weights are clipped at this quantile, step by step, over the episodes; None for none.
+
+        Raises:
+            CorerlError: a weight that is no number, all weights zero, or a quantile outside (0, 1).
+        """
+        require(clip is None or 0 < clip < 1, f"clip={clip} must lie in (0, 1): a quantile")
+        require(
+            not np.isnan(log_ratios).any(),
+            "A weight is no number: a propensity that was recorded is NaN",
+        )
+        if (log_ratios == np.inf).any():
+            raise CorerlError(
+                "A recorded action has probability 0 under the behaviour policy: the recorded "
+                "propensities are wrong, or the model of the behaviour does not fit."
+            )
+        with np.errstate(over="ignore"):
+            values = np.exp(np.cumsum(log_ratios, axis=1))
+        require(
+            bool(np.isfinite(values).all()),
+            "A weight is larger than a float64 can hold: the two policies have too little in common "
+            "over this horizon; choose a shorter one or method fqe",
+        )
+        if not values[:, -1].any():
+            raise CorerlError(
+                "All weights are zero: no recorded episode is one that this policy could have made. "
+                "Choose --epsilon or --policy sample for a policy with chance, a shorter --horizon, or "
+                "method fqe, which needs no weights."
+            )
+        if clip is None:
+            return cls(values)
+        limits = np.quantile(values, clip, axis=0)
+        clipped = float((values > limits).any(1).mean())
+        return cls(np.minimum(values, limits), clipped, clip)
+
+    @property
+    def last(self) -> np.ndarray:
+        """Of whole episodes, w_{0:T}, `(E,)`."""
+        return self.values[:, -1]
+
+    @property
+    def previous(self) -> np.ndarray:
+        """w_{0:t-1}, `(E, T)`, 1 before the first step."""
+        return np.hstack([np.ones((len(self.values), 1)), self.values[:, :-1]])
+
+
+def effective(weights: np.ndarray) -> float:
+    """Effective sample size (sum w)^2 / sum w^2 along the first axis, mean over further ones."""
+    squares = np.square(weights).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sizes = np.where(squares > 0, np.square(weights.sum(0)) / squares, 0.0)
+    return float(np.mean(sizes))

@@ -1,0 +1,167 @@
+"""What estimators ask of a policy: its actions, its probabilities, its densities, at recorded states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from corerl import seeding
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.training.load import Loaded
+
+AT_ONCE = 4096
+"""States of one call: what a transformer's or an ensemble's activations leave room for."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """S policies to judge; every function takes raw observations `(n, O)` and returns NumPy arrays.
+
+    One with numbered actions has `probabilities`; another has `actions`, and `log_prob` if it has chance.
+
+    Attributes:
+        seeds: S names.
+        probabilities: `(n, O) -> (S, n, K)` of K numbered actions.
+        actions: `(n, O) -> (S, n, M, A)`: M draws, or the one action that is taken.
+        log_prob: `(n, O), (n, A) -> (S, n)`, log-densities of given actions.
+        sizes: features of an observation and of an action (or how many actions there are), where known.
+        description: which policy it is, for people.
+    """
+
+    seeds: Sequence[int]
+    probabilities: Callable[[np.ndarray], np.ndarray] | None = None
+    actions: Callable[[np.ndarray], np.ndarray] | None = None
+    log_prob: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    sizes: tuple[int, int] | None = None
+    description: str = ""
+
+    def __post_init__(self):
+        require(
+            (self.probabilities is None) != (self.actions is None),
+            "A policy to judge has either probabilities of numbered actions, or actions",
+        )
+
+    @property
+    def numbered(self) -> bool:
+        """Whether actions are numbers."""
+        return self.probabilities is not None
+
+    def check(self, dataset: Dataset) -> None:
+        """Raises CorerlError where the dataset has other observations or actions than the policy."""
+        kinds = {True: "numbered", False: "continuous"}
+        if self.numbered != dataset.discrete:
+            raise CorerlError(
+                f"The policy has {kinds[self.numbered]} actions and {dataset.id} "
+                f"{kinds[dataset.discrete]} ones: it is a policy of another task."
+            )
+        require(
+            dataset.observations.ndim == 2,
+            f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}; policies are "
+            "judged on vectors",
+        )
+        if self.sizes is None:
+            return
+        observations, actions = dataset.observations.shape[1], self.sizes[1]
+        recorded = int(dataset.actions.max()) + 1 if dataset.discrete else dataset.actions.shape[1]
+        wrong = recorded > actions if dataset.discrete else recorded != actions
+        if observations != self.sizes[0] or wrong:
+            raise CorerlError(
+                f"The policy takes {self.sizes[0]} observation and {actions} action features, and "
+                f"{dataset.id} has {observations} and {recorded}: it is a policy of another task."
+            )
+
+
+def of_run(
+    agent: Loaded,
+    *,
+    chance: str = "act",
+    epsilon: float | None = None,
+    samples: int = 8,
+    seed: int = 0,
+) -> Policy:
+    """The policies of a run as they are judged.
+
+    Args:
+        chance: `act`, the action with which it is evaluated; `sample`, what its density says.
+        epsilon: numbered actions are replaced at random this often; None: as when it was evaluated.
+        samples: M, draws of a policy with chance.
+
+    Raises:
+        CorerlError: a policy that remembers its episode, one without a density where `sample` asks for
+            it, or observations that are no vectors.
+    """
+    require(chance in ("act", "sample"), f"policy={chance} is neither act nor sample")
+    require(epsilon is None or 0 <= epsilon <= 1, f"epsilon={epsilon} must lie in [0, 1]")
+    if agent.remembers:
+        raise CorerlError(
+            f"{agent.label} acts on what it remembers of its episode: its actions at recorded states are "
+            "not known, so it can be judged in the simulator alone (corerl evaluate RUN)."
+        )
+    env = agent.task.make_env()
+    env.close()
+    width = env.observation_space.shape
+    require(len(width) == 1, f"{agent.task.id} has observations of shape {width}, and no vectors")
+    if isinstance(env.action_space, spaces.Discrete):
+        return _numbered(agent, width[0], int(env.action_space.n), epsilon)
+    require(epsilon is None, f"epsilon is for numbered actions, and {agent.task.id} has continuous")
+    return _continuous(agent, width[0], env.action_space.shape[0], chance, samples, seed)
+
+
+def _numbered(agent: Loaded, width: int, count: int, epsilon: float | None) -> Policy:
+    def probabilities(observations: np.ndarray) -> np.ndarray:
+        parts = []
+        for (piece,) in _pieces(agent, observations):
+            best, own = agent.greedy(piece)
+            share = own if epsilon is None else epsilon
+            one_hot = torch.nn.functional.one_hot(best, count).double()
+            parts.append(((1 - share) * one_hot + share / count).cpu())
+        return torch.cat(parts, 1).numpy()
+
+    shown = "as evaluated" if epsilon is None else f"best actions, {epsilon:.3g} of them random"
+    return Policy(agent.seeds, probabilities=probabilities, sizes=(width, count), description=shown)
+
+
+def _continuous(
+    agent: Loaded, width: int, features: int, chance: str, samples: int, seed: int
+) -> Policy:
+    if chance == "act":
+        # Behind every piece of data stands the same action, so one draw says it all.
+        def actions(observations: np.ndarray) -> np.ndarray:
+            parts = [agent(piece).cpu() for (piece,) in _pieces(agent, observations)]
+            return torch.cat(parts, 1)[:, :, None].numpy()
+
+        sizes = (width, features)
+        return Policy(agent.seeds, actions=actions, sizes=sizes, description="as evaluated")
+
+    def draws(observations: np.ndarray) -> np.ndarray:
+        generators = seeding.generators(agent.seeds, f"ope actions/{seed}")
+        parts = []
+        for (piece,) in _pieces(agent, observations):
+            shape = (samples, piece.shape[1], features)
+            noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
+            noise = noise.to(piece.device).unbind(1)
+            parts.append(torch.stack([agent.sample(piece, n) for n in noise], 2).cpu())
+        return torch.cat(parts, 1).numpy()
+
+    def log_prob(observations: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        parts = [agent.log_prob(*both).cpu() for both in _pieces(agent, observations, taken)]
+        return torch.cat(parts, 1).double().numpy()
+
+    one = np.zeros((1, width), np.float32)
+    draws(one)  # a policy without chance says so at once
+    sizes, shown = (width, features), "with its own chance"
+    return Policy(agent.seeds, actions=draws, log_prob=log_prob, sizes=sizes, description=shown)
+
+
+def _pieces(agent: Loaded, *arrays: np.ndarray) -> Iterator[list[Tensor]]:
+    """Rows of the arrays, a piece at a time, for every seed: `(S, n, ...)` on the agent's device."""
+    for start in range(0, len(arrays[0]), AT_ONCE):
+        pieces = [torch.from_numpy(x[start : start + AT_ONCE]).to(agent.device) for x in arrays]
+        yield [piece.expand(len(agent.seeds), *piece.shape) for piece in pieces]

@@ -1,0 +1,93 @@
+"""What judging leaves on disk, beside the run, and what the run knows of its policies' returns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from corerl.ope.estimators import NEEDS_MODEL, NEEDS_WEIGHTS
+from corerl.ope.evaluation import Judgement, Row
+from corerl.ope.selection import Selection
+from corerl.runs.files import write_atomically
+from corerl.training.load import Loaded
+
+FILE = "ope.csv"
+KEYS = ("data", "discount", "facts")
+"""Columns that, with seed, method and statistic, say what an estimate is of."""
+
+
+def write(agent: Loaded, data: str, judgement: Judgement) -> Path:
+    """Adds the rows to `ope.csv` in the run's folder; those of the same question are replaced."""
+    path = agent.path / FILE
+    mine = [
+        {k: str(v) for k, v in row._asdict().items()}
+        | {
+            "data": data,
+            "discount": str(judgement.discount),
+            "facts": _facts(row.method, judgement),
+        }
+        for row in judgement.rows
+    ]
+    kept = {_key(row): row for row in [*read(path), *mine]}
+    _write_table(path, [*Row._fields, *KEYS], kept.values())
+    return path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of an `ope.csv`; none where there is no file."""
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _facts(method: str, judgement: Judgement) -> str:
+    """Those that an estimate by this method rests on."""
+    unused = set() if method in NEEDS_WEIGHTS else {"propensities", "density", "clipping"}
+    unused |= set() if method in NEEDS_MODEL else {"fqe"}
+    facts = judgement.facts.items()
+    return "; ".join(f"{name}: {text}" for name, text in facts if name not in unused)
+
+
+def _key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("seed", "method", "statistic", *KEYS))
+
+
+def simulated(agent: Loaded) -> dict[int, float]:
+    """The mean undiscounted return of each seed's last evaluation, where it was of the saved policy."""
+    found = {}
+    for file in sorted(agent.path.glob("seeds-*/scores.csv")):
+        with open(file, newline="") as lines:
+            for row in csv.DictReader(lines):
+                seed, step = int(row["seed"]), int(row["step"])
+                if seed in agent.seeds and step == agent.steps[agent.seeds.index(seed)]:
+                    found[seed] = float(row["return"])
+    return found
+
+
+def write_selection(
+    folder: Path,
+    rows: Sequence[Selection],
+    estimates: dict[str, np.ndarray],
+    truths: np.ndarray,
+    labels: Sequence[str],
+) -> None:
+    """`selection.csv`, a row per method, and `policies.csv`, a row per policy."""
+    _write_table(folder / "selection.csv", Selection._fields, [r._asdict() for r in rows])
+    policies = [
+        {"algorithm": label, "return": truth} | {name: x[i] for name, x in estimates.items()}
+        for i, (label, truth) in enumerate(zip(labels, truths, strict=True))
+    ]
+    _write_table(folder / "policies.csv", ["algorithm", "return", *estimates], policies)
+
+
+def _write_table(path: Path, columns: Sequence[str], rows) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())

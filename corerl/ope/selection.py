@@ -1,0 +1,181 @@
+"""How well estimates choose among policies: ranks, regret, errors, and what the choice risks.
+
+Every function takes estimates and true values `(n,)` of the same policies. They need not share a unit:
+only the order of the estimates is used, and thresholds are given for each.
+
+    regret@k        best true value, less the best among the k that are estimated highest
+                    (Fu et al. 2021, arXiv:2103.16596, there divided by the range of true values)
+    SharpeRatio@k   (best@k - the behaviour policy's value) / std@k over the true values of those k
+                    (Kiyohara et al. 2024, arXiv:2311.18207): the gain of trying k policies
+                    against the spread of what is tried
+    type I, II      the share of bad policies that is judged good, of good ones that is judged bad
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from corerl.config import require
+
+
+class Top(NamedTuple):
+    """True values of the k policies that are estimated highest."""
+
+    best: float
+    worst: float
+    mean: float
+    std: float
+
+
+def rank_correlation(estimates: np.ndarray, truths: np.ndarray) -> float:
+    """Spearman's; NaN for fewer than three policies, or where one side is constant."""
+    estimates, truths = _checked(estimates, truths)
+    if len(truths) < 3 or np.ptp(estimates) == 0 or np.ptp(truths) == 0:
+        return math.nan
+    return float(stats.spearmanr(estimates, truths).statistic)
+
+
+def rank_interval(
+    estimates: np.ndarray,
+    truths: np.ndarray,
+    level: float = 0.95,
+    *,
+    replicates: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the rank correlation over policies, taken as independent."""
+    estimates, truths = _checked(estimates, truths)
+    n = len(truths)
+    chosen = np.random.default_rng(seed).integers(n, size=(replicates, n))
+    a, b = (stats.rankdata(x[chosen], axis=1) - (n + 1) / 2 for x in (estimates, truths))
+    sizes = np.sqrt((a**2).sum(1) * (b**2).sum(1))  # 0 where one policy was drawn n times
+    draws = (a * b).sum(1)[sizes > 0] / sizes[sizes > 0]
+    if n < 3 or not len(draws):
+        return math.nan, math.nan
+    low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
+    return float(low), float(high)
+
+
+def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:
+    """best@k, worst@k, mean@k and std@k (with k as divisor)."""
+    estimates, truths = _checked(estimates, truths)
+    require(0 < k <= len(truths), f"k={k} must lie between 1 and the {len(truths)} policies")
+    chosen = truths[np.argsort(-estimates, kind="stable")[:k]]
+    return Top(*map(float, (chosen.max(), chosen.min(), chosen.mean(), chosen.std())))
+
+
+def regret(estimates: np.ndarray, truths: np.ndarray, k: int = 1) -> float:
+    """regret@k as a share of the range of true values: 0 for the best choice, 1 for the worst."""
+    best, spread = np.max(truths), np.ptp(truths)
+    lost = best - top(estimates, truths, k).best
+    return float(lost / spread) if spread else 0.0
+
+
+def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k: int) -> float:
+    """SharpeRatio@k; NaN where the k policies have no spread, as one alone."""
+    of = top(estimates, truths, k)
+    return (of.best - behaviour) / of.std if of.std > 0 else math.nan
+
+
+def error_rates(
+    estimates: np.ndarray, truths: np.ndarray, thresholds: tuple[float, float]
+) -> tuple[float, float]:
+    """Type I and type II error rates; NaN where no policy is bad, or none is good.
+
+    Args:
+        thresholds: from which an estimate and from which a true value counts as good.
+    """
+    estimates, truths = _checked(estimates, truths)
+    judged, good = estimates >= thresholds[0], truths >= thresholds[1]
+    false_alarm = float(judged[~good].mean()) if (~good).any() else math.nan
+    missed = float((~judged)[good].mean()) if good.any() else math.nan
+    return false_alarm, missed
+
+
+class Selection(NamedTuple):
+    """How well one method chose. Intervals and shares as in the functions of this file."""
+
+    method: str
+    policies: int
+    rank: float
+    rank_low: float
+    rank_high: float
+    regret_1: float
+    regret_3: float
+    type_1: float
+    type_2: float
+    sharpe_3: float
+    mse: float
+
+
+def assess(
+    method: str,
+    estimates: np.ndarray,
+    truths: np.ndarray,
+    behaviour: tuple[float, float],
+    *,
+    same_unit: bool = False,
+) -> Selection:
+    """All of it for one method.
+
+    Args:
+        behaviour: the behaviour policy's value in the estimates' unit and in the true values'.
+        same_unit: estimates are of the true values themselves, so that their error has a meaning.
+    """
+    k = min(3, len(truths))
+    mse = float(np.square(estimates - truths).mean()) if same_unit else math.nan
+    return Selection(
+        *(method, len(truths), rank_correlation(estimates, truths)),
+        *rank_interval(estimates, truths),
+        *(regret(estimates, truths), regret(estimates, truths, k)),
+        *error_rates(estimates, truths, behaviour),
+        *(sharpe_ratio(estimates, truths, behaviour[1], k), mse),
+    )
+
+
+def draw(
+    estimates: dict[str, np.ndarray],
+    truths: np.ndarray,
+    labels: Sequence[str],
+    behaviour: float,
+):
+    """A figure: estimates against true values, and regret@k and SharpeRatio@k, one row per method.
+
+    `labels` `(n,)` names the groups that share a colour; `behaviour` is its true value.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2 * len(estimates)), layout="constrained")
+    axes = figure.subplots(len(estimates), 3, squeeze=False)
+    ks = np.arange(1, len(truths) + 1)
+    for row, (method, values) in zip(axes, estimates.items(), strict=True):
+        for label in dict.fromkeys(labels):
+            mine = np.array([x == label for x in labels])
+            row[0].plot(values[mine], truths[mine], "o", ms=5, label=label)
+        row[0].axhline(behaviour, color="0.6", lw=1, ls="--")
+        row[0].set(xlabel=f"estimate by {method}", ylabel="return in the simulator")
+        row[0].set_title(f"rank correlation {rank_correlation(values, truths):.2f}", fontsize=10)
+        row[1].plot(ks, [regret(values, truths, k) for k in ks], "o-", ms=3)
+        row[1].set(xlabel="k", ylabel="regret@k (share of the range)", ylim=(-0.03, 1.03))
+        row[2].plot(ks, [sharpe_ratio(values, truths, behaviour, k) for k in ks], "o-", ms=3)
+        row[2].set(xlabel="k", ylabel="SharpeRatio@k")
+    axes[0, 0].legend(fontsize=7, ncols=2)
+    return figure
+
+
+def _checked(estimates: np.ndarray, truths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    estimates, truths = np.asarray(estimates, float), np.asarray(truths, float)
+    require(
+        estimates.shape == truths.shape and estimates.ndim == 1 and len(truths) > 0,
+        f"Estimates {estimates.shape} and true values {truths.shape} must be of the same policies",
+    )
+    require(
+        bool(np.isfinite(estimates).all() and np.isfinite(truths).all()),
+        "A policy without a finite estimate and a true value cannot be ranked: leave it out",
+    )
+    return estimates, truths

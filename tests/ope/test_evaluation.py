@@ -1,0 +1,198 @@
+"""From a policy and a dataset to a table: known values, known supports, and what is refused."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from corerl.data.dataset import Dataset
+from corerl.envs import cartpole
+from corerl.errors import CorerlError
+from corerl.ope import behaviour, kernels
+from corerl.ope.evaluation import Options, judge
+from corerl.ope.fqe import Settings
+from corerl.ope.logs import Logs
+from corerl.ope.policies import Policy
+
+torch.set_num_threads(1)
+
+
+def chain(rng, episodes=1000, steps=3, chance=0.5):
+    """The state is the time; action 1 pays 1; it is taken with probability `chance`."""
+    actions = (rng.random((episodes, steps)) < chance).astype(np.int64)
+    times = np.tile(np.arange(steps, dtype=np.float32), (episodes, 1))
+    last = times == steps - 1
+    return Dataset.from_steps(
+        "test/chain",
+        times.reshape(-1, 1),
+        actions.ravel(),
+        actions.ravel().astype(np.float32),
+        times.reshape(-1, 1) + 1,
+        last.ravel(),
+        np.zeros(last.size, bool),
+        behaviour_log_prob=np.log(np.where(actions == 1, chance, 1 - chance)).ravel(),
+    )
+
+
+def constant(*chances):
+    """Policies that take action 1 this often."""
+
+    def probabilities(x):
+        return np.stack([np.tile([1 - p, p], (len(x), 1)) for p in chances])
+
+    return Policy(list(range(len(chances))), probabilities=probabilities, sizes=(1, 2))
+
+
+METHODS = ("is", "pdis", "snis", "snpdis", "dr", "sndr", "fqe", "cdf", "sncdf")
+QUICK = Settings(steps=600, lr=1e-2, hidden_width=16, hidden_layers=1, polyak=0.1, batch_size=128)
+
+
+def test_every_method_finds_the_value_and_says_what_it_rests_on():
+    dataset = chain(np.random.default_rng(0))
+    options = Options(discount=1.0, finite=True, fqe=QUICK, statistics=("mean", "cvar 0.5"))
+    result = judge(constant(0.5, 0.8), dataset, METHODS, options)
+    for name in METHODS:
+        np.testing.assert_allclose(result.of(name), [1.5, 2.4], atol=0.2)
+    assert "recorded" in result.facts["propensities"]
+    # The lower half of a binomial's law.
+    mass = stats.binom.pmf(np.arange(4), 3, 0.8)
+    lower = (mass[0] * 0 + mass[1] * 1 + (0.5 - mass[0] - mass[1]) * 2) / 0.5
+    assert result.of("sncdf", "cvar 0.5")[1] == pytest.approx(lower, abs=0.15)
+    by = {(r.seed, r.method, r.statistic): r for r in result.rows}
+    assert by[0, "is", "mean"].ess == pytest.approx(1000)  # the behaviour itself
+    # E[w]^2 / E[w^2] of three steps: 1 / (2 * (0.8^2 + 0.2^2))^3
+    assert by[1, "is", "mean"].ess == pytest.approx(1000 / 1.36**3, rel=0.1)
+    assert by[1, "pdis", "mean"].ess > by[1, "is", "mean"].ess
+    assert math.isnan(by[1, "fqe", "mean"].ess)
+    for row in result.rows:
+        assert row.low - 1e-9 <= row.value <= row.high + 1e-9
+
+
+def test_a_fitted_behaviour_is_near_the_recorded_one():
+    dataset = chain(np.random.default_rng(1), chance=0.3)
+    found = behaviour.fitted(dataset, steps=300, hidden_width=16)
+    np.testing.assert_allclose(found.log_prob, dataset.behaviour_log_prob, atol=0.1)
+    assert "held-out" in found.source
+    hidden = replace(dataset, behaviour_log_prob=None)
+    with pytest.raises(CorerlError, match="without propensities"):
+        judge(constant(0.5), hidden, ["is"])
+
+
+def test_a_fitted_gaussian_behaviour():
+    rng = np.random.default_rng(2)
+    s = rng.uniform(-1, 1, (4000, 1)).astype(np.float32)
+    noise = rng.normal(size=s.shape)
+    a = (0.5 * s + 0.1 * noise).astype(np.float32)
+    over = np.ones(len(s), bool)
+    dataset = Dataset.from_steps("test/gaussian", s, a, s[:, 0], s, over, ~over)
+    found = behaviour.fitted(dataset, steps=1500, hidden_width=32, lr=3e-3)
+    true = stats.norm.logpdf(noise[:, 0]) - np.log(0.1)
+    assert np.abs(found.log_prob - true).mean() < 0.1
+
+
+@pytest.mark.parametrize("name", kernels.KERNELS)
+def test_kernels_are_densities(name):
+    grid = np.linspace(-8, 8, 16001)[:, None]
+    density = np.exp(kernels.log_kernel(grid, 0.3 + 0 * grid, np.array([0.7]), name))
+    assert np.trapezoid(density, grid[:, 0]) == pytest.approx(1, abs=1e-3)
+    assert np.trapezoid(density * grid[:, 0], grid[:, 0]) == pytest.approx(0.3, abs=1e-3)
+
+
+def test_kernel_weights_find_the_value_of_one_action():
+    """Reward -(a - s)^2, policy a = s + 0.3, uniform behaviour: -0.09 less the kernel's variance."""
+    rng = np.random.default_rng(3)
+    s = rng.uniform(-0.3, 0.3, (40_000, 1)).astype(np.float32)
+    a = rng.uniform(-1, 1, s.shape).astype(np.float32)
+    over = np.ones(len(s), bool)
+    dataset = Dataset.from_steps(
+        "test/bandit",
+        *(s, a, -((a - s) ** 2)[:, 0], s, over, ~over),
+        behaviour_log_prob=np.full(len(s), np.log(0.5)),
+    )
+    policy = Policy([0], actions=lambda x: (x + 0.3)[None, :, None], sizes=(1, 1))
+    result = judge(policy, dataset, ["is", "snis"], Options(bandwidth=0.1, interval="t"))
+    width = 0.1 * a.std()
+    for name in ("is", "snis"):
+        assert result.of(name)[0] == pytest.approx(-0.09 - width**2, abs=0.006)
+    assert "gaussian kernel" in result.facts["density"]
+
+
+def test_clipping_is_told():
+    dataset = chain(np.random.default_rng(4))
+    result = judge(constant(0.95), dataset, ["is"], Options(discount=1.0, clip=0.8))
+    plain = judge(constant(0.95), dataset, ["is"], Options(discount=1.0))
+    assert result.rows[0].clipped > 0 and plain.rows[0].clipped == 0
+    assert result.rows[0].value < plain.rows[0].value
+
+
+# ------------------------------------------------------------------------------------- episodes
+
+
+def test_episodes_that_are_cut_are_refused_or_left_out():
+    dataset = chain(np.random.default_rng(5), episodes=10)
+    terminated, truncated = dataset.terminated.copy(), dataset.truncated.copy()
+    # The second episode's recording stops after its second step: the third begins another.
+    terminated[[5]], truncated[[4, 5]] = False, [True, True]
+    cut = Dataset.from_steps(
+        "test/cut",
+        *(dataset.observations, dataset.actions, dataset.rewards, dataset.next_observations),
+        *(terminated, truncated),
+        behaviour_log_prob=dataset.behaviour_log_prob,
+    )
+    with pytest.raises(CorerlError, match=r"2 of 11 episodes .* --horizon 1 or less"):
+        Logs.of(cut)
+    kept = Logs.of(cut, leave_out_cut=True)
+    assert (kept.episodes, kept.cut) == (9, 2)
+    assert Logs.of(cut, horizon=1).episodes == 11
+    with pytest.raises(CorerlError, match="longest episode has 3 steps"):
+        Logs.of(cut, horizon=4)
+
+
+def test_returns_are_discounted_and_end_at_the_horizon():
+    dataset = chain(np.random.default_rng(6), episodes=50)
+    paid = dataset.actions.reshape(-1, 3)
+    np.testing.assert_allclose(Logs.of(dataset, 0.5).returns, paid @ [1, 0.5, 0.25])
+    np.testing.assert_allclose(Logs.of(dataset, 0.5, 2).returns, paid[:, :2] @ [1, 0.5])
+
+
+def test_a_deterministic_policy_that_nobody_followed_is_refused():
+    dataset = chain(np.random.default_rng(7), episodes=20, chance=0.05)
+    with pytest.raises(CorerlError, match="All weights are zero"):
+        judge(constant(1.0), dataset, ["snis"])
+
+
+def test_unknown_methods_and_settings_are_refused():
+    dataset = chain(np.random.default_rng(8), episodes=5)
+    with pytest.raises(CorerlError, match=r"no method 'fqr'.* Did you mean fqe"):
+        judge(constant(0.5), dataset, ["fqr"])
+    with pytest.raises(CorerlError, match="behaviour=guessed"):
+        Options(behaviour="guessed")
+
+
+# ------------------------------------------------------------------- recorded propensities
+
+
+def test_cartpoles_propensities_are_its_controllers():
+    """Importance weights of a policy with the same controller's gains and no chance find its value."""
+    arrays = cartpole.make(seed=0)
+    assert np.exp(-arrays["behaviour_log_prob"]).mean() == pytest.approx(2, abs=0.05)  # E[1/p] = K
+    dataset = Dataset.from_steps(
+        "corerl/cartpole",
+        *(arrays[k] for k in list(arrays)[:6]),
+        behaviour_log_prob=arrays["behaviour_log_prob"],
+    )
+    gains, random = cartpole.CONTROLLERS["mediocre"]
+
+    def probabilities(x):
+        best = (x @ gains > 0).astype(int)
+        return ((1 - random) * np.eye(2)[best] + random / 2)[None]
+
+    policy = Policy([0], probabilities=probabilities, sizes=(4, 2))
+    options = Options(discount=1.0, horizon=None, leave_out_cut=True)
+    result = judge(policy, dataset, ["snpdis", "pdis"], options)
+    true = cartpole.returns(gains, random, 300)
+    (row,) = [r for r in result.rows if r.method == "snpdis"]
+    assert row.low - 1 < true < row.high + 1

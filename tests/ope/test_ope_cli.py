@@ -1,0 +1,120 @@
+"""`corerl evaluate --method`: tables, files, choosing among runs, and what it refuses."""
+
+import csv
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from small import config, train
+
+from corerl import cli
+from corerl.algos import dt
+from corerl.data import embedded
+from corerl.ope import behaviour, evaluation
+
+torch.set_num_threads(1)
+QUICK = ["--fqe", "steps=20", "hidden_width=8", "batch_size=16"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few():
+    """Twenty episodes of every set; the propensities are real."""
+    load, patch = embedded.load, pytest.MonkeyPatch()
+    patch.setattr(embedded, "load", lambda name, seed=0: load(name).select_episodes(np.arange(20)))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    made = {"bc": train(config(root / "bc", "bc", seeds=2))}
+    made["iql"] = train(config(root / "iql", "iql", seeds=2))
+    made["dt"] = None
+    made["cql"] = train(
+        config(root / "cql", "cql_discrete", own={"quantiles": 4}, task="corerl/cartpole")
+    )
+    return {name: str(path) for name, path in made.items()}
+
+
+def evaluate(capsys, *arguments):
+    status = cli.main(["evaluate", *arguments])
+    return status, *capsys.readouterr()
+
+
+def test_numbered_actions_by_every_method(runs, capsys):
+    methods = "is,pdis,snis,snpdis,dr,sndr,fqe,cdf,sncdf"
+    status, out, err = evaluate(
+        capsys, runs["cql"], "--method", methods, "--epsilon", "0.3", "--horizon", "15", *QUICK
+    )
+    assert status == 0, err
+    assert "propensities: recorded" in out and "up to 15 steps, of 20 episodes" in out
+    assert "/ 20" in out and "0.0%" in out  # effective sample size and clipped weights
+    with open(f"{runs['cql']}/ope.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == set(methods.split(","))
+    # The same question again replaces its row, another adds one.
+    options = ("--epsilon", "0.3", "--horizon", "15", *QUICK)
+    evaluate(capsys, runs["cql"], "--method", "is", *options)
+    evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
+    with open(f"{runs['cql']}/ope.csv") as file:
+        assert len(list(csv.DictReader(file))) == len(rows) + 1
+
+
+def test_continuous_actions_by_kernel_density_and_fitted_behaviour(runs, capsys, monkeypatch):
+    quick = partial(behaviour.fitted, steps=20, hidden_width=8)
+    monkeypatch.setattr(evaluation, "fitted", quick)
+    logged = ("--data", "corerl/pendulum-logged", "--horizon", "5")
+    status, out, err = evaluate(capsys, runs["bc"], "--method", "snpdis", *logged)
+    assert status == 0, err
+    assert "gaussian kernel, bandwidth 1" in out and "undiscounted return in the simulator" in out
+    status, out, err = evaluate(
+        capsys, runs["iql"], "--method", "snpdis", "--policy", "sample", "--clip", "0.9", *logged
+    )
+    assert status == 0, err
+    assert "density: the policy's own" in out
+    status, out, _ = evaluate(
+        capsys, runs["bc"], "--method", "snis", "--behaviour", "fitted", "--horizon", "5"
+    )
+    assert "propensities: fitted: held-out log-likelihood" in out
+
+
+def test_choosing_among_runs(runs, capsys, tmp_path):
+    chosen = tmp_path / "chosen"
+    status, out, err = evaluate(
+        capsys, runs["bc"], runs["iql"], "--method", "fqe", "--select", str(chosen), *QUICK
+    )
+    assert status == 0, err
+    assert "choosing among 4 policies" in out
+    assert {f.name for f in chosen.iterdir()} == {"selection.csv", "policies.csv", "selection.png"}
+    with open(chosen / "policies.csv") as file:
+        assert [row["algorithm"] for row in csv.DictReader(file)] == ["BC", "BC", "IQL", "IQL"]
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "problem"),
+    [
+        ("bc", [], "--method is missing"),
+        ("bc", ["--method", "fqee"], "Did you mean fqe"),
+        ("bc", ["--method", "is"], "without propensities"),
+        ("bc", ["--method", "fqe", "--data", "corerl/cartpole"], "a policy of another task"),
+        ("bc", ["--method", "fqe", "--horizon", "900", *QUICK], "longest episode has 200 steps"),
+        ("bc", ["--method", "fqe", "--discount", "1", *QUICK], "has no endless value"),
+        ("bc", ["--method", "fqe", "--fqe", "stepz=3"], "no setting 'stepz'"),
+        ("bc", ["--method", "is", "--epsilon", "0.1"], "epsilon is for numbered actions"),
+        ("bc", ["--method", "is", "--policy", "sample"], "density that is known"),
+        ("cql", ["--method", "is", "--epsilon", "0"], "All weights are zero"),
+    ],
+)
+def test_bad_input_is_refused_with_the_reason(runs, capsys, run, options, problem):
+    status, _, err = evaluate(capsys, runs[run], *options)
+    assert status == 2 and problem in err
+
+
+def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
+    own = {"width": 8, "layers": 1, "batch_size": 4, "context": 3}
+    cfg = config(tmp_path, "bc")
+    cell = train(type(cfg)(**(vars(cfg) | {"algo": dt.Config(**own)})))
+    status, _, err = evaluate(capsys, str(cell), "--method", "fqe")
+    assert status == 2 and "remembers of its episode" in err

@@ -1,0 +1,56 @@
+"""Choosing among policies by estimates: closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+
+from corerl.errors import CorerlError
+from corerl.ope import selection
+
+TRUTHS = np.array([1.0, 5.0, 3.0, 2.0])
+
+
+def test_perfect_and_reversed_estimates():
+    assert selection.rank_correlation(TRUTHS * 10 - 3, TRUTHS) == pytest.approx(1)
+    assert selection.rank_correlation(-TRUTHS, TRUTHS) == pytest.approx(-1)
+    assert selection.regret(TRUTHS, TRUTHS) == 0
+    assert selection.regret(-TRUTHS, TRUTHS) == 1
+    assert selection.regret(-TRUTHS, TRUTHS, k=3) == pytest.approx(0.5)
+    assert selection.regret(-TRUTHS, TRUTHS, k=4) == 0
+
+
+def test_the_top_by_hand():
+    estimates = np.array([4.0, 1.0, 3.0, 2.0])  # chooses 1.0, then 3.0, then 2.0
+    assert selection.top(estimates, TRUTHS, 2) == (3.0, 1.0, 2.0, 1.0)
+    assert selection.sharpe_ratio(estimates, TRUTHS, 2.5, 2) == pytest.approx(0.5)
+    assert math.isnan(selection.sharpe_ratio(estimates, TRUTHS, 2.5, 1))
+
+
+def test_error_rates_by_hand():
+    estimates = np.array([0.9, 0.2, 0.7, 0.1])
+    # Good: 5, 3 (from 2.5 on). Judged good: the first and the third.
+    assert selection.error_rates(estimates, TRUTHS, (0.5, 2.5)) == (0.5, 0.5)
+    one, two = selection.error_rates(estimates, TRUTHS, (0.5, 0.0))
+    assert math.isnan(one) and two == 0.5
+
+
+def test_an_estimate_that_says_nothing_has_no_rank():
+    assert math.isnan(selection.rank_correlation(np.ones(4), TRUTHS))
+    chosen = selection.assess("fqe", np.ones(4), TRUTHS, (1.0, 2.5))
+    assert math.isnan(chosen.rank) and math.isnan(chosen.mse)
+    assert selection.assess("fqe", TRUTHS + 1, TRUTHS, (1.0, 2.5), same_unit=True).mse == 1
+
+
+def test_policies_without_numbers_are_refused():
+    with pytest.raises(CorerlError, match="leave it out"):
+        selection.rank_correlation(np.array([1.0, np.nan]), TRUTHS[:2])
+    with pytest.raises(CorerlError, match="the same policies"):
+        selection.regret(TRUTHS[:3], TRUTHS)
+    with pytest.raises(CorerlError, match="between 1 and the 4"):
+        selection.top(TRUTHS, TRUTHS, 5)
+
+
+def test_the_figure_has_a_row_per_method():
+    figure = selection.draw({"fqe": TRUTHS, "is": -TRUTHS}, TRUTHS, list("aabb"), 2.0)
+    assert len(figure.axes) == 6

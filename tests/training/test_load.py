@@ -1,0 +1,147 @@
+"""A saved run acts as it was evaluated, whatever its algorithm, and says why where it cannot."""
+
+import importlib
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import train
+
+from corerl.config import Config, Eval
+from corerl.data import tasks
+from corerl.errors import CorerlError
+from corerl.preferences.reward_models import Markov
+from corerl.preferences.sources import Preferences
+from corerl.training.collector import Collect
+from corerl.training.evaluation import Evaluator
+from corerl.training.load import load
+from corerl.training.offline_to_online import Online
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    def few(task, load=tasks.Task.load):
+        return load(task).select_episodes(np.arange(10))
+
+    monkeypatch.setattr(tasks.Task, "load", cache(few))
+
+
+COLLECT = {"learning_starts": 10, "train_every": 4, "capacity": 100, "epsilon_steps": 20}
+TINY = {"hidden_width": 8, "batch_size": 8}
+COMPARED = TINY | {"preferences": Preferences(pairs=40, length=8), "crop": 4}
+REWARD = Markov(steps=20, hidden_width=8, batch_size=4)
+CASES = {
+    "bc": TINY,
+    "td3_bc": TINY,
+    "iql": TINY,
+    "iql both": TINY | {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=5)},
+    "cql": TINY | {"samples": 2},
+    "edac": TINY | {"critics": 3},
+    "awac": TINY,
+    "dt": {"width": 8, "layers": 1, "batch_size": 4, "context": 3},
+    "cql_discrete": TINY | {"quantiles": 4},
+    "qr_dqn": TINY
+    | {"data": Collect(**COLLECT, eval_epsilon=0.0), "quantiles": 4, "target_every": 8},
+    "sac": TINY | {"random_steps": 10, "capacity": 40},
+    "cvar_tabular": {},
+    "cvar_offline": TINY | {"policy_delay": 1},
+    "pref_iql": COMPARED | {"reward": REWARD, "reward_first": True},
+}
+TASKS = {
+    "cql_discrete": "corerl/cartpole",
+    "qr_dqn": "gym/CartPole-v1",
+    "sac": "gym/Pendulum-v1",
+    "cvar_tabular": "risk/A",
+}
+
+
+def trained(root: Path, case: str, seeds, **changes) -> Path:
+    module = importlib.import_module(f"corerl.algos.{case.split()[0]}")
+    task = TASKS.get(case, "corerl/pendulum")
+    options = {"steps": 40, "eval": Eval(20, 2), "compile": "off", "device": "cpu", "processes": 1}
+    algo = module.Config(**CASES[case])
+    return train(Config(algo=algo, task=task, root=str(root), seeds=seeds, **options | changes))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_agent_plays_as_it_was_evaluated(tmp_path, case):
+    cell = trained(tmp_path, case, [3, 1])
+    agent = load(cell)
+    assert agent.seeds == [1, 3] and agent.steps == [40, 40]
+    played = Evaluator(agent.task.make_env, agent.seeds, 2)(agent).returns
+    alone = load(cell, seed=3)
+    np.testing.assert_array_equal(Evaluator(agent.task.make_env, [3], 2)(alone).returns, played[1:])
+    saved = {}
+    for file in cell.glob("seeds-*/returns.jsonl"):
+        last = json.loads(file.read_text().splitlines()[-1])
+        saved[last["seed"]] = last["returns"]
+    np.testing.assert_array_equal(played, [saved[1], saved[3]])
+
+
+@pytest.fixture(scope="module")
+def iql(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("iql"), "iql", [0, 2])
+
+
+def test_actions_for_one_observation_or_many_one_seed_or_all(iql):
+    rng = np.random.default_rng(0)
+    many = rng.standard_normal((5, 3), dtype=np.float32)
+    agent = load(iql)
+    actions = agent.act(many)
+    assert actions.shape == (2, 5, 1) and agent.act(many[0]).shape == (2, 1)
+    np.testing.assert_allclose(agent.act(many[0]), actions[:, 0], rtol=1e-5)
+    one = agent.only(2)
+    assert one.act(many[0]).shape == (1,)
+    np.testing.assert_array_equal(one.act(many), actions[1])
+    np.testing.assert_array_equal(load(iql / "seeds-2").act(many), actions[1:])
+    with pytest.raises(CorerlError, match=r"acts at observations of shape \(3,\)"):
+        agent.act(many[:, :2])
+
+
+def test_densities_are_of_the_sampled_actions(iql):
+    """The mean of exp(-log p) over samples that are not clipped is the volume they fill."""
+    agent = load(iql, 0)
+    states = torch.zeros(1, 20_000, 3)
+    noise = 0.1 * torch.randn(1, 20_000, 1, generator=torch.Generator().manual_seed(0))
+    actions = agent.sample(states, noise)
+    density = agent.log_prob(states, actions)
+    mean = agent(states)
+    std = agent.states()[0][1]["agent"].policy.log_std.exp().item()
+    torch.testing.assert_close((actions - mean)[..., 0] / std, noise[..., 0], atol=1e-5, rtol=1e-4)
+    expected = torch.distributions.Normal(mean, std).log_prob(actions)[..., 0]
+    torch.testing.assert_close(density, expected)
+
+
+def test_loading_changes_nothing_on_disk(iql):
+    def files():
+        return {f: f.read_bytes() for f in sorted(iql.rglob("*")) if f.is_file()}
+
+    before = files()
+    load(iql)
+    assert files() == before
+
+
+def test_what_cannot_be_loaded_says_why(iql, tmp_path):
+    with pytest.raises(CorerlError, match=r"no run at .*nowhere"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(CorerlError, match="no checkpoint of seed 7"):
+        load(iql, 7)
+    with pytest.raises(CorerlError, match="has no seed 7; there are 0, 2"):
+        load(iql).only(7)
+    assert load(iql.parents[2]).path == iql  # the only run below the root
+    with pytest.raises(CorerlError, match=r"no config\.yaml"):
+        load(tmp_path)
+    bc = trained(tmp_path, "bc", 1)
+    with pytest.raises(CorerlError, match="density that is known"):
+        load(bc).log_prob(torch.zeros(1, 1, 3), torch.zeros(1, 1, 1))
+    trained(tmp_path / "another", "bc", 1, steps=20)
+    with pytest.raises(CorerlError, match="2 runs below"):
+        load(tmp_path)
+    (bc / "config.yaml").write_text("algo: {name: nothing}")
+    with pytest.raises(CorerlError, match="cannot be read"):
+        load(bc)
