@@ -39,11 +39,37 @@ class Wandb:
 
 
 @dataclass
+class Columns:
+    """What a file of one's own calls things, where it is not a name that is recognised."""
+
+    observations: Any = None  # a name, or several columns: data.columns.observations=[x,y,speed]
+    actions: Any = None
+    rewards: Any = None
+    next_observations: Any = None
+    terminated: Any = None  # a true end: nothing is worth anything after it
+    truncated: Any = None  # cut off by a time limit or by the recording
+    has_next: Any = None  # whether the next observation is real; null: wherever there is one
+    episode: Any = None  # a number or name that changes where another episode begins
+
+
+@dataclass
+class Data:
+    """How a file of one's own, task=file/PATH, is read."""
+
+    columns: Columns = field(default_factory=Columns)
+    action_low: Any = None  # what becomes -1: a number or a list; null: the environment's lowest
+    action_high: Any = None  # what becomes 1
+    sha256: str | None = None  # of the file; found out, and part of the run's name
+
+
+@dataclass
 class Config:
     """One run: an algorithm on a task with some seeds."""
 
     algo: Any = MISSING  # chosen by name: algo=iql
     task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
+    env: str | None = later(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
+    data: Data = field(default_factory=Data, metadata={"later": True})
     table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
     label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]

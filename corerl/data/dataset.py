@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from corerl.data.reading import unit_actions
 from corerl.errors import CorerlError
 
 
@@ -102,6 +103,80 @@ class Dataset:
             episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
             has_next=flags(has_next, "has_next"),
             behaviour_log_prob=behaviour_log_prob,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
+        next_observations: np.ndarray | None = None,
+        *,
+        episode: np.ndarray | None = None,
+        has_next: np.ndarray | None = None,
+        low: np.ndarray | float | None = None,
+        high: np.ndarray | float | None = None,
+        id: str = "arrays",
+    ) -> Dataset:
+        """A Dataset from N recorded steps of one's own, in the order in which they happened.
+
+        Args:
+            observations: (N, O) numbers, or (N, ...) bytes of images.
+            actions: (N, A) numbers, or (N,) integers where they are numbered from 0.
+            rewards: (N,).
+            terminated: (N,) where an episode truly ended: nothing is worth anything after it.
+            truncated: (N,) where it was cut off, by a time limit or by the recording.
+            next_observations: those that followed; without them, the next row's, and none where an episode
+                was cut off, so that its last row makes no transition.
+            has_next: (N,) where a given next observation is real; without it, everywhere.
+            episode: (N,) numbers or names; where it changes, an episode was cut off unless it terminated.
+            low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
+            id: what tables call it.
+
+        Raises:
+            CorerlError: nothing says where episodes end, actions lie outside the bounds, or an array does
+                not fit; it names the field and the row.
+        """
+        if terminated is None and truncated is None and episode is None:
+            raise CorerlError(
+                f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
+            )
+        steps = len(rewards)
+        given = {"observations": observations, "actions": actions, "terminated": terminated}
+        given |= {"truncated": truncated, "next_observations": next_observations}
+        for field, array in (given | {"has_next": has_next, "episode": episode}).items():
+            if array is not None and len(array) != steps:
+                raise CorerlError(
+                    f"Dataset {id}, field {field}: it has {len(array)} rows where rewards has {steps}."
+                )
+        ended, cut = (
+            np.zeros(steps, bool) if x is None else flags(x, field)
+            for field, x in (("terminated", terminated), ("truncated", truncated))
+        )
+        if episode is not None:
+            labels = np.asarray(episode).reshape(steps, -1)[:, 0]
+            cut = cut | np.append(labels[1:] != labels[:-1], True)
+        cut &= ~ended
+        observations = _floats(observations, "observations")
+        if has_next is not None:
+            has_next = flags(has_next, "has_next")
+        if next_observations is None:
+            next_observations = np.roll(observations, -1, axis=0)
+            next_observations[ended] = observations[ended]  # nothing may bootstrap from it
+            has_next = ~cut
+            has_next[-1] = ended[-1]
+        return cls.from_steps(
+            id,
+            observations[:, None] if observations.ndim == 1 else observations,
+            _scaled(id, np.asarray(actions), low, high),
+            rewards,
+            next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations,
+            ended,
+            cut,
+            has_next,
         )
 
     def __len__(self) -> int:
@@ -353,3 +428,25 @@ def _column_of(bad: np.ndarray) -> str:
     """Where the first entry of a row stands that is bad; nothing where a row is one number."""
     at = [int(i) for i in np.argwhere(bad)[0]]
     return f", column {at[0] if len(at) == 1 else tuple(at)}," if at else ""
+
+
+def _scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
+    """Actions of the box [low, high] in [-1, 1]; numbered ones, (N,) integers, as they are."""
+    numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
+    if numbered:
+        return actions.reshape(-1)
+    actions = np.asarray(actions, np.float32)
+    actions = actions[:, None] if actions.ndim == 1 else actions
+    known = low is not None
+    low, high = np.asarray(-1 if low is None else low), np.asarray(1 if high is None else high)
+    beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
+    if beyond.any():
+        row, column = np.argwhere(beyond)[0]
+        bounds = f"[{np.broadcast_to(low, actions[0].shape)[column]:g}, "
+        bounds += f"{np.broadcast_to(high, actions[0].shape)[column]:g}]"
+        raise CorerlError(
+            f"Dataset {id}, field actions: row {row} holds {actions[row, column]:g} in column {column}, "
+            f"outside {bounds} ({int(beyond.any(1).sum())} such rows)"
+            + ("." if known else "; say which actions are the lowest and the highest.")
+        )
+    return unit_actions(actions, low, high)

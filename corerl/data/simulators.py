@@ -20,12 +20,14 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
+from corerl.data.dataset import Dataset
 from corerl.data.reading import one_line
 from corerl.errors import CorerlError, nearest
 
@@ -161,7 +163,27 @@ def make_gym(id: str) -> gymnasium.Env:
             f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Those of other "
             f"packages are written module:id; gymnasium-robotics needs {ROBOTICS}."
         )
+    if ":" in id and str(Path.cwd()) not in sys.path:
+        sys.path.append(
+            str(Path.cwd())
+        )  # a module of one's own lies where one works; the rest goes first
     return _flat(_make(id))
+
+
+def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
+    """Why a policy learned on `dataset` cannot act in `env`; empty where it can."""
+    shape = dataset.observations.shape[1:]
+    if env.observation_space.shape != shape:
+        return f"observations are {shape} in the data and {env.observation_space.shape} there"
+    if dataset.discrete != isinstance(env.action_space, spaces.Discrete):
+        kinds = ("numbered", "vectors") if dataset.discrete else ("vectors", "numbered")
+        return f"actions are {kinds[0]} in the data and {kinds[1]} there"
+    if dataset.discrete:
+        most, known = int(dataset.actions.max()), int(env.action_space.n)
+        return f"the data has action {most}, and there are {known}" if most >= known else ""
+    if env.action_space.shape != dataset.actions.shape[1:]:
+        return f"actions are {dataset.actions.shape[1:]} in the data and {env.action_space.shape} there"
+    return ""
 
 
 def is_gym(id: str) -> bool:

@@ -8,6 +8,7 @@ ogbench/scene-play-singletask-v0   OGBench's single tasks
 corerl/pendulum              made by this package from a seed
 risk/A, risk/pointmass       tasks with spread returns, some with data (corerl/data/risk.py)
 gym/Hopper-v5                online: an environment without data
+file/logs/robot.npz          a file of one's own (corerl/data/own_files.py)
 maze/v0                      online: MD3QN's mazes, with rewards by source
 atari/MsPacman               online: a game of the Arcade Learning Environment
 """
@@ -17,11 +18,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import gymnasium
+from gymnasium import spaces, wrappers
 
+from corerl.config import Config, Data, require
 from corerl.data import (
     adroit,
     d4rl,
@@ -29,6 +33,7 @@ from corerl.data import (
     minari,
     neorl2,
     ogbench,
+    own_files,
     risk,
     simulators,
 )
@@ -38,7 +43,19 @@ from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 
 COLLECTIONS = (
-    *("d4rl", "minari", "adroit", "neorl2", "ogbench", "corerl", "risk", "gym", "maze", "atari"),
+    *(
+        "d4rl",
+        "minari",
+        "adroit",
+        "neorl2",
+        "ogbench",
+        "corerl",
+        "risk",
+        "gym",
+        "maze",
+        "atari",
+        "file",
+    ),
 )
 READERS = {
     "d4rl": d4rl,
@@ -48,17 +65,23 @@ READERS = {
     "ogbench": ogbench,
     "corerl": embedded,
     "risk": risk,
+    "file": own_files,
 }
 
 
 @dataclass(frozen=True)
 class Task:
-    """What `resolve` finds for an id; loads nothing by itself."""
+    """What `resolve` finds for an id; loads nothing by itself.
+
+    Of a file of one's own, `env` is where it is evaluated, and `data` says how it is read.
+    """
 
     id: str
     collection: str
     name: str
     trust: bool = False  # calls whatever a dataset's own file names as its environment
+    env: str | None = None
+    data: Data | None = field(default=None, hash=False)
 
     def load(self, split: str = "train") -> Dataset:
         """The dataset, downloaded or made where it is not on this machine yet.
@@ -69,10 +92,30 @@ class Task:
         if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
         if split == "train":
-            return READERS[self.collection].load(self.name)
+            return self._load_own() if self.collection == "file" else READERS[self.collection].load(self.name)
         if self.collection != "neorl2":
             raise CorerlError(f"{self.id} has no validation file; NeoRL-2's tasks have one.")
         return neorl2.load(self.name, split)
+
+    def _load_own(self) -> Dataset:
+        if self.env is None:
+            return own_files.load(self.name, self.data)
+        dataset = own_files.load(self.name, self.data, self._box)
+        env = self.make_env()
+        fits = simulators.misfit(env, dataset)
+        env.close()
+        require(not fits, f"{self.id} does not fit env={self.env}: {fits}")
+        return dataset
+
+    @cached_property
+    def _box(self) -> tuple | None:
+        """The lowest and the highest action of the environment, as it is without this package."""
+        env = self.make_env()
+        while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):
+            env = env.env
+        space = (env.env if isinstance(env, wrappers.RescaleAction) else env).action_space
+        env.close()
+        return (space.low, space.high) if isinstance(space, spaces.Box) else None
 
     @property
     def has_data(self) -> bool:
@@ -99,6 +142,10 @@ class Task:
             return simulators.make_gym(embedded.ENVIRONMENTS[self.name])
         if self.collection == "minari":
             return simulators.make_minari(self.name, self.trust)
+        if self.collection == "file":
+            if self.env is None:
+                raise CorerlError(f"{self.id} has no environment; env=gym/module:Id names one.")
+            return simulators.make_gym(self.env.removeprefix("gym/"))
         make = {
             "d4rl": simulators.make_d4rl,
             "adroit": adroit.make_env,
@@ -110,6 +157,11 @@ class Task:
             "atari": atari.make,
         }[self.collection]
         return make(self.name)
+
+    @property
+    def has_env(self) -> bool:
+        """Whether one is named to evaluate in; a file of one's own need not have any."""
+        return self.collection != "file" or self.env is not None
 
     def make_training_env(self) -> gymnasium.Env:
         """As `make_env`, but for learners: in an Atari game, an episode ends with a life."""
@@ -171,6 +223,22 @@ def resolve(task_id: str, trust: bool = False) -> Task:
     return Task(task_id, collection, name, trust)
 
 
+def of(cfg: Config) -> Task:
+    """The task of a run's settings: of a file of one's own, with the environment that `env` names.
+
+    Raises:
+        CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.
+    """
+    task = resolve(cfg.task, cfg.trust)
+    if task.collection == "file":
+        return replace(task, env=cfg.env, data=cfg.data)
+    require(
+        cfg.env is None and cfg.data == Data(),
+        f"env and data belong to task=file/PATH; {cfg.task} has an environment and data of its own",
+    )
+    return task
+
+
 def known_tasks() -> list[str]:
     """Every task that this version knows by name: those with a dataset, and others."""
     return [
@@ -189,6 +257,8 @@ def known_tasks() -> list[str]:
 def _exists(collection: str, name: str) -> bool:
     if collection == "gym":
         return simulators.is_gym(name)
+    if collection == "file":
+        return True  # it may stand on another machine
     if collection == "minari":
         return minari.is_id(name)
     if collection == "maze":

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
 from corerl.config import Config, require
+from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import sentence
 from corerl.experiments.tables import table, variants
@@ -169,9 +170,16 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             )
             if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
                 _apply(cfg, key, value)
-        return OmegaConf.to_object(cfg)
+        return _with_checksum(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
+
+
+def _with_checksum(cfg: Config) -> Config:
+    """Another content of a file of one's own is another run."""
+    if cfg.task.startswith("file/"):
+        cfg.data.sha256 = own_files.checksum(tasks.of(cfg).name)
+    return cfg
 
 
 def _apply(cfg: DictConfig, key: str, value: Any) -> None:

@@ -14,11 +14,12 @@ from rich.table import Column, Table
 from corerl.config import require
 from corerl.data import download, embedded, minari, suites, tasks
 from corerl.data.dataset import Dataset
+from corerl.experiments import own_files
 from corerl.preferences import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands list, info, download, make and preferences."""
+    """Adds the subcommands list, info, download, make, check and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--size", type=int, help="steps per set of a suite")
     make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
+    own_files.add_arguments(
+        commands.add_parser("check", help="what is wrong with a file of one's own")
+    )
     show.add_arguments(commands.add_parser("preferences", help="comparisons on a dataset"))
 
 
@@ -48,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.command == "download":
         for task in [tasks.resolve(id) for id in args.task]:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
+    elif args.command == "check":
+        return own_files.run(console, args)
     elif args.command == "preferences":
         show.show(console, args)
     else:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
     evaluations = math.ceil(cfg.steps / cfg.eval.every) if cfg.eval.episodes else 0
     episodes = sum(len(group.seeds) for group in left) * evaluations * cfg.eval.episodes
     rate = rates.known(cfg, gpu)
-    refused, remark = _fitness(cfg.task, cfg.trust, bool(cfg.eval.episodes))
+    refused, remark = _fitness(cfg.task, cfg.trust, cfg.env, bool(cfg.eval.episodes))
     return Row(
         cfg,
         seeds,
@@ -99,15 +100,15 @@ def row(cfg: Config, gpu: str | None) -> Row:
 
 
 @cache
-def _fitness(task_id: str, trust: bool, evaluates: bool) -> tuple[str, str]:
+def _fitness(task_id: str, trust: bool, env: str | None, evaluates: bool) -> tuple[str, str]:
     """Why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
     try:
-        task = resolve(task_id, trust)
+        task = replace(resolve(task_id, trust), env=env)
     except CorerlError as error:
         return str(error), ""
     remark = _data(task)
     try:
-        if evaluates:
+        if evaluates and task.has_env:
             task.make_env().close()
     except CorerlError as error:
         why = str(error).replace(task_id, "the task")

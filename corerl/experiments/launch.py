@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ from pathlib import Path
 import yaml
 
 from corerl.config import Config, seed_list
-from corerl.data.tasks import Task, resolve
+from corerl.data import tasks
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.experiments.process import set_up
 from corerl.nn import compile
@@ -47,9 +49,11 @@ def launch(cfg: Config) -> None:
     """
     device = pick_device(cfg.device)
     compile.resolve(cfg.compile, device, cfg.steps)
-    task = resolve(cfg.task, cfg.trust)
-    if cfg.eval.episodes:
+    task = tasks.of(cfg)
+    if cfg.eval.episodes and task.has_env:
         _check_simulator(task)
+    if task.collection == "file":
+        task.load()  # its faults are told once, rather than by every seed
     on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = cell_directory(cfg)
@@ -190,7 +194,8 @@ def _train_in_processes(
                 # Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent,
                 # who passes it on: an interpreter that has not begun would end in a traceback.
                 handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-                worker.start()
+                with _without_script():
+                    worker.start()
                 signal.signal(signal.SIGINT, handler)
                 running.append((worker, group))
             time.sleep(0.2)
@@ -208,6 +213,17 @@ def _train_in_processes(
     if stopped:
         raise Interrupted
     return [group for code, group in ended if code != 0]
+
+
+@contextmanager
+def _without_script():
+    """A child imports all it needs; the script that called us, imported again, would train again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _show_status(display: Display, cfg: Config, directory: Path) -> None:

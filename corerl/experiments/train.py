@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
-from corerl.config import Config, Eval, Wandb
+from corerl.config import Columns, Config, Data, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells, for_each_cell, register, typed, with_sweep
 from corerl.experiments.messages import sentence
@@ -133,6 +133,8 @@ def _help(arguments: list[str]) -> str:
         *_fields(Config(), ""),
         *_fields(Eval(), "eval."),
         *_fields(Wandb(), "wandb."),
+        *_fields(Data(), "data."),
+        *_fields(Columns(), "data.columns."),
     ]
     for name in chosen:
         if name in algos.names():

@@ -8,8 +8,8 @@ same settings stand beside each other.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from corerl.config import Config
@@ -43,7 +43,10 @@ def _without_later(cfg: Any) -> dict[str, Any]:
     values = {}
     for setting in fields(cfg):
         value = getattr(cfg, setting.name)
-        if setting.metadata.get("later") and value == setting.default:
+        made = setting.default_factory
+        if setting.metadata.get("later") and (
+            value == (setting.default if made is MISSING else made())
+        ):
             continue
         values[setting.name] = _without_later(value) if is_dataclass(value) else value
     return values
@@ -55,7 +58,14 @@ def cell_directory(cfg: Config) -> Path:
     Raises:
         CorerlError: the task's name is no path, as in `task_directory`.
     """
-    return task_directory(Path(cfg.root), cfg.task) / f"{cfg.algo.name}-{config_hash(cfg)}"
+    return task_directory(Path(cfg.root), _below(cfg.task)) / f"{cfg.algo.name}-{config_hash(cfg)}"
+
+
+def _below(task: str) -> str:
+    """A task's id; of a path of one's own without its root and its ways up, which would leave the runs'."""
+    if not task.startswith("file/"):
+        return task
+    return str(PurePosixPath(*(p for p in PurePosixPath(task).parts if p not in ("..", "~"))))
 
 
 def task_directory(root: Path, task: str) -> Path:

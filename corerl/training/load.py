@@ -24,8 +24,9 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from corerl.config import Config
+from corerl.data import tasks
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import seeds_of_group
@@ -70,7 +71,7 @@ class Loaded:
 
     def __init__(self, cfg: Config, path: Path, parts: Sequence[Restored], seed: int | None = None):
         self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
-        self.task: Task = resolve(cfg.task, cfg.trust)
+        self.task: Task = tasks.of(cfg)
         every = [s for part in self._parts for s in part.seeds]
         self.seeds = every if seed is None else [seed]
         self.steps = [part.step for part in self._parts for s in part.seeds if s in self.seeds]
@@ -321,7 +322,7 @@ class _Reloading(Run):
     def __init__(self, cfg: Config, directory: Path, shared: dict[str, Any]):
         self.cfg, self.directory = cfg, directory
         self.seeds = seeds_of_group(directory.name)
-        self.task = resolve(cfg.task, cfg.trust)
+        self.task = tasks.of(cfg)
         self.device, self.mode = pick_device(cfg.device), "off"
         self.act: Callable | None = None
         self.state: dict[str, Any] = {}

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.config import Config, require
-from corerl.data import download
+from corerl.data import download, tasks
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import READERS, Task, resolve
+from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
 from corerl.runs import checkpoint
@@ -50,7 +50,7 @@ class Run:
 
     def __init__(self, cfg: Config, seeds: Sequence[int], show: Callable[[str, dict], None]):
         self.cfg, self.seeds = cfg, list(seeds)
-        self.task: Task = resolve(cfg.task, cfg.trust)
+        self.task: Task = tasks.of(cfg)
         self.device = pick_device(cfg.device)
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
         self.directory = cell_directory(cfg) / group_name(seeds)
@@ -147,7 +147,7 @@ class Run:
 
     def _begin(self) -> int:
         """Restores a checkpoint where there is one; returns the updates already made."""
-        if self.cfg.eval.episodes:
+        if self.cfg.eval.episodes and self.task.has_env:
             self._evaluator = Evaluator(
                 self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
             )

@@ -1,0 +1,170 @@
+"""`corerl data check PATH`: all that is wrong with a file of one's own, and what looks wrong.
+
+A fault keeps the file from being read. A remark is what a person would want to know before a day of
+training: it may be meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl.data import own_files, simulators
+from corerl.data.dataset import Dataset
+from corerl.data.own_files import NEEDED, Contents, place
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+
+LARGE = 50.0
+"""Mean size of a feature from which a fresh policy is saturated (corerl/training/preprocessing.py)."""
+
+
+class Finding(NamedTuple):
+    """`fault` is whether the file cannot be trained on; `where` names the field or column and the row."""
+
+    fault: bool
+    where: str
+    text: str
+
+
+def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
+    """What is wrong with the file of a `file/PATH` task, what it holds, and the dataset if it is one."""
+    try:
+        path = own_files.find(task.name) or own_files.fetch(task.name)
+        contents = own_files.read(path, task.data.columns)
+    except CorerlError as error:
+        return [Finding(True, "file", str(error))], None, None
+    findings = [*_of_columns(contents)]
+    if any(finding.fault for finding in findings):
+        return findings, contents, None
+    try:
+        own = replace(task.data, sha256=None)
+        box = task._box if task.env else None
+        dataset = own_files.assemble(task.id, contents, own, box)
+    except CorerlError as error:
+        return [*findings, Finding(True, "file", str(error))], contents, None
+    return [*findings, *_of_dataset(dataset, contents, task)], contents, dataset
+
+
+def _of_columns(contents: Contents) -> list[Finding]:
+    """Fields that are missing, of another length, or hold what is no number."""
+    found = []
+    for field in (field for field in NEEDED if field not in contents.arrays):
+        hint = f"name them with data.columns.{field}=NAME"
+        found.append(Finding(True, field, f"there are none: {hint}."))
+    if not {"terminated", "truncated", "episode"} & contents.arrays.keys():
+        text = "nothing says where episodes end: name a column with data.columns.terminated, "
+        found.append(Finding(True, "episodes", text + "data.columns.truncated or .episode."))
+    rows = {field: len(array) for field, array in contents.arrays.items()}
+    for field, count in rows.items():
+        if count != rows.get("rewards", count):
+            text = f"it has {count:,} rows where rewards has {rows['rewards']:,}."
+            found.append(Finding(True, field, text))
+    for field, array in contents.arrays.items():
+        if field != "episode":
+            found += _of_cells(contents, field, array.reshape(len(array), -1))
+    return found
+
+
+def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding]:
+    """The first bad cell of each column, and how many there are."""
+    found = []
+    for column, values in enumerate(array.T):
+        if values.dtype.kind in "fc":
+            bad = ~np.isfinite(values)
+            what = "is not finite"
+        elif values.dtype.kind in "iub":
+            continue
+        else:
+            bad = np.array([not own_files.is_number(value) for value in values])
+            what = "is not a number"
+        if bad.any() and not (field == "next_observations" and what == "is not finite"):
+            row = int(np.argmax(bad))
+            count = int(bad.sum())
+            more = f" ({count:,} such rows)" if count > 1 else ""
+            label = contents.labels[field][min(column, len(contents.labels[field]) - 1)]
+            where = f"{place(contents.kind, row)}, {label}"
+            found.append(Finding(True, where, f"{values[row]!s} {what}{more}."))
+    return found
+
+
+def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+    """What may be meant, and whether it fits the environment."""
+    found = [*_of_ends(data, contents), *_of_states(data, contents), *_of_actions(data, task)]
+    if data.rewards.min() == data.rewards.max():
+        found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
+    if task.env is None:
+        text = "no env=gym/module:Id is given: it can be trained on, and scored only off-policy."
+        return [*found, Finding(False, "environment", text)]
+    env = task.make_env()
+    if misfit := simulators.misfit(env, data):
+        found.append(Finding(True, "environment", f"{misfit}."))
+    env.close()
+    return found
+
+
+def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
+    found = []
+    names = contents.labels.get("terminated", [""])[0].removeprefix("column ")
+    cut = "truncated" in contents.arrays or "episode" in contents.arrays
+    if names in ("done", "dones") and not cut:
+        text = f"{names} is read as a true end, after which nothing is worth anything; where it also marks "
+        found.append(
+            Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
+        )
+    single = int((data.episode_lengths() == 1).sum())
+    if single:
+        found.append(Finding(False, "episodes", f"{single:,} episodes have a single step."))
+    if not (contents.arrays.get("truncated", np.zeros(1)).any() or data.terminated.any()) and (
+        "episode" not in contents.arrays
+    ):
+        text = "no row ends an episode: it is read as one episode, cut off at its last row."
+        found.append(Finding(False, "episodes", text))
+    return found
+
+
+def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
+    found = []
+    if "next_observations" in contents.arrays:
+        inside = np.ones(len(data), bool)
+        inside[data.episode_ends - 1] = False
+        rows = np.flatnonzero(inside)
+        now, later = data.observations[rows + 1], data.next_observations[rows]
+        scale = np.abs(now).reshape(len(rows), -1).max(1, initial=0) + 1e-6
+        apart = np.abs(now.astype(np.float64) - later).reshape(len(rows), -1).max(1, initial=0)
+        jumps = rows[apart > 1e-3 * scale]
+        if jumps.size:
+            where = f"{place(contents.kind, int(jumps[0]))}, next_observations"
+            text = f"{jumps.size:,} rows inside an episode lead to another state than the next row's: rows "
+            text += (
+                "are out of order, or ends of episodes are missing. Sequence models need the order."
+            )
+            found.append(Finding(False, where, text))
+    if data.observations.dtype == np.float32 and data.observations.ndim == 2:
+        mean, std = data.observations.mean(0, dtype=np.float64), data.observations.std(0)
+        labels = contents.labels["observations"]
+        for i in np.flatnonzero(std == 0):
+            text = f"it is {mean[i]:g} in every row."
+            found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
+        for i in np.flatnonzero(np.abs(mean) > LARGE):
+            text = f"it is {mean[i]:g} on average: train with algo.data.normalize_states=true."
+            found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
+    return found
+
+
+def _of_actions(data: Dataset, task: Task) -> list[Finding]:
+    if data.discrete:
+        absent = sorted(set(range(int(data.actions.max()) + 1)) - set(data.actions.tolist()))
+        if absent:
+            return [Finding(False, "actions", f"never taken: {', '.join(map(str, absent))}.")]
+        return []
+    largest = float(np.abs(data.actions).max())
+    if largest < 0.6:
+        text = f"they use {100 * largest:.0f} % of their bounds"
+        if task.env and task.data.action_low is None:
+            text += f" ({task.env}'s); where they are scaled to [-1, 1] already, say data.action_low=-1 "
+            text += "data.action_high=1"
+        return [Finding(False, "actions", f"{text}.")]
+    return []

@@ -1,0 +1,341 @@
+"""`file/PATH`: a file of one's own, npz, HDF5, CSV or Parquet, with the names that it came with.
+
+    file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
+
+Recognised are the names of D4RL, Minari, d3rlpy, NeoRL-2 and gymnasium; others are told by
+`data.columns`. In a table a vector is several columns, `obs_0, obs_1, ...`, or one column of lists. HDF5
+may be flat (D4RL; d3rlpy 1), hold a group per episode (Minari) or an array per field and episode (d3rlpy 2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from corerl.config import Columns, Data
+from corerl.data import download
+from corerl.data.dataset import Dataset
+from corerl.data.reading import reading
+from corerl.errors import CorerlError
+
+NAMES = {
+    "observations": ("observations", "observation", "obs", "states", "state", "s"),
+    "actions": ("actions", "action", "act", "acts", "a"),
+    "rewards": ("rewards", "reward", "rew", "r"),
+    "next_observations": (
+        *("next_observations", "next_observation", "next_obs", "observations_next", "obs_next"),
+        *("next_states", "next_state"),
+    ),
+    "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
+    "truncated": ("truncated", "timeouts", "timeout", "truncations", "truncation"),
+    "has_next": ("has_next",),
+    "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
+}
+"""Our fields, and what others call them, the least ambiguous first."""
+KINDS = {
+    ".npz": "npz",
+    ".hdf5": "hdf5",
+    ".h5": "hdf5",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+}
+WRITTEN = (
+    *("observations", "actions", "rewards", "next_observations"),
+    *("terminated", "truncated", "has_next"),
+)
+NEEDED = ("observations", "actions", "rewards")
+
+
+class Contents(NamedTuple):
+    """What a file holds: by field its array, and what the file calls each of the array's columns."""
+
+    arrays: dict[str, np.ndarray]
+    labels: dict[str, list[str]]
+    kind: str
+
+
+def names() -> list[str]:
+    """None: files of one's own are in no list."""
+    return []
+
+
+def reference(name: str) -> None:
+    """Nobody has published returns that score 0 and 100 here."""
+    return None
+
+
+def find(name: str) -> Path | None:
+    """The file, where it is."""
+    path = Path(name).expanduser()
+    return path if path.is_file() else None
+
+
+def fetch(name: str) -> Path:
+    """Raises CorerlError: a file of one's own comes from nowhere."""
+    raise CorerlError(f"There is no file {name} below {Path.cwd()}, which task=file/{name} names.")
+
+
+def checksum(name: str) -> str:
+    """SHA-256 of the file's bytes."""
+    return download.digest(find(name) or fetch(name))
+
+
+def load(name: str, data: Data | None = None, box: tuple | None = None) -> Dataset:
+    """The dataset in this file.
+
+    Args:
+        data: what its columns are called, and the bounds of its actions.
+        box: the lowest and the highest action of the environment, where `data` gives no bounds.
+
+    Raises:
+        CorerlError: the file is missing, broken, other than `data.sha256`, lacks a field, or its numbers
+            make no dataset; it says which file, field and row.
+    """
+    data = data or Data()
+    path = find(name) or fetch(name)
+    if data.sha256 and checksum(name) != data.sha256:
+        raise CorerlError(
+            f"{path} is not the file that this run was begun with (its SHA-256 was {data.sha256[:12]}...): "
+            "put that one back, or train anew on this one."
+        )
+    return assemble(f"file/{name}", read(path, data.columns), data, box)
+
+
+def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
+    """A file's arrays as a Dataset; raises CorerlError as `load` does."""
+    arrays = contents.arrays.copy()
+    missing = [field for field in NEEDED if field not in arrays]
+    if missing:
+        raise CorerlError(f"{id} has no {' and no '.join(missing)}: {_how_to_name(missing[0])}")
+    for field, array in arrays.items():
+        if array.dtype.kind in "fiub" or field == "episode":
+            continue
+        try:
+            arrays[field] = array.astype(np.float64)
+        except (TypeError, ValueError):
+            label, row, value = first_text(contents, field)
+            raise CorerlError(
+                f"{id}, {place(contents.kind, row)}, {label}: {value!r} is not a number."
+            ) from None
+    low, high = bounds(data, box)
+    return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+
+
+def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
+    """The actions that become -1 and 1: what `data` says, else the environment's, else none are known."""
+    if (data.action_low is None) != (data.action_high is None):
+        raise CorerlError("data.action_low and data.action_high go together: give both.")
+    if data.action_low is not None:
+        return data.action_low, data.action_high
+    return box or (None, None)
+
+
+def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
+    """The name of the column, the row and the value of the first entry that is not a number."""
+    array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
+    for row, values in enumerate(array):
+        for column, value in enumerate(values):
+            if not is_number(value):
+                return (
+                    contents.labels[field][min(column, len(contents.labels[field]) - 1)],
+                    row,
+                    value,
+                )
+    return contents.labels[field][0], 0, array.flat[0]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a cell holds a number; an empty one holds NaN, which is one."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def place(kind: str, row: int) -> str:
+    """Where a person finds a row: of a CSV file the line, whose first is the header."""
+    return f"line {row + 2}" if kind == "csv" else f"row {row}"
+
+
+def _how_to_name(field: str) -> str:
+    return f"say what they are called with data.columns.{field}=NAME."
+
+
+def read(path: Path, columns: Columns | None = None) -> Contents:
+    """The arrays of a file by field. Raises CorerlError where it cannot be read or lacks a named column."""
+    columns = columns or Columns()
+    kind = next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
+    if kind is None:
+        raise CorerlError(
+            f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
+        )
+    with reading(path, f"of the kind that its name says, {kind}"):
+        if kind in ("csv", "parquet"):
+            return Contents(*_of_table(_table(path, kind), columns), kind)
+        if kind == "npz":
+            with np.load(path, allow_pickle=False) as file:
+                return Contents(*_of_arrays(file, columns), kind)
+        with h5py.File(path, "r") as file:
+            return Contents(*_of_arrays(_flattened(file), columns), kind)
+
+
+def write(path: Path, dataset: Dataset) -> None:
+    """Writes all of a dataset as npz; `load` reads the same back (continuous actions with bounds -1, 1)."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            np.savez(file, **{field: getattr(dataset, field) for field in WRITTEN})
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
+
+
+# Arrays by name: npz and HDF5.
+
+
+def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
+    arrays, labels = {}, {}
+    for field, found in _match(file.keys(), columns).items():
+        parts = [np.asarray(file[name][()]) for name in found]
+        parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
+        array = arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
+        width = array[0].size if array.ndim > 1 and len(array) else 1
+        single = len(found) == 1 and width > 1
+        labels[field] = [f"{found[0]}[{i}]" for i in range(width)] if single else found
+    return arrays, labels
+
+
+def _match(there: Iterable[str], columns: Columns) -> dict[str, list[str]]:
+    """By field the names in the file: those that `columns` gives, else the first that is recognised."""
+    there = list(there)
+    by_lower = {name.lower(): name for name in reversed(there)}
+    found: dict[str, list[str]] = {}
+    for field, known in NAMES.items():
+        wanted = getattr(columns, field)
+        if wanted is not None:
+            found[field] = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+            missing = [name for name in found[field] if name not in there]
+            if missing:
+                raise CorerlError(
+                    f"it has no column {missing[0]}, which data.columns.{field} names; it holds "
+                    f"{', '.join(there[:30])}."
+                )
+        else:
+            names = [by_lower[name] for name in known if name in by_lower]
+            if names:
+                found[field] = names[:1]
+    return found
+
+
+def _flattened(file: h5py.File) -> Mapping[str, Any]:
+    """An HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
+    if any(isinstance(item, h5py.Group) and "rewards" in item for item in file.values()):
+        keys = sorted((k for k in file if "rewards" in file[k]), key=_number)
+        return _joined(dict(file[key].items()) for key in keys)
+    if "columns" in file and "num_episodes" in file:  # d3rlpy 2
+        keys = [key.decode() for key in file["columns"][()]]
+        count = int(file["num_episodes"][()])
+        return _joined({key: file[f"{key}_{i}"] for key in keys} for i in range(count))
+    if "episode_terminals" in file:  # d3rlpy 1
+        ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
+        cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
+        return {**{key: file[key] for key in file}, "truncated": cut}
+    return file
+
+
+def _number(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0
+
+
+def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Episodes one after the other; where they have a last observation, it is what followed."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for number, episode in enumerate(episodes):
+        steps = len(episode["rewards"])
+        rows = {
+            key: np.asarray(value[()])
+            for key, value in episode.items()
+            if isinstance(value, h5py.Dataset)
+        }
+        states = rows.get("observations")
+        if states is not None and len(states) == steps + 1:
+            rows |= {"observations": states[:-1], "next_observations": states[1:]}
+        if (
+            rows.get("terminated") is not None and rows["terminated"].ndim == 0
+        ):  # d3rlpy 2: of the whole
+            rows["terminated"] = (
+                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
+            )
+        rows["episode"] = np.full(steps, number)
+        for key, value in rows.items():
+            if value.ndim and len(value) == steps:
+                parts.setdefault(key, []).append(value)
+    return {key: np.concatenate(value) for key, value in parts.items()}
+
+
+# Columns by name: CSV and Parquet.
+
+
+def _table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
+    import pandas
+
+    if kind == "csv":
+        table = pandas.read_csv(path, skipinitialspace=True)
+    else:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
+        table = pandas.read_parquet(path, engine="pyarrow")
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict]:
+    """A field is one column, several that `columns` lists, or those numbered after one of its names."""
+    found = _match(table, columns)
+    for field, known in NAMES.items():
+        if field not in found and (numbered := _numbered(table, known)):
+            found[field] = numbered
+    arrays = {field: _stacked([table[name] for name in names]) for field, names in found.items()}
+    widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
+    labels = {
+        field: names
+        if len(names) == widths[field]
+        else [f"{names[0]}[{i}]" for i in range(widths[field])]
+        for field, names in found.items()
+    }
+    return arrays, {field: [f"column {name}" for name in names] for field, names in labels.items()}
+
+
+def _numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    """The columns `obs_0, obs_1, ...` (or `obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
+    for name in known:
+        pattern = re.compile(rf"{name}[_.\[ ]?(\d+)\]?", re.IGNORECASE)
+        numbers = {int(m[1]): column for column in table if (m := pattern.fullmatch(column))}
+        if numbers:
+            return [numbers[i] for i in sorted(numbers)]
+    return []
+
+
+def _stacked(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) > 1:
+        return np.stack(parts, 1)
+    (part,) = parts
+    if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
+        lengths = {len(row) for row in part}
+        if len(lengths) > 1:
+            raise CorerlError(
+                f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."
+            )
+        return np.stack([np.asarray(row) for row in part])
+    return part

@@ -1,0 +1,146 @@
+"""`corerl.train`: what the command line does, for a notebook or a script.
+
+    data = corerl.Dataset.from_arrays(observations, actions, rewards, terminated, truncated)
+    trained = corerl.train("iql", dataset=data, env="gym/Pendulum-v1", seeds=10, steps=10_000)
+    trained.scores()                       # a row per seed
+    trained.load().act(observation)        # an action of every seed
+
+It is the same program: the same command, run from a terminal, finds the run and has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corerl.config import Config, require, seed_list
+from corerl.data import own_files
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.experiments import launch
+from corerl.experiments.composition import cells
+from corerl.runs.directory import cell_directory, seeds_of_group
+
+if TYPE_CHECKING:
+    from corerl.training.load import Loaded
+
+COMMON = {field.name for field in fields(Config)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A cell that is trained: where it is, and its seeds."""
+
+    path: Path
+    seeds: tuple[int, ...]
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
+        return [row for _, row in sorted(self._last().items())]
+
+    def load(self, seed: int | None = None) -> Loaded:
+        """The policies of all seeds, or of one, as `corerl.load` gives them."""
+        from corerl.training.load import load
+
+        return load(self.path, seed)
+
+    def _last(self) -> dict[int, dict[str, Any]]:
+        last: dict[int, dict[str, Any]] = {}
+        for file in self.path.glob("seeds-*/scores.csv"):
+            if set(seeds_of_group(file.parent.name)) & set(self.seeds):
+                for row in csv.DictReader(file.open()):
+                    last[int(row["seed"])] = {key: _number(value) for key, value in row.items()}
+        return {seed: row for seed, row in last.items() if seed in self.seeds}
+
+
+def train(
+    algo: str,
+    *,
+    task: str | None = None,
+    dataset: Dataset | str | os.PathLike | None = None,
+    env: str | None = None,
+    seeds: int | Sequence[int] = 5,
+    **settings: Any,
+) -> Trained:
+    """Trains every seed that is missing or unfinished and returns where they are.
+
+    Args:
+        algo: an algorithm or a table of it, as `algo=` on the command line.
+        task: an id such as `corerl/pendulum`; or
+        dataset: data of one's own, a `Dataset` or a file. A `Dataset` is kept below `root`, named by content.
+        env: the environment that scores it, `gym/Id` or `gym/module:Id`; None trains without scores.
+        seeds: a count or a list.
+        settings: those of the command line; one that not every algorithm has is the algorithm's
+            (`expectile=0.8` is `algo.expectile=0.8`); groups are dictionaries (`eval={"every": 1000}`).
+
+    Raises:
+        CorerlError: as the command line says; some seeds failed.
+        KeyboardInterrupt: stopped, after saving; the same call goes on.
+    """
+    require(
+        (task is None) != (dataset is None),
+        "corerl.train needs either task=... or dataset=..., one",
+    )
+    root = Path(settings.get("root", Config.root))
+    given = {"task": task, "seeds": seeds if isinstance(seeds, int) else list(seeds), **settings}
+    if dataset is not None:
+        given |= _own(dataset, root)
+    if env is not None:
+        given["env"] = env if env.startswith("gym/") else f"gym/{env}"
+    (cfg,) = cells([f"algo={algo}", *_overrides(given)])
+    launch.launch(cfg)
+    return Trained(cell_directory(cfg), tuple(seed_list(cfg.seeds)))
+
+
+def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
+    """The settings that name data of one's own; arrays are written once, under their content's name."""
+    if not isinstance(dataset, Dataset):
+        path = os.fspath(dataset)
+        require(own_files.find(path) is not None, f"There is no file {path}")
+        return {"task": f"file/{path}"}
+    sha = hashlib.sha256()
+    for field in own_files.WRITTEN:
+        sha.update(np.ascontiguousarray(getattr(dataset, field)).tobytes())
+    name = re.sub(r"[^\w.-]+", "-", dataset.id.removeprefix("file/")) or "arrays"
+    path = root / "datasets" / f"{name}-{sha.hexdigest()[:8]}.npz"
+    if not path.exists():
+        own_files.write(path, dataset)
+    return {"task": f"file/{path}"} | (
+        {} if dataset.discrete else {"data": {"action_low": -1, "action_high": 1}}
+    )
+
+
+def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Settings as the command line spells them."""
+    for name, value in given.items():
+        key = name if prefix or name in COMMON or "." in name else f"algo.{name}"
+        if isinstance(value, dict):
+            yield from _overrides(value, f"{prefix}{key}.")
+        elif value is not None or name != "task":
+            yield f"{prefix}{key}={_spelled(key, value)}"
+
+
+def _spelled(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, default=lambda x: x.item() if np.ndim(x) == 0 else x.tolist())
+    except (AttributeError, TypeError) as error:
+        raise CorerlError(
+            f"{key}={value!r} is neither a number, a text nor a list of them."
+        ) from error
+
+
+def _number(text: str) -> Any:
+    """A cell of `scores.csv`: a number where it is one, None where it is empty."""
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text or None

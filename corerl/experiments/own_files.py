@@ -1,0 +1,71 @@
+"""`corerl data check`: a file of one's own, told as a person would look for its faults."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from corerl.config import Config
+from corerl.data import tasks
+from corerl.data.check import check
+from corerl.errors import CorerlError
+from corerl.experiments.messages import sentence
+
+SHOWN = 40
+"""Findings of one kind that are printed; a broken table can have one per column."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `corerl data check` takes."""
+    parser.add_argument("path", help="an npz, HDF5, CSV or Parquet file")
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        help="as corerl train takes them: env=gym/module:Id, data.columns.rewards=r, data.action_low=-2",
+    )
+
+
+def run(console: Console, args: argparse.Namespace) -> int:
+    """Prints what the file holds, its faults and remarks; 2 where it cannot be trained on, else 0."""
+    task = task_of(args.path, args.settings)
+    findings, contents, dataset = check(task)
+    if contents is not None:
+        table = Table("field", "in the file", "shape", box=box.SIMPLE, title_justify="left")
+        for field, array in contents.arrays.items():
+            labels = [label.removeprefix("column ") for label in contents.labels[field]]
+            shown = labels if len(labels) < 5 else [*labels[:2], "...", labels[-1]]
+            table.add_row(field, ", ".join(shown), "x".join(map(str, array.shape)))
+        console.print(table)
+    if dataset is not None:
+        console.print(f"{dataset}", soft_wrap=True, markup=False, highlight=False)
+    faults = [finding for finding in findings if finding.fault]
+    for name, kind in (("fault", faults), ("remark", [f for f in findings if not f.fault])):
+        for finding in kind[:SHOWN]:
+            line = f"{name}: {finding.where}: {finding.text}"
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+        if len(kind) > SHOWN:
+            console.print(f"... and {len(kind) - SHOWN} more {name}s")
+    if faults:
+        console.print(f"{args.path} cannot be trained on yet.", soft_wrap=True, markup=False)
+        return 2
+    told = " ".join([f"task=file/{args.path}", *args.settings])
+    console.print(
+        f"It can be trained on: corerl train algo=iql {told}", soft_wrap=True, markup=False
+    )
+    return 0
+
+
+def task_of(path: str, settings: list[str]) -> tasks.Task:
+    """The task of a file, and of settings as on the command line of training."""
+    try:
+        given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))
+        data, env = OmegaConf.to_object(given.data), given.env
+    except OmegaConfBaseException as error:
+        raise CorerlError(sentence(error)) from error
+    return replace(tasks.resolve(f"file/{path}"), env=env, data=data)

@@ -1,0 +1,277 @@
+"""Files of one's own: every layout that people have gives the same dataset, and faults name their place."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+from small import config, random_dataset
+
+from corerl.config import Columns, Config, Data
+from corerl.data import own_files, tasks
+from corerl.data.check import check
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.runs.directory import _without_later, cell_directory, config_hash
+
+DATA = random_dataset(100)
+EPISODES = np.repeat(np.arange(DATA.n_episodes), DATA.episode_lengths())
+PLAIN = (DATA.observations, DATA.actions, DATA.rewards)
+
+
+def neorl2(path: Path) -> Data:
+    obs, action, reward = PLAIN
+    end = {"done": DATA.terminated[:, None], "truncated": DATA.truncated}
+    np.savez(path, obs=obs, action=action, reward=reward, next_obs=DATA.next_observations, **end)
+    return Data()
+
+
+def d4rl(path: Path) -> Data:
+    with h5py.File(path, "w") as file:
+        for name, array in zip(("observations", "actions", "rewards"), PLAIN, strict=True):
+            file[name] = array
+        file["terminals"], file["timeouts"] = DATA.terminated, DATA.truncated
+        file.create_group("infos")["qpos"] = DATA.observations
+    return Data()
+
+
+def minari(path: Path) -> Data:
+    """A group per episode, stored in another order than they happened, with the last observation."""
+    with h5py.File(path, "w") as file:
+        for i in reversed(range(DATA.n_episodes)):
+            rows = slice(DATA.episode_starts[i], DATA.episode_ends[i])
+            group = file.create_group(f"episode_{i}")
+            last = DATA.next_observations[rows][-1:]
+            group["observations"] = np.concatenate([DATA.observations[rows], last])
+            group["actions"], group["rewards"] = DATA.actions[rows], DATA.rewards[rows]
+            group["terminations"], group["truncations"] = (
+                DATA.terminated[rows],
+                DATA.truncated[rows],
+            )
+    return Data()
+
+
+def d3rlpy_1(path: Path) -> Data:
+    with h5py.File(path, "w") as file:
+        for name, array in zip(("observations", "actions", "rewards"), PLAIN, strict=True):
+            file[name] = array
+        file["terminals"] = DATA.terminated.astype(np.float32)
+        file["episode_terminals"] = (DATA.terminated | DATA.truncated).astype(np.float32)
+        file["discrete_action"], file["version"] = False, "1.0"
+    return Data()
+
+
+def d3rlpy_2(path: Path) -> Data:
+    with h5py.File(path, "w") as file:
+        for i in range(DATA.n_episodes):
+            rows = slice(DATA.episode_starts[i], DATA.episode_ends[i])
+            for name, array in zip(("observations", "actions"), PLAIN[:2], strict=True):
+                file[f"{name}_{i}"] = array[rows]
+            file[f"rewards_{i}"] = DATA.rewards[rows][:, None]
+            file[f"terminated_{i}"] = bool(DATA.terminated[rows][-1])
+        file["columns"] = ["observations", "actions", "rewards", "terminated"]
+        file["num_episodes"], file["version"] = DATA.n_episodes, "2.1"
+    return Data()
+
+
+def table() -> pandas.DataFrame:
+    columns = {f"obs_{i}": DATA.observations[:, i] for i in range(3)}
+    columns |= {f"action[{i}]": DATA.actions[:, i] for i in range(2)}
+    ends = {"terminated": DATA.terminated, "episode_id": [f"run {e}" for e in EPISODES]}
+    return pandas.DataFrame(columns | {"reward": DATA.rewards} | ends)
+
+
+def csv(path: Path) -> Data:
+    table().to_csv(path, index=False)
+    return Data()
+
+
+def csv_of_other_names(path: Path) -> Data:
+    names = {"obs_0": "x", "obs_1": "y", "obs_2": "v", "action[0]": "left", "action[1]": "right"}
+    table().rename(columns=names | {"reward": "gain"}).to_csv(path, index=False)
+    own = {"observations": ["x", "y", "v"], "actions": ["left", "right"], "rewards": "gain"}
+    return Data(columns=Columns(**own))
+
+
+def parquet(path: Path) -> Data:
+    pytest.importorskip("pyarrow")
+    table().to_parquet(path)
+    return Data()
+
+
+def parquet_of_lists(path: Path) -> Data:
+    pytest.importorskip("pyarrow")
+    rows = {"observation": list(DATA.observations), "action": list(DATA.actions)}
+    ends = {"terminal": DATA.terminated, "timeout": DATA.truncated}
+    pandas.DataFrame(rows | {"reward": DATA.rewards} | ends).to_parquet(path)
+    return Data()
+
+
+LAYOUTS = {
+    neorl2: "npz",
+    d4rl: "hdf5",
+    minari: "h5",
+    d3rlpy_1: "h5",
+    d3rlpy_2: "h5",
+    csv: "csv",
+    csv_of_other_names: "csv",
+    parquet: "parquet",
+    parquet_of_lists: "parquet",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_every_layout_is_the_same_dataset(layout, tmp_path):
+    path = tmp_path / f"log.{LAYOUTS[layout]}"
+    data = layout(path)
+    found = own_files.load(str(path), data)
+    for field in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(DATA, field), field)
+    with_last = layout in (neorl2, minari)
+    cut = np.zeros_like(DATA.truncated) if with_last else DATA.truncated
+    np.testing.assert_array_equal(found.has_next, ~cut)
+    inside = ~(DATA.terminated | DATA.truncated)
+    rows = inside | with_last
+    np.testing.assert_array_equal(
+        found.next_observations[rows],
+        (DATA.next_observations if with_last else np.roll(DATA.observations, -1, 0))[rows],
+    )
+
+
+def test_what_is_written_reads_back_bit_for_bit(tmp_path):
+    cut = replace(DATA, has_next=~DATA.truncated)
+    own_files.write(tmp_path / "x.npz", cut)
+    back = own_files.load(str(tmp_path / "x.npz"), Data(action_low=-1, action_high=1))
+    for field in own_files.WRITTEN:
+        assert getattr(back, field).tobytes() == getattr(cut, field).tobytes(), field
+
+
+def test_numbered_actions_stay_numbers():
+    numbers = np.arange(100) % 4
+    found = Dataset.from_arrays(DATA.observations, numbers, DATA.rewards, episode=EPISODES)
+    assert found.discrete and (found.actions == numbers).all()
+
+
+def test_actions_are_scaled_by_the_bounds_of_their_environment(tmp_path):
+    path = tmp_path / "x.npz"
+    neorl2(path)
+    task = tasks.resolve(f"file/{path}")
+    scaled = replace(task, data=Data(action_low=[-2, -1], action_high=[2, 3])).load()
+    np.testing.assert_allclose(scaled.actions * [2, 2] + [0, 1], DATA.actions, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (Data(action_low=-0.1, action_high=0.1), ["actions", "row", "outside [-0.1, 0.1]"]),
+        (Data(action_low=-1), ["give both"]),
+        (Data(columns=Columns(rewards="gain")), ["no column gain", "data.columns.rewards"]),
+        (Data(sha256="0" * 64), ["not the file that this run was begun with"]),
+        (Data(columns=Columns(terminated="obs")), ["only 0 and 1 are flags"]),
+    ],
+)
+def test_what_does_not_fit_is_told(tmp_path, data, words):
+    neorl2(tmp_path / "x.npz")
+    with pytest.raises(CorerlError) as error:
+        own_files.load(str(tmp_path / "x.npz"), data)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_missing_file_and_an_unknown_kind(tmp_path):
+    with pytest.raises(CorerlError, match="There is no file"):
+        own_files.load(str(tmp_path / "x.npz"))
+    (tmp_path / "x.txt").touch()
+    with pytest.raises(CorerlError, match="must end in one of them"):
+        own_files.load(str(tmp_path / "x.txt"))
+
+
+def test_nothing_says_where_episodes_end():
+    with pytest.raises(CorerlError, match="Nothing says where the episodes"):
+        Dataset.from_arrays(*PLAIN)
+
+
+def test_an_environment_that_does_not_fit(tmp_path):
+    neorl2(tmp_path / "x.npz")
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), env="gym/Pendulum-v1", data=Data())
+    with pytest.raises(CorerlError, match=r"actions are \(2,\) in the data and \(1,\) there"):
+        task.load()
+
+
+# corerl data check.
+
+
+def test_every_fault_names_its_line_and_column(tmp_path):
+    bad = table()
+    bad.loc[17, "reward"] = np.nan
+    bad["obs_1"] = bad["obs_1"].astype(object)
+    bad.loc[[30, 40], "obs_1"] = "n/a!"
+    bad.to_csv(tmp_path / "x.csv", index=False)
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.csv'}"), data=Data())
+    findings, _, dataset = check(task)
+    assert dataset is None
+    assert {f.where: f.text for f in findings if f.fault} == {
+        "line 32, column obs_1": "n/a! is not a number (2 such rows).",
+        "line 19, column reward": "nan is not finite.",
+    }
+    with pytest.raises(CorerlError, match="line 32, column obs_1: 'n/a!'"):
+        task.load()
+
+
+def test_what_looks_wrong_is_remarked(tmp_path):
+    order = np.arange(100)
+    order[[5, 6]] = [6, 5]  # two rows of an episode changed places
+    states = np.concatenate([DATA.observations, np.full((100, 1), 70.0)], 1)
+    after = np.roll(states, -1, 0)
+    np.savez(
+        tmp_path / "x.npz",
+        observations=states[order],
+        next_observations=after[order],
+        actions=0.1 * DATA.actions,
+        rewards=np.ones(100),
+        done=DATA.terminated | DATA.truncated,
+    )
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+    findings, _, dataset = check(task)
+    text = "\n".join(f"{f.where}: {f.text}" for f in findings)
+    assert dataset is not None and not any(finding.fault for finding in findings)
+    for words in (
+        "done is read as a true end",
+        "row 4, next_observations: 3 rows inside an episode",
+        "observations[3]: it is 70 in every row",
+        "normalize_states=true",
+        "every reward is 1",
+        "% of their bounds",
+        "no env=",
+    ):
+        assert words in text, text
+
+
+def test_a_sound_file_has_no_remarks(tmp_path):
+    neorl2(tmp_path / "x.npz")
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+    assert [finding.where for finding in check(task)[0]] == ["environment"]
+
+
+# What a run is called.
+
+
+def test_settings_of_files_name_no_other_run(tmp_path):
+    plain, own = config(tmp_path), config(tmp_path, task="file/x.npz", env="gym/Pendulum-v1")
+    assert config_hash(plain) == config_hash(replace(plain, env=None, data=Data()))
+    assert not {"env", "data"} & _without_later(plain).keys()
+    other = replace(own, data=Data(sha256="1"))
+    assert len({cell_directory(cfg) for cfg in (own, other, replace(own, env=None))}) == 3
+
+
+@pytest.mark.parametrize("name", ["../x.npz", "/data/x.npz", "~/x.npz"])
+def test_a_run_stays_below_its_root(name):
+    folder = cell_directory(config(Path("runs"), task=f"file/{name}"))
+    assert folder.parts[:2] == ("runs", "file") and ".." not in folder.parts
+
+
+def test_other_tasks_have_their_own_environment(tmp_path):
+    cfg: Config = config(tmp_path, env="gym/Pendulum-v1")
+    with pytest.raises(CorerlError, match="belong to task=file/PATH"):
+        tasks.of(cfg)

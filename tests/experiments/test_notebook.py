@@ -1,0 +1,104 @@
+"""Training from Python: arrays in, policies out, in a script without a main guard too."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import random_dataset
+
+import corerl
+from corerl.errors import CorerlError
+from corerl.experiments import notebook
+
+MODULE = """
+import gymnasium
+from gymnasium import spaces
+gymnasium.register("Mine-v0", entry_point="mine:Mine", max_episode_steps=5)
+class Mine(gymnasium.Env):
+    observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (2,))
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample() * 0, {}
+    def step(self, action):
+        return self.observation_space.sample() * 0, float(action[0]), False, False, {}
+"""
+
+SCRIPT = """
+import numpy as np
+import corerl
+f = np.load("log.npz")
+data = corerl.Dataset.from_arrays(f["s"], f["a"], f["r"], f["done"], low=-2, high=2)
+trained = corerl.train("bc", dataset=data, env="mine:Mine-v0", seeds=2, steps=2, processes=2,
+                       hidden_width=8, batch_size=8, eval={"episodes": 1})
+print("seeds", [row["seed"] for row in trained.scores()])
+"""
+
+
+def test_a_script_without_a_guard_and_an_environment_beside_it(tmp_path):
+    data = random_dataset(100)
+    end = data.terminated | data.truncated
+    np.savez(tmp_path / "log.npz", s=data.observations, a=data.actions, r=data.rewards, done=end)
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "five.py").write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, "five.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250
+    )
+    assert ended.stdout == "seeds [0, 1]\n", ended.stderr
+    assert ended.stderr.count("done") == 2
+
+
+@pytest.fixture
+def once(tmp_path, monkeypatch):
+    """`corerl.train` in a folder of its own, and the configurations that it launched."""
+    monkeypatch.chdir(tmp_path)
+    launched = []
+    monkeypatch.setattr(notebook.launch, "launch", launched.append)
+    return launched
+
+
+def test_settings_are_those_of_the_command_line(once):
+    settings = {"algo.data.normalize_states": True, "eval": {"episodes": 3}}
+    trained = corerl.train(
+        "iql", task="corerl/pendulum", seeds=[1, 4], expectile=np.float32(0.75), **settings
+    )
+    (cfg,) = once
+    assert (cfg.task, cfg.seeds, cfg.algo.expectile) == ("corerl/pendulum", [1, 4], 0.75)
+    assert cfg.algo.data.normalize_states and cfg.eval.episodes == 3
+    assert trained.seeds == (1, 4) and trained.path.parts[:3] == ("runs", "corerl", "pendulum")
+
+
+def test_equal_arrays_are_the_same_run_and_others_another(once):
+    data = random_dataset(60)
+    for each in (data, data, data.with_rewards(2 * data.rewards)):
+        corerl.train("bc", dataset=each, seeds=1)
+    first, again, other = once
+    assert first == again and first.task != other.task
+    assert len(list(Path("runs/datasets").iterdir())) == 2
+    assert first.data.sha256 and first.env is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "either task"),
+        ({"task": "corerl/pendulum", "dataset": "x.npz"}, "either task"),
+        ({"dataset": "x.npz"}, "no file x.npz"),
+        ({"task": "corerl/pendulum", "expectil": 1}, "no setting 'algo.expectil'"),
+        ({"task": "corerl/pendulum", "expectile": object()}, "neither a number"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(once, arguments, words):
+    with pytest.raises(CorerlError, match=words):
+        corerl.train("iql", **arguments)
+    assert not once
+
+
+def test_the_package_offers_three_names_and_loads_nothing():
+    code = "import sys, corerl; assert 'numpy' not in sys.modules; print(corerl.Dataset.__name__)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "Dataset\n", ended.stderr
+    assert {"train", "load", "Dataset"} <= set(dir(corerl))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        corerl.trian  # noqa: B018
