@@ -92,7 +92,11 @@ class Task:
         if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
         if split == "train":
-            return self._load_own() if self.collection == "file" else READERS[self.collection].load(self.name)
+            return (
+                self._load_own()
+                if self.collection == "file"
+                else READERS[self.collection].load(self.name)
+            )
         if self.collection != "neorl2":
             raise CorerlError(f"{self.id} has no validation file; NeoRL-2's tasks have one.")
         return neorl2.load(self.name, split)
