@@ -49,6 +49,9 @@ class Columns:
     terminated: Any = None  # a true end: nothing is worth anything after it
     truncated: Any = None  # cut off by a time limit or by the recording
     has_next: Any = None  # whether the next observation is real; null: wherever there is one
+    behaviour_log_prob: Any = (
+        None  # log-density of the action as it was taken, for importance sampling
+    )
     episode: Any = None  # a number or name that changes where another episode begins
 
 

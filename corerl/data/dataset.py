@@ -117,6 +117,7 @@ class Dataset:
         *,
         episode: np.ndarray | None = None,
         has_next: np.ndarray | None = None,
+        behaviour_log_prob: np.ndarray | None = None,
         low: np.ndarray | float | None = None,
         high: np.ndarray | float | None = None,
         id: str = "arrays",
@@ -133,6 +134,8 @@ class Dataset:
                 was cut off, so that its last row makes no transition.
             has_next: (N,) where a given next observation is real; without it, everywhere.
             episode: (N,) numbers or names; where it changes, an episode was cut off unless it terminated.
+            behaviour_log_prob: (N,) log-densities of the actions, as they were taken, where they are known;
+                of actions in [-1, 1].
             low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
             id: what tables call it.
 
@@ -177,6 +180,7 @@ class Dataset:
             ended,
             cut,
             has_next,
+            behaviour_log_prob,
         )
 
     def __len__(self) -> int:

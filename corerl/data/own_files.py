@@ -34,6 +34,7 @@ NAMES = {
     "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
     "truncated": ("truncated", "timeouts", "timeout", "truncations", "truncation"),
     "has_next": ("has_next",),
+    "behaviour_log_prob": ("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
     "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
 }
 """Our fields, and what others call them, the least ambiguous first."""
@@ -47,7 +48,7 @@ KINDS = {
 }
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
-    *("terminated", "truncated", "has_next"),
+    *("terminated", "truncated", "has_next", "behaviour_log_prob"),
 )
 NEEDED = ("observations", "actions", "rewards")
 
@@ -104,7 +105,12 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
             f"{path} is not the file that this run was begun with (its SHA-256 was {data.sha256[:12]}...): "
             "put that one back, or train anew on this one."
         )
-    return assemble(f"file/{name}", read(path, data.columns), data, box)
+    contents = read(path, data.columns)
+    try:
+        return assemble(f"file/{name}", contents, data, box)
+    except CorerlError as error:
+        told = str(error)
+        raise error if name in told else CorerlError(f"{path}, {told}") from error
 
 
 def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
@@ -186,13 +192,19 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
             return Contents(*_of_arrays(_flattened(file), columns), kind)
 
 
+def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    """All of a dataset by field, without what it does not have."""
+    fields = {field: getattr(dataset, field) for field in WRITTEN}
+    return {field: array for field, array in fields.items() if array is not None}
+
+
 def write(path: Path, dataset: Dataset) -> None:
     """Writes all of a dataset as npz; `load` reads the same back (continuous actions with bounds -1, 1)."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
-            np.savez(file, **{field: getattr(dataset, field) for field in WRITTEN})
+            np.savez(file, **fields_of(dataset))
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

@@ -222,7 +222,8 @@ def resolve(task_id: str, trust: bool = False) -> Task:
             f"Unknown task {shown}: a task is <collection>/<name>, with a collection of "
             f"{', '.join(COLLECTIONS)}.{_suggest(shown)}"
         )
-    if len(task_id) >= 200 or not _exists(collection, name):
+    long = len(task_id) >= 200 and collection != "file"
+    if long or not _exists(collection, name):
         raise CorerlError(f"Unknown task {shown}.{_suggest(shown)}")
     return Task(task_id, collection, name, trust)
 

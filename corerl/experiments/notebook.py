@@ -108,8 +108,8 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
         require(own_files.find(path) is not None, f"There is no file {path}")
         return {"task": f"file/{path}"}
     sha = hashlib.sha256()
-    for field in own_files.WRITTEN:
-        sha.update(np.ascontiguousarray(getattr(dataset, field)).tobytes())
+    for field, array in own_files.fields_of(dataset).items():
+        sha.update(field.encode() + np.ascontiguousarray(array).tobytes())
     name = re.sub(r"[^\w.-]+", "-", dataset.id.removeprefix("file/")) or "arrays"
     path = root / "datasets" / f"{name}-{sha.hexdigest()[:8]}.npz"
     if not path.exists():

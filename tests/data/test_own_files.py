@@ -141,7 +141,7 @@ def test_every_layout_is_the_same_dataset(layout, tmp_path):
 
 
 def test_what_is_written_reads_back_bit_for_bit(tmp_path):
-    cut = replace(DATA, has_next=~DATA.truncated)
+    cut = replace(DATA, has_next=~DATA.truncated, behaviour_log_prob=DATA.rewards)
     own_files.write(tmp_path / "x.npz", cut)
     back = own_files.load(str(tmp_path / "x.npz"), Data(action_low=-1, action_high=1))
     for field in own_files.WRITTEN:
@@ -169,7 +169,7 @@ def test_actions_are_scaled_by_the_bounds_of_their_environment(tmp_path):
         (Data(action_low=-1), ["give both"]),
         (Data(columns=Columns(rewards="gain")), ["no column gain", "data.columns.rewards"]),
         (Data(sha256="0" * 64), ["not the file that this run was begun with"]),
-        (Data(columns=Columns(terminated="obs")), ["only 0 and 1 are flags"]),
+        (Data(columns=Columns(terminated="obs")), ["x.npz, field terminated: row 0"]),
     ],
 )
 def test_what_does_not_fit_is_told(tmp_path, data, words):
