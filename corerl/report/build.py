@@ -1,7 +1,9 @@
 """From paths to a folder of tables, figures and one page."""
 
 import argparse
+import os
 import shlex
+import shutil
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -10,14 +12,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from corerl.errors import CorerlError
-from corerl.report import figures, risk, stats
+from corerl.report import colours, figures, risk, stats
 from corerl.report.figures import Plot
 from corerl.report.files import make_folder, write
+from corerl.report.formats import FORMATS, guarded, to_text
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, page, reached
 from corerl.report.published import COLUMNS, read_published
-from corerl.report.sections import Options, Section, sections
-from corerl.report.tables import FORMATS, guarded, to_text
+from corerl.report.section import Options, Section
+from corerl.report.sections import sections
 
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
@@ -27,12 +30,12 @@ def build(args: argparse.Namespace) -> int:
     if args.replicates < 1:
         raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
     make_folder(args.out)
-    options = Options(args.metric, args.baseline, args.replicates, args.best)
+    options = Options(args.metric, args.baseline, args.replicates, args.best, args.unequal)
     results = load(args.paths, args.unfinished)
     tables = [read_published(name) for name in args.published]
     published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     parts = sections(results, published, options)
-    look = figures.looks(results.scores["algorithm"])
+    look = colours.looks(results.scores["algorithm"])
     pictures, failures = {}, []
     for section in parts:
         risk.add(section, options)
@@ -47,7 +50,7 @@ def build(args: argparse.Namespace) -> int:
         parts,
         pictures,
         left_out,
-        results.environments,
+        list(results.environments.values()),
         notes,
         _command(args),
         options,
@@ -66,16 +69,17 @@ def _write_tables(section: Section, folder: Path) -> None:
 
 def _used(parts: list[Section]) -> pd.DataFrame:
     """The tidy table of all counted scores: raw returns in `return`, the rest in `score`."""
-    rows = [
-        s.runs.assign(**{"score" if s.normalised else "return": s.runs["score"]})[
-            ["algorithm", "task", "seed", "step", "config", "score" if s.normalised else "return"]
-        ]
-        for s in parts
-    ]
+    rows = []
+    for section in parts:
+        column = "score" if section.scored else "return"
+        rows.append(section.runs.rename(columns={"score": column})[[*_KEYS, column]])
     table = pd.concat(rows, ignore_index=True)
     for column in ("algorithm", "task"):
         table[column] = table[column].map(guarded)
     return table
+
+
+_KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -106,10 +110,9 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     """{file stem: plot} of the figures that the section has data for."""
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if len(figures.curved(section.history)):
-        unit = "normalised score" if section.normalised else "return"
         plan["tasks"] = (
             "Learning curves: mean over seeds with 95% t intervals",
-            lambda: figures.tasks(section.history, look, unit),
+            lambda: figures.tasks(section.history, look, section.axis),
         )
     return plan | risk.plots(section, look, options)
 
@@ -121,11 +124,13 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 
     def profiles() -> Figure:
         taus = figures.profile_taus(pooled["score"])
-        return figures.profile(stats.profiles(pooled, taus, replicates=replicates), look)
+        return figures.profile(
+            stats.profiles(pooled, taus, replicates=replicates), look, section.axis
+        )
 
     def efficiency() -> Figure:
         curves = stats.curves(history, options.metric, replicates=replicates)
-        return figures.efficiency(curves, look, options.metric)
+        return figures.efficiency(curves, look, options.metric, section.axis)
 
     plan = {
         "aggregates": (
@@ -136,7 +141,7 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
     }
     if stats.common_steps(history).groupby("algorithm")["step"].nunique().gt(1).any():
         plan["efficiency"] = ("Sample efficiency with 95% bands", efficiency)
-    if section.improvement is not None:
+    if section.improvement is not None and len(section.improvement):
         plan["improvement"] = (
             "Probability of improvement with 95% intervals",
             lambda: figures.improvement(section.improvement, look),
@@ -182,14 +187,18 @@ def _command(args: argparse.Namespace) -> str:
     if args.baseline:
         words += ["--baseline", args.baseline]
     words += ["--metric", args.metric, "--replicates", str(args.replicates), "--title", args.title]
-    words += ["--best"] * args.best + ["--unfinished"] * args.unfinished
+    words += [f"--{name}" for name in ("best", "unfinished", "unequal") if getattr(args, name)]
     return shlex.join(words)
 
 
 def _print(parts: list[Section], notes: list[str], index: Path) -> None:
+    """The tables as wide as the terminal, or whole where the output is none."""
+    colour = sys.stdout.isatty()
+    known = colour or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if known else None
     for section in parts:
         for table in section.tables:
-            print(to_text(table))
+            print(to_text(table, width, colour))
         for note in section.notes:
             print(note)
         print()

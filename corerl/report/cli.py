@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the best evaluation of every run instead of the last (labelled so everywhere)",
     )
     add(
+        "--unequal",
+        action="store_true",
+        help="also mark differences between runs of unequal numbers of steps",
+    )
+    add(
         "--unfinished",
         action="store_true",
         help="also count the latest evaluation of runs that have not finished",

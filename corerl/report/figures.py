@@ -4,7 +4,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib
 import numpy as np
@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from corerl.report import stats
-from corerl.report.sections import NAMES
+from corerl.report.colours import looks
+from corerl.report.section import NAMES
+from corerl.report.tables import ENOUGH_SEEDS
 from corerl.risk import measures
 
 Plot = tuple[str, Callable[[], Figure]]
 """A caption, and what draws the figure."""
 
-# Okabe and Ito's colours without black (invisible on dark) and yellow (on white), and two of Tol's
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
-DASHES = ("-", "--", ":", "-.")
+GREY = "#8c8f94"
 INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
 HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
 LEGEND = 8  # points
@@ -37,7 +37,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "grid.color": "#8c8f94",
+    "grid.color": GREY,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.8,
@@ -51,17 +51,6 @@ STYLE = {
 }
 
 
-def looks(algorithms: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Line colour and dash of every algorithm, the same in every figure of a report."""
-    return {
-        name: {
-            "color": PALETTE[i % len(PALETTE)],
-            "linestyle": DASHES[i // len(PALETTE) % len(DASHES)],
-        }
-        for i, name in enumerate(sorted(set(algorithms)))
-    }
-
-
 def aggregates(
     table: pd.DataFrame, look: dict, algorithms: list[str], metrics: list[str]
 ) -> Figure:
@@ -71,18 +60,28 @@ def aggregates(
     for axis, metric in zip(axes, metrics, strict=True):
         rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
         colors = [look[n]["color"] for n in names]
-        _intervals(axis, rows, colors)
+        _intervals(axis, rows, colors, rows["seeds_min"] < ENOUGH_SEEDS)
         axis.set_title(NAMES[metric] + (" (lower is better)" if metric == "optimality_gap" else ""))
-        axis.set_yticks(range(len(names)), names if axis is axes[0] else [""] * len(names))
+        shown = [_with_seeds(n, r.seeds_min, r.seeds_max) for n, r in rows.iterrows()]
+        axis.set_yticks(range(len(names)), shown if axis is axes[0] else [""] * len(names))
         axis.tick_params(axis="y", length=0)
     return figure
 
 
-def _intervals(axis, rows: pd.DataFrame, colors: list[str]) -> None:
+def _with_seeds(name: str, fewest: float, most: float) -> str:
+    """`IQL (n=3)` where the seeds are few."""
+    if fewest >= ENOUGH_SEEDS:
+        return name
+    return f"{name} (n={fewest:g})" if fewest == most else f"{name} (n={fewest:g}-{most:g})"
+
+
+def _intervals(axis, rows: pd.DataFrame, colors: list[str], few: Sequence[bool]) -> None:
+    """A line at each estimate and a bar over its interval, grey where the seeds are few."""
     y = np.arange(len(rows))
-    known = rows["low"].notna().to_numpy()
+    known = (rows["low"] < rows["high"]).to_numpy()  # without width it says nothing
     left, width = rows["low"].to_numpy(), (rows["high"] - rows["low"]).to_numpy()
-    fill = [c for c, k in zip(colors, known, strict=True) if k]
+    greyed = [GREY if f else c for c, f in zip(colors, few, strict=True)]
+    fill = [c for c, k in zip(greyed, known, strict=True) if k]
     axis.barh(y[known], width[known], left=left[known], height=0.55, color=fill, alpha=0.4)
     for i, value in enumerate(rows["value"]):
         axis.plot([value, value], [i - 0.275, i + 0.275], color=colors[i], linewidth=2.4)
@@ -93,14 +92,12 @@ def _intervals(axis, rows: pd.DataFrame, colors: list[str]) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
-def profile(table: pd.DataFrame, look: dict) -> Figure:
+def profile(table: pd.DataFrame, look: dict, unit: str) -> Figure:
     """Fraction of runs above a score, with pointwise 95% bands."""
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["tau"], rows, name, look)
-    axis.set(
-        xlabel="normalised score τ", ylabel="fraction of runs with score > τ", ylim=(-0.02, 1.02)
-    )
+    axis.set(xlabel=f"{unit} τ", ylabel="fraction of runs above τ", ylim=(-0.02, 1.02))
     axis.margins(x=0)
     _legend(figure, [axis])
     return figure
@@ -120,7 +117,8 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
         names, event = rows["x"], f"… > {rows['y'][0]}"
     else:
         names, event = rows["y"], f"{rows['x'][0]} > …"
-    _intervals(axis, rows, [look[n]["color"] for n in names])
+    few = [int(str(n).partition("-")[0]) < ENOUGH_SEEDS for n in rows["n"]]
+    _intervals(axis, rows, [look[n]["color"] for n in names], few)
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axis.set_yticks(range(len(rows)), names)
     axis.tick_params(axis="y", length=0)
@@ -129,12 +127,12 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
     return figure
 
 
-def efficiency(table: pd.DataFrame, look: dict, metric: str) -> Figure:
+def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:
     """The aggregate over tasks against steps, with 95% bands."""
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
-    axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the normalised score")
+    axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the {unit}")
     _count_steps(axis, table["step"].min())
     _legend(figure, [axis])
     return figure

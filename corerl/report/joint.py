@@ -22,7 +22,7 @@ from corerl import seeding
 from corerl.algos import md3qn
 from corerl.envs import mazes
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import colours, figures
 from corerl.report.files import write
 from corerl.runs import checkpoint
 from corerl.runs.directory import seeds_of_group
@@ -98,7 +98,7 @@ def figure(particles: np.ndarray, returns: np.ndarray) -> Figure:
     drawn, axes = figures.grid(down, across, max(figures.HALF[0], 3.1 * across), 2.9 * down + 0.4)
     for axis, (i, j) in zip(axes, pairs, strict=False):
         axis.plot(*returns[:, [i, j]].T, "o", color="#8c8f94", alpha=0.15, markersize=3, mew=0)
-        axis.plot(*particles[:, [i, j]].T, "o", color=figures.PALETTE[1], markersize=3, mew=0)
+        axis.plot(*particles[:, [i, j]].T, "o", color=colours.PALETTE[1], markersize=3, mew=0)
         found = [np.corrcoef(x[:, i], x[:, j])[0, 1] for x in (particles, returns)]
         axis.set_title("correlation {:.2f} (played {:.2f})".format(*found))
         for k, name in ((i, axis.set_xlabel), (j, axis.set_ylabel)):

@@ -11,8 +11,9 @@ import pandas as pd
 import yaml
 
 from corerl.errors import CorerlError
+from corerl.report.labels import Settings, split
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
-from corerl.runs import config_labels
+from corerl.runs.config_labels import flatten
 
 FINISHED = "done"
 
@@ -21,15 +22,17 @@ FINISHED = "done"
 class Results:
     """Everything that was read.
 
-    `scores`: one row per run and evaluation with COLUMNS; `unit` is "normalised" (x100) or "raw". Steps of
-    a run that goes on online count those of the environment: its updates on the data end at step 0.
-    `runs`: one row per group of seeds in the same state, with columns algorithm, task, seeds,
-    state, step, steps, message, counted, file. `environments`: the env.json of every run read.
+    `scores`: one row per run and evaluation with COLUMNS; `unit` is one of units.UNITS. Steps of a run
+    that goes on online count those of the environment: its updates on the data, `pretrained` of them, end
+    at step 0. `runs`: one row per group of seeds in the same state, with RUN_COLUMNS; `label` is the
+    algorithm's name before configurations were told apart, `file` leads to the group's scores.
+    `settings`: {file: flat settings}. `environments`: {file: env.json}.
     """
 
     scores: pd.DataFrame
     runs: pd.DataFrame
-    environments: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Settings] = field(default_factory=dict)
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -40,31 +43,28 @@ def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
     `unfinished`; seeds that diverged are always left out. Raises CorerlError, naming the file and
     row, for anything unreadable, and if there is no score at all.
     """
-    parts, runs, environments, configs = [], [], [], {}
     paths = list(paths)
+    read = _Reading(unfinished)
     for path in paths:
         if not os.path.exists(path):
             raise CorerlError(f"There is no {path}; give run folders or score files.")
         if path.is_file():
-            parts.append(read_file(path))
+            read.parts.append(read_file(path))
             continue
         for folder in _seed_folders(path):
-            scores, rows = _read_group(folder, unfinished)
-            parts.append(scores)
-            runs.extend(rows)
-            environments.extend(_json(folder / "env.json"))
-            configs.update(_config(folder.parent, scores))
-    scores = _concat(parts).reset_index(drop=True)
-    table = pd.DataFrame(runs, columns=_RUN_COLUMNS)
+            read.add_folder(folder)
+    scores = _concat(read.parts).reset_index(drop=True)
+    runs = pd.DataFrame(read.runs, columns=RUN_COLUMNS)
     if not len(scores):
-        raise CorerlError(_nothing(paths, table))
-    scores, notes = _split_configs(scores, configs)
+        raise CorerlError(_nothing(paths, runs))
+    scores, notes = split(scores, read.configs)
     _refuse_twice(scores)
-    return Results(scores, table, environments, notes)
+    return Results(scores, runs, read.settings, read.environments, notes)
 
 
-_RUN_COLUMNS = [
-    *("algorithm", "task", "seeds", "state", "step", "steps", "message", "counted", "file")
+RUN_COLUMNS = [
+    *("algorithm", "task", "seeds", "state", "step", "steps", "message", "counted", "file"),
+    *("updates_per_s", "seconds"),
 ]
 _NO_SCORES = pd.DataFrame(columns=COLUMNS)
 
@@ -92,6 +92,33 @@ def _seed_folders(root: Path) -> list[Path]:
 # --------------------------------------------------------------------------------- run directories
 
 
+class _Reading:
+    """What was read so far."""
+
+    def __init__(self, unfinished: bool):
+        self.unfinished = unfinished
+        self.parts: list[pd.DataFrame] = []
+        self.runs: list[tuple] = []
+        self.settings: dict[str, Settings] = {}
+        self.environments: dict[str, dict[str, Any]] = {}
+        self.configs: dict[tuple[str, str], Settings] = {}
+
+    def add_folder(self, folder: Path) -> None:
+        """A group of seeds, or a folder that holds a score file and nothing else of a run."""
+        file = folder / "scores.csv"
+        if not (folder / "status.json").exists() and not (folder.parent / "config.yaml").exists():
+            self.parts.append(read_scores(file))
+            return
+        scores, rows = _read_group(folder, self.unfinished)
+        self.parts.append(scores)
+        self.runs += rows
+        flat = flatten(_yaml(folder.parent / "config.yaml"))
+        self.settings[str(file)] = flat
+        self.environments |= {str(file): content for content in _json(folder / "env.json")}
+        for key in set(zip(scores["task"], scores["config"], strict=True)):
+            self.configs[key] = flat
+
+
 def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tuple]]:
     """The counted scores of one group of seeds, and its rows of the list of runs."""
     status = (_json(folder / "status.json") or [{}])[0]
@@ -108,7 +135,8 @@ def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tupl
         file=file,
     )
     kept, rows = _judge_seeds(group, scores, unfinished)
-    return kept.assign(step=kept["step"] - _pretrained(config)), rows
+    before = _pretrained(config)
+    return kept.assign(step=kept["step"] - before, pretrained=before), rows
 
 
 def _pretrained(config: dict[str, Any]) -> int:
@@ -154,17 +182,11 @@ def _judge_seeds(
     if not found:
         found[(group.state, group.status.get("step"), False)] = []
     head = (group.algorithm, group.task)
-    tail = (group.steps, str(group.status.get("message", "")))
+    last = (str(group.file), group.status.get("updates_per_s"), group.status.get("seconds"))
+    message = str(group.status.get("message", ""))
+    name = group.file.parent.name
     table = [
-        (
-            *head,
-            _ranges(seeds) or group.file.parent.name,
-            state,
-            step,
-            *tail,
-            counted,
-            str(group.file),
-        )
+        (*head, ranges(seeds) or name, state, step, group.steps, message, counted, *last)
         for (state, step, counted), seeds in found.items()
     ]
     return _concat(kept), table
@@ -184,7 +206,7 @@ def _judge(group: _Group, seed: int, rows: pd.DataFrame, end: int) -> tuple[str,
     return ("stopped early" if stopped else group.state), last
 
 
-def _ranges(seeds: list) -> str:
+def ranges(seeds: list) -> str:
     """`[0, 1, 2, 5]` as `0-2, 5`."""
     parts: list[list] = []
     for seed in sorted(seeds):
@@ -219,52 +241,6 @@ def _yaml(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CorerlError(f"{file} should hold a mapping; repair or remove it.")
     return content
-
-
-# ------------------------------------------------------------------------- several configurations
-
-
-def _config(folder: Path, scores: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    """{(task, config hash): flattened config} for the runs of one configuration's folder."""
-    flat = config_labels.flatten(_yaml(folder / "config.yaml"))
-    return {key: flat for key in set(zip(scores["task"], scores["config"], strict=True))}
-
-
-def _split_configs(scores: pd.DataFrame, configs: dict) -> tuple[pd.DataFrame, list[str]]:
-    """Give seeds of one label, but of different configurations in one cell, different names."""
-    notes = []
-    hashes = scores.groupby(["algorithm", "task"])["config"].unique()
-    for label in dict.fromkeys(scores["algorithm"]):
-        cells = {t: h for t, h in hashes[label].items() if len(h) > 1}
-        if not cells:
-            continue
-        keys = sorted(
-            {k for t, h in cells.items() for k in _differing([configs.get((t, c)) for c in h])}
-        )
-        rows = scores["algorithm"] == label
-        names = [
-            _config_name(label, c, configs.get((t, c)), keys, alone=t not in cells)
-            for t, c in zip(scores.loc[rows, "task"], scores.loc[rows, "config"], strict=True)
-        ]
-        scores.loc[rows, "algorithm"] = names
-        told = ", ".join(k.removeprefix("algo.") for k in keys) or "the hash of the configuration"
-        notes.append(
-            f"{label} was run with several configurations on the same task, so its seeds are not "
-            f"pooled but split by {told}."
-        )
-    return scores, notes
-
-
-def _differing(configs: list[dict | None]) -> set[str]:
-    return config_labels.differing(configs) if all(configs) else set()
-
-
-def _config_name(label: str, config: str, flat: dict | None, keys: list[str], alone: bool) -> str:
-    if not flat or not keys:
-        return f"{label} [{config or 'no hash'}]"
-    if alone and all(flat.get(key) is None for key in keys):
-        return label
-    return config_labels.name(label, flat, keys)
 
 
 def _refuse_twice(scores: pd.DataFrame) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from corerl.report.sections import DIFFERENCE_RULE, Options, Section
-from corerl.report.tables import plural, to_html
+from corerl.report.html_tables import to_html
+from corerl.report.section import Options, Section
+from corerl.report.tables import plural
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1c1d; --soft: #5c6066; --line: #d9dce0; --page:
@@ -86,7 +87,7 @@ def page(
     """The whole document. `pictures` maps a section's name to its figures."""
     e = html.escape
     names = [s.folder for s in sections]
-    links = [(a, _heading(s)) for a, s in zip(names, sections, strict=True)]
+    links = [(a, s.heading) for a, s in zip(names, sections, strict=True)]
     links += [("left-out", "runs not counted")] if len(left_out) else []
     links += [("how", "how it was made")]
     nav = "".join(f'<a href="#{a}">{e(text)}</a>' for a, text in links)
@@ -101,10 +102,6 @@ def page(
         f"<nav>{nav}</nav>{_notes(notes)}{body}{_left_out(left_out)}"
         f"{_how(environments, command, options)}</main></body></html>\n"
     )
-
-
-def _heading(section: Section) -> str:
-    return section.name if section.normalised else f"{section.name} (raw returns)"
 
 
 def _summary(sections: Sequence[Section], written: str, options: Options) -> str:
@@ -124,8 +121,9 @@ def _notes(notes: Sequence[str]) -> str:
 def _section(section: Section, anchor: str, pictures: list[Picture]) -> str:
     first, *rest = [to_html(t) for t in section.tables if not t.compares]
     beside = "".join(to_html(replace(t, notes=t.notes[1:])) for t in section.tables if t.compares)
+    rules = list(dict.fromkeys(t.notes[0] for t in section.tables if t.compares))
     if beside:
-        rest.append(f"<h3>Beside published numbers</h3>{_notes([DIFFERENCE_RULE])}{beside}")
+        rest.append(f"<h3>Beside published numbers</h3>{_notes(rules)}{beside}")
     lead = [p for p in pictures if p.first]
     plots = "".join(_plot(p) for p in pictures if not p.first)
     others = "".join(
@@ -133,7 +131,7 @@ def _section(section: Section, anchor: str, pictures: list[Picture]) -> str:
         for t in section.others
     )
     return (
-        f'<section><h2 id="{anchor}">{html.escape(_heading(section))}</h2>'
+        f'<section><h2 id="{anchor}">{html.escape(section.heading)}</h2>'
         f'{_notes(section.notes)}{"".join(map(_plot, lead))}{first}<div class="plots">{plots}</div>'
         f"{''.join(rest)}{others}</section>"
     )

@@ -5,7 +5,8 @@
 A row is one cell of somebody's table: algorithm, task, mean, std, seeds, protocol, source, notes.
 `protocol` starts with "last" (final evaluation) or "best" (maximum over training), or is empty
 where the source does not say. `source` is a short name and, in parentheses, where to find it.
-`ddof` is 0 or 1 where the source says which standard deviation it prints.
+`ddof` is 0 or 1 where the source says which standard deviation it prints, `steps` how many updates or
+environment steps its runs had. `metric` is score (normalised, also where nothing is said), return or success.
 """
 
 import sys
@@ -21,6 +22,9 @@ from corerl.report.files import write
 from corerl.report.scorefiles import read_neorl2
 
 COLUMNS = ["algorithm", "task", "mean", "std", "seeds", "ddof", "protocol", "source", "notes"]
+COLUMNS += ["steps", "metric"]
+METRICS = {"score": "normalised", "return": "raw", "success": "success"}
+"""The unit of what a row gives; other metrics have no place in a report."""
 
 
 def shipped() -> list[str]:
@@ -32,7 +36,7 @@ def shipped() -> list[str]:
 def _shipped() -> pd.DataFrame:
     with (resources.files("corerl.published") / "published.csv").open("r") as file:
         rows = pd.read_csv(file, dtype=str, keep_default_na=False)
-    return rows[rows["metric"].isin(["score", "return"])]
+    return rows[rows["metric"].isin(METRICS)]
 
 
 def read_published(name: str) -> pd.DataFrame:
@@ -64,7 +68,8 @@ def _typed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
                 f"the columns are {', '.join(COLUMNS)}."
             )
     rows = rows.reindex(columns=COLUMNS, fill_value="")
-    for column in ("mean", "std", "seeds", "ddof"):
+    rows["metric"] = rows["metric"].replace("", "score")
+    for column in ("mean", "std", "seeds", "ddof", "steps"):
         values = pd.to_numeric(rows[column], errors="coerce")
         bad = (values.isna() & (rows[column] != "")).to_numpy()
         if bad.any():
@@ -149,7 +154,10 @@ def _best_config(runs: pd.DataFrame, source: str, notes: str) -> pd.DataFrame:
     best = means.loc[cell.idxmax()].assign(tried=cell.size().to_numpy()).reset_index()
     best["protocol"] = [f"last, best of {k} configurations" for k in best["tried"]]
     best["notes"] = [f"{notes}; chosen: {c}" for c in best["config"]]
-    best = best.assign(source=source, ddof=1, algorithm=best["algorithm"].map(_NAMES))
+    best = best.assign(
+        source=source, ddof=1, algorithm=best["algorithm"].map(_NAMES), metric="score"
+    )
+    best["steps"] = best["algorithm"].map(lambda name: 3_000_000 if name == "EDAC" else 1_000_000)
     return best[[*COLUMNS, "raw_mean", "raw_std"]].round(4)
 
 

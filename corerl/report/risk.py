@@ -18,7 +18,7 @@ import yaml
 
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
-from corerl.report.sections import Options, Section
+from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
 

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError
-from corerl.report.tables import unguarded
+from corerl.report.formats import unguarded
+from corerl.report.units import units
 
 LONGEST = 200  # characters of a name
-COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file"]
+COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file", "pretrained"]
 
 
 def read_file(path: Path) -> pd.DataFrame:
@@ -39,7 +40,8 @@ def read_file(path: Path) -> pd.DataFrame:
 def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     """Tidy CSV with columns algorithm, task, seed, `score` and/or `return`, and maybe step, config.
 
-    `score` is normalised x100; for tasks where it is empty the raw `return` counts. A row without
+    `score` is normalised x100 or a success rate in percent (`unit`, `success` or the task says which);
+    for tasks where it is empty the raw `return` counts. A row without
     a finite number is refused, but in a run's own file (`running` given) kept as NaN: a diverged
     seed. The last line of a run that is still `running` may be cut by a kill and is then ignored.
     """
@@ -64,9 +66,12 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
             "seed": _integers(path, rows, "seed"),
             "step": _integers(path, rows, "step") if "step" in rows.columns else 0,
             "score": value,
-            "unit": np.where(scored, "normalised", "raw"),
+            "unit": units(rows, scored),
             "config": rows["config"] if "config" in rows.columns else "",
             "file": str(path),
+            "pretrained": _integers(path, rows, "pretrained")
+            if "pretrained" in rows.columns
+            else 0,
         }
     )
 
@@ -161,7 +166,8 @@ def _check_values(path: Path, value: np.ndarray, raw: np.ndarray, allow_nan: boo
 
 def _tidy(rows: list[tuple], path: Path, unit: str) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score", "config"])
-    return table.assign(unit=unit, file=str(path))[COLUMNS]
+    unit = units(table, np.full(len(table), unit == "normalised"))
+    return table.assign(unit=unit, file=str(path), pretrained=0)[COLUMNS]
 
 
 def read_rebrac_profiles(path: Path) -> pd.DataFrame:
@@ -219,6 +225,7 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
             "unit": "raw",
             "config": kind,
             "file": str(path),
+            "pretrained": 0,
         }
         parts.append(pd.DataFrame(cell))
     return pd.concat(parts, ignore_index=True)

@@ -3,21 +3,17 @@ import functools
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 
 from corerl.report import figures, stats
-
-
-def test_many_algorithms_stay_apart():
-    look = figures.looks([f"algorithm {i:02}" for i in range(20)])
-    assert len({tuple(v.items()) for v in look.values()}) == 20
-    assert figures.looks(["B", "A"]) == figures.looks(["A", "B"])
+from corerl.report.colours import looks
 
 
 @pytest.mark.parametrize("steps", [3, 200, 999])
 def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
     rows = [("A", "d4rl/x", s, k, s + k / 10) for s in (0, 1, 2) for k in range(1, steps + 1)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    figure = figures.tasks(history, figures.looks(["A"]), "score")
+    figure = figures.tasks(history, looks(["A"]), "score")
     (line,) = figure.axes[0].lines
     x, y = line.get_data()
     assert x[-1] == steps
@@ -33,7 +29,7 @@ def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
 def test_a_task_that_was_evaluated_once_has_no_curve():
     rows = [("A", "d4rl/x", 0, 1, 1.0), ("A", "d4rl/y", 0, 1, 1.0), ("A", "d4rl/y", 0, 2, 1.0)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    (axis,) = figures.tasks(history, figures.looks(["A"]), "score").axes
+    (axis,) = figures.tasks(history, looks(["A"]), "score").axes
     assert axis.get_title() == "y"
 
 
@@ -47,17 +43,17 @@ def test_one_evaluation_each_at_different_steps_is_no_curve():
 def test_the_first_step_of_the_environment_is_marked(first):
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    (axis,) = figures.tasks(history, figures.looks(["A"]), "score").axes
+    (axis,) = figures.tasks(history, looks(["A"]), "score").axes
     marks = [line for line in axis.lines if len(set(line.get_xdata())) == 1]
     assert len(marks) == (first < 0)
 
 
 def test_improvement_shows_one_bar_per_pair():
     table = pd.DataFrame(
-        [("A", "C", 0.75, 0.6, 0.9), ("B", "C", 0.4, np.nan, np.nan)],
-        columns=["x", "y", "value", "low", "high"],
+        [("A", "C", 0.75, 0.6, 0.9, "5"), ("B", "C", 0.4, np.nan, np.nan, "1")],
+        columns=["x", "y", "value", "low", "high", "n"],
     )
-    axis = figures.improvement(table, figures.looks("ABC")).axes[0]
+    axis = figures.improvement(table, looks("ABC")).axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == ["B", "A"]
     assert axis.get_xlabel() == "P(… > C)"
     (bar,) = axis.patches  # no interval, no bar
@@ -65,9 +61,9 @@ def test_improvement_shows_one_bar_per_pair():
 
 
 def test_improvement_of_one_over_the_others():
-    rows = [("A", y, 0.75, 0.6, 0.9) for y in "BC"]
-    table = pd.DataFrame(rows, columns=["x", "y", "value", "low", "high"])
-    axis = figures.improvement(table, figures.looks("ABC")).axes[0]
+    rows = [("A", y, 0.75, 0.6, 0.9, "5") for y in "BC"]
+    table = pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
+    axis = figures.improvement(table, looks("ABC")).axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == ["C", "B"]
     assert axis.get_xlabel() == "P(A > …)"
 
@@ -76,7 +72,7 @@ def test_improvement_of_one_over_the_others():
 def test_more_than_one_panel_needs_the_width_of_the_page(tasks):
     rows = [("A", f"d4rl/{t}", 0, k, 1.0) for t in tasks for k in (1, 2)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    draw = functools.partial(figures.tasks, history, figures.looks(["A"]), "score")
+    draw = functools.partial(figures.tasks, history, looks(["A"]), "score")
     assert figures.render(draw, "tasks")[2] == (len(tasks) > 1)
 
 
@@ -85,3 +81,17 @@ def test_ids_of_inlined_figures_are_their_own():
     text = figures.inline(svg, "d4rl-one", "A figure")
     assert 'id="d4rl-one-a"' in text and 'href="#d4rl-one-a"' in text
     assert "url(#d4rl-one-a)" in text and "metadata" not in text and text.startswith("<svg ")
+
+
+def test_few_seeds_are_grey_and_told():
+    rows = [
+        (a, "iqm", 50.0, low, 60.0, n, n)
+        for a, low, n in (("A", 40, 5), ("B", 45, 3), ("C", 60, 5))
+    ]
+    names = ["algorithm", "metric", "value", "low", "high", "seeds_min", "seeds_max"]
+    table = pd.DataFrame(rows, columns=names)
+    (axis,) = figures.aggregates(table, looks("ABC"), list("ABC"), ["iqm"]).axes
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["C", "B (n=3)", "A"]
+    grey, coloured = axis.patches  # C's interval has no width
+    assert to_hex(grey.get_facecolor()) == figures.GREY
+    assert to_hex(coloured.get_facecolor()).upper() == looks("ABC")["A"]["color"]

@@ -1,11 +1,14 @@
 import json
+from pathlib import Path
 
 import pytest
 from trees import write_run
 
+from corerl.data.tasks import known_tasks, resolve
 from corerl.errors import CorerlError
 from corerl.report.load import load
 from corerl.report.scorefiles import read_file, read_scores
+from corerl.report.units import SUCCESS_TASKS
 
 TASK = "d4rl/hopper-medium-v2"
 
@@ -112,6 +115,63 @@ def test_configurations_of_one_label_are_split_by_what_differs(tmp_path):
     names = {"IQL expectile=0.7", "IQL expectile=0.9", "BC"}
     assert set(results.scores["algorithm"]) == names
     assert "split by expectile" in results.notes[0]
+
+
+def test_a_label_names_no_setting_that_tells_nothing_more(tmp_path):
+    for config, pairs in (("aaaaaaaa", 500), ("bbbbbbbb", 1000)):
+        settings = {"preferences": {"pairs": pairs, "source": "script"}, "warmup": pairs // 2}
+        write_run(tmp_path, TASK, "IPL", config=config, algo=settings)
+    assert set(load([tmp_path]).scores["algorithm"]) == {"IPL warmup=250", "IPL warmup=500"}
+
+
+def test_a_setting_is_named_by_the_parts_that_no_other_ends_in(tmp_path):
+    for config, lr in (("aaaaaaaa", 1e-3), ("bbbbbbbb", 1e-4)):
+        algo = {"lr": 3e-4, "reward": {"lr": lr}, "preferences": {"pairs": int(1 / lr)}}
+        for seeds, task in (((0, 1), TASK), ((0,), f"{TASK}x")):
+            write_run(tmp_path, task, "IPL", config=config, algo=algo, seeds=seeds)
+    extra = {"lr": 3e-4, "reward": {"lr": 1e-3}, "preferences": {"pairs": 10_000}}
+    write_run(tmp_path, TASK, "IPL", config="cccccccc", algo=extra, seeds=(0, 1))
+    assert set(load([tmp_path]).scores["algorithm"]) == {
+        "IPL pairs=1000 reward.lr=0.001",
+        "IPL pairs=10000 reward.lr=0.001",
+        "IPL pairs=10000 reward.lr=0.0001",
+    }
+
+
+def test_a_folder_with_scores_alone_is_a_score_file(tmp_path):
+    for name in ("one", "two/deeper"):
+        (tmp_path / name).mkdir(parents=True)
+        text = f"algorithm,task,seed,step,score\nA,{name[:3]}/x,0,1000,1.5\n"
+        (tmp_path / name / "scores.csv").write_text(text)
+        (tmp_path / name / "README.md").write_text("words")
+    assert set(load([tmp_path]).scores["task"]) == {"one/x", "two/x"}
+
+
+@pytest.mark.parametrize("name", ["regenerated", "preferences", "sac", "offline_core", "neorl2"])
+def test_committed_results_are_read(name):
+    folder = Path(__file__).parents[2] / "results/reproduced" / name
+    scores = load([folder]).scores
+    assert len(scores) == len((folder / "scores.csv").read_text().splitlines()) - 1
+
+
+def test_units_are_those_of_the_tasks(tmp_path):
+    known = [task for task in known_tasks() if not task.startswith("d4rl/antmaze-")]
+    for task in known:
+        assert task.startswith(SUCCESS_TASKS) == resolve(task).scored_by_success
+    for name in (task for task in known_tasks() if task.startswith("d4rl/antmaze-")):
+        assert resolve(name).reference == (0.0, 1.0)  # a return of 1 is a solved episode
+
+
+def test_the_unit_is_said_or_seen(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        "algorithm,task,seed,score,success,unit\n"
+        "A,x/a,0,80,0.8,\nA,x/a,1,100,1.0,\nA,x/b,0,80,0.8,\nA,x/b,1,99,1.0,\n"
+        "A,x/c,0,80,,success\nA,ogbench/d,0,80,,\n"
+    )
+    units = load([file]).scores.groupby("task")["unit"].first()
+    expected = {"x/a": "success", "x/b": "normalised", "x/c": "success", "ogbench/d": "success"}
+    assert units.to_dict() == expected
 
 
 def test_a_task_of_one_configuration_without_the_setting_keeps_the_label(tmp_path):

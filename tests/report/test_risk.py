@@ -8,9 +8,11 @@ import pytest
 from trees import write_run
 
 from corerl.report import figures, risk
+from corerl.report.colours import looks
 from corerl.report.load import load
 from corerl.report.published import COLUMNS
-from corerl.report.sections import Options, sections
+from corerl.report.section import Options
+from corerl.report.sections import sections
 from corerl.risk import measures
 
 GOOD, BAD = [1.0, 2.0, 3.0, 4.0], [-6.0, 2.0, 3.0, 5.0]
@@ -107,7 +109,7 @@ def test_a_legend_fits_its_figure(count):
     returns = pd.DataFrame(
         {"task": "risk/x", "algorithm": names, "returns": [np.arange(30.0)] * count}
     )
-    figure = figures.distributions(returns, figures.looks(names))
+    figure = figures.distributions(returns, looks(names))
     figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1

@@ -5,10 +5,13 @@ import pytest
 
 from corerl.errors import CorerlError
 from corerl.report import stats
+from corerl.report.beside import difference
+from corerl.report.formats import to_text
 from corerl.report.load import Results
 from corerl.report.published import COLUMNS as PUBLISHED
 from corerl.report.scorefiles import COLUMNS
-from corerl.report.sections import Options, difference, sections
+from corerl.report.section import Options
+from corerl.report.sections import sections
 from corerl.report.tables import DOWN, UP, Cell
 
 NOTHING = pd.DataFrame(columns=PUBLISHED)
@@ -17,7 +20,7 @@ NOTHING = pd.DataFrame(columns=PUBLISHED)
 def results(cells: dict[tuple[str, str], list[list[float]]], unit: str = "normalised") -> Results:
     """{(algorithm, task): [[score at each step] of each seed]}"""
     rows = [
-        (algorithm, task, seed, step, score, unit, "", "f.csv")
+        (algorithm, task, seed, step, score, unit, "", "f.csv", 0)
         for (algorithm, task), seeds in cells.items()
         for seed, curve in enumerate(seeds)
         for step, score in enumerate(curve)
@@ -50,7 +53,7 @@ def test_collections_and_units_never_share_an_aggregate():
     two = results({("A", "d4rl/raw"): [[1e4], [2e4]]}, "raw")
     both = Results(pd.concat([one.scores, two.scores]), pd.DataFrame())
     found = sections(both, NOTHING, Options(replicates=10))
-    assert [(s.name, s.normalised) for s in found] == [
+    assert [(s.name, s.scored) for s in found] == [
         ("d4rl", True),
         ("minari", True),
         ("d4rl", False),
@@ -89,16 +92,81 @@ def test_aggregates_are_the_statistics_of_the_runs():
     assert row["value"] == pytest.approx(100 - section.runs["score"].mean())
 
 
-def test_emphasis_is_what_welch_cannot_tell_from_the_best():
+def emphasised(*columns: list[float], steps: list[int] | None = None, **options) -> list[bool]:
+    """Which of these algorithms' scores on one task are emphasised."""
     read = results(
-        {
-            ("A", "d4rl/x"): [[50.0], [51.0], [52.0]],
-            ("B", "d4rl/x"): [[49.5], [50.5], [51.5]],
-            ("C", "d4rl/x"): [[10.0], [11.0], [12.0]],
-        }
+        {(name, "d4rl/x"): [[x] for x in xs] for name, xs in zip("ABCD", columns, strict=False)}
     )
+    if steps is not None:
+        read.scores["step"] = read.scores["algorithm"].map(dict(zip("ABCD", steps, strict=False)))
+    (section,) = sections(read, NOTHING, Options(replicates=10, **options))
+    cells = dict(zip(section.algorithms, section.tables[0].rows[0].cells, strict=True))
+    return [cells[name].top for name in "ABCD"[: len(columns)]]
+
+
+def test_emphasis_is_for_the_best_and_what_is_level_with_it():
+    best, level, below = (
+        [50.0, 51, 52, 53, 54],
+        [49.5, 50.5, 51.5, 52.5, 53.5],
+        [10.0, 11, 12, 13, 14],
+    )
+    assert emphasised(best, level, below) == [True, True, False]
+
+
+def test_a_mean_far_below_is_not_emphasised_for_its_spread():
+    best, wide = [25.0, 25.5, 24.5, 26, 25], [0.0, 30, 5, 20, 6]
+    low, high = stats.welch_interval(25.2, 0.57, 5, 12.2, 12.3, 5)
+    assert low < 0 < high
+    assert emphasised(best, wide) == [True, False]
+
+
+def test_few_seeds_are_not_emphasised_beside_the_best():
+    assert emphasised([50.0, 51, 52, 53, 54], [49.0, 52, 54]) == [True, False]
+    assert emphasised([50.0, 50, 50], [50.0, 50, 50], [49.0, 49, 49]) == [True, True, False]
+
+
+def test_nothing_is_emphasised_between_unequal_steps_unless_asked_for():
+    best, other = [50.0, 51, 52, 53, 54], [10.0, 11, 12, 13, 14]
+    assert emphasised(best, other, steps=[3000, 2000]) == [False, False]
+    assert emphasised(best, other, steps=[3000, 2000], unequal=True) == [True, False]
+    assert emphasised(best, other, steps=[3000, 3000]) == [True, False]
+
+
+def test_unequal_steps_are_said_and_have_no_probability_of_improvement():
+    read = results(
+        {(a, "d4rl/x"): [[v], [v + 1.0]] for a, v in (("A", 9.0), ("B", 5.0), ("C", 1.0))}
+    )
+    read.scores["step"] = read.scores["algorithm"].map({"A": 3000, "B": 2000, "C": 3000})
     (section,) = sections(read, NOTHING, Options(replicates=10))
-    assert [c.top for c in section.tables[0].rows[0].cells] == [True, True, False]
+    scores, better = section.tables
+    assert [column.steps for column in scores.columns] == ["3k", "2k", "3k"] and scores.steps == ""
+    assert any("unequal numbers of steps" in note for note in scores.notes)
+    assert not any(cell.top for row in scores.rows for cell in row.cells)
+    assert list(section.improvement["y"]) == ["C"]
+    assert any("Left out for another number of steps: B" in note for note in better.notes)
+    (section,) = sections(read, NOTHING, Options(replicates=10, unequal=True))
+    assert list(section.improvement["y"]) == ["B", "C"]
+
+
+def test_steps_that_all_share_are_said_once():
+    read = results({("A", "d4rl/x"): [[0.0, 1.0], [0.0, 2.0]]})
+    read.scores["step"] *= 5000
+    (section,) = sections(read, NOTHING, Options(replicates=10))
+    text = to_text(section.tables[0])
+    assert text.count("5k steps") == 1 and "5k steps" in text.splitlines()[0]
+
+
+def test_success_rates_and_returns_never_share_an_aggregate():
+    one = results({("A", "corerl/mujoco/x"): [[10.0], [12.0]]})
+    two = results({("A", "corerl/metaworld/y"): [[80.0], [90.0]]}, "success")
+    read = Results(pd.concat([one.scores, two.scores], ignore_index=True), pd.DataFrame())
+    found = sections(read, NOTHING, Options(replicates=10))
+    assert [(s.heading, s.folder) for s in found] == [
+        ("corerl", "corerl"),
+        ("corerl (success rates)", "corerl-success"),
+    ]
+    means = [s.aggregates.set_index("metric").loc["mean", "value"] for s in found]
+    assert means == [11.0, 85.0]
 
 
 def test_single_seeds_are_noted_and_have_no_spread():
@@ -138,30 +206,61 @@ def test_differences_are_marked_by_the_stated_rule(ours, theirs, mark):
     assert difference(ours, theirs) == mark
 
 
+def theirs(*rows: tuple) -> pd.DataFrame:
+    """Rows of algorithm, task, mean, std, seeds, protocol, source, notes, steps."""
+    names = ["algorithm", "task", "mean", "std", "seeds", "protocol", "source", "notes", "steps"]
+    return pd.DataFrame(rows, columns=names).assign(ddof=0.0, metric="score")[PUBLISHED]
+
+
 def test_published_numbers_of_the_same_protocol_stand_beside_ours():
-    rows = [
-        ("IQL", "d4rl/x", 10.0, 1.0, 4, 0, "last", "CORL (somewhere)", ""),
-        ("IQL", "d4rl/x", 20.0, 1.0, 4, 0, "best", "CORL (somewhere)", ""),
-        ("IQL", "d4rl/x", 11.0, math.nan, math.nan, math.nan, "", "IQL paper (arXiv)", "copied"),
-        ("IQL", "d4rl/other", 99.0, 1.0, 4, 0, "last", "CORL (somewhere)", ""),
-        ("CQL", "d4rl/x", 33.0, 1.0, 4, 0, "last", "CORL (somewhere)", ""),
-    ]
-    theirs = pd.DataFrame(rows, columns=PUBLISHED)
+    rows = theirs(
+        ("IQL", "d4rl/x", 10.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan),
+        ("IQL", "d4rl/x", 20.0, 1.0, 4, "best", "CORL (somewhere)", "", math.nan),
+        ("IQL", "d4rl/x", 11.0, math.nan, math.nan, "", "IQL paper (arXiv)", "copied", math.nan),
+        ("IQL", "d4rl/other", 99.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan),
+        ("CQL", "d4rl/x", 33.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan),
+    )
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
-    (section,) = sections(read, theirs, Options(replicates=10))
+    (section,) = sections(read, rows, Options(replicates=10))
     (table,) = [t for t in section.tables if t.compares]
     assert [c.name for c in table.columns] == ["IQL, ours", "CORL", "IQL paper"]
     assert [c.n for c in table.columns] == ["3", "4", ""]
     assert [c.value for c in table.rows[0].cells] == [10.0, 10.0, 11.0]
     assert any("protocol not stated; copied" in n for n in table.notes)
     assert [c.name for c in section.others[0].columns] == ["CQL, CORL"]
-    (section,) = sections(read, theirs, Options(replicates=10, best=True))
+    (section,) = sections(read, rows, Options(replicates=10, best=True))
     (table,) = [t for t in section.tables if t.compares]
     assert [c.value for c in table.rows[0].cells] == [10.0, 20.0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "unequal", "mark", "shown"),
+    [
+        (1_000_000, False, DOWN, "1M"),
+        (10_000, False, "", "10k"),
+        (math.nan, False, "", "unstated"),
+        (10_000, True, DOWN, "10k"),
+    ],
+)
+def test_a_difference_from_published_numbers_needs_their_steps(steps, unequal, mark, shown):
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", steps)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
+    read.scores["step"] = 1_000_000
+    (section,) = sections(read, theirs(row), Options(replicates=10, unequal=unequal))
+    (table,) = [t for t in section.tables if t.compares]
+    assert table.rows[0].cells[1].mark == mark
+    assert [column.steps for column in table.columns] == ["1M", shown]
+
+
+def test_published_numbers_in_another_unit_stay_out():
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0]]}, "raw")
+    (section,) = sections(read, theirs(row), Options(replicates=10))
+    assert not [t for t in section.tables if t.compares]
+
+
 def test_split_labels_keep_their_published_numbers():
-    rows = [("IQL", "d4rl/x", 10.0, 1.0, 4, 0, "last", "CORL", "")]
+    rows = theirs(("IQL", "d4rl/x", 10.0, 1.0, 4, "last", "CORL", "", math.nan))
     read = results({("IQL expectile=0.9", "d4rl/x"): [[9.0]], ("IQL-2", "d4rl/x"): [[9.0]]})
-    (section,) = sections(read, pd.DataFrame(rows, columns=PUBLISHED), Options(replicates=10))
+    (section,) = sections(read, rows, Options(replicates=10))
     assert [t.name for t in section.tables if t.compares] == ["published-iql-expectile-0-9"]

@@ -2,20 +2,9 @@ import csv
 import io
 import math
 
-from corerl.report.tables import (
-    DOWN,
-    UP,
-    Cell,
-    Column,
-    Row,
-    Table,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-    to_text,
-    unguarded,
-)
+from corerl.report.formats import to_csv, to_latex, to_markdown, to_text, unguarded
+from corerl.report.html_tables import to_html
+from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, short
 
 TABLE = Table(
     "scores",
@@ -52,14 +41,14 @@ def test_markdown():
     text = to_markdown(TABLE)
     assert "| task | IQL (n=10) | TD3+BC_x |" in text
     assert "| hopper | **66.2 ± 5.7** | 59.0 ± 3.2 (n=5) |" in text
-    assert "| pen | – | 0.0 (n=1) ▼ |" in text
+    assert "| pen | – | 0.0 <sub>(n=1)</sub> ▼ |" in text
 
 
 def test_latex_escapes_and_has_booktabs_rules():
     text = to_latex(TABLE)
     assert r"TD3+BC\_x" in text
     assert r"hopper & \textbf{66.2 $\pm$ 5.7} & 59.0 $\pm$ 3.2 (n=5) \\" in text
-    assert r"pen & -- & 0.0 (n=1)$\downarrow$ \\" in text
+    assert r"pen & -- & 0.0 \textcolor{gray}{(n=1)}$\downarrow$ \\" in text
     assert text.count(r"\midrule") == 2
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert all(line.count(" & ") == 2 for line in body)
@@ -76,7 +65,7 @@ def test_csv_keeps_full_names_and_precision():
 def test_html_escapes():
     html = to_html(TABLE)
     assert "A &amp; B" in html
-    assert "<td class='top'>66.2 ± 5.7</td>" in html
+    assert '<td class="top" data-value="66.25">66.2 <span class="spread">± 5.7</span></td>' in html
     assert DOWN in html and UP not in html
 
 
@@ -103,3 +92,39 @@ def test_text_of_others_is_no_formula():
     assert rows[1][0] == "'-1+2" and rows[0][-1] == "'@source"
     assert rows[0][head.index("value")] == "-1.0"  # a number is one
     assert unguarded(rows[1][0]) == "-1+2" and unguarded("'90s") == "'90s"
+
+
+SOME = Cell(50.0, low=40.0, high=60.0, n="5", interval=True, budget=(2000,))
+FEW = Cell(70.0, low=69.0, high=71.0, n="2-3", interval=True, budget=(3000,), pretrained=20_000)
+FLAT = Cell(100.0, low=100.0, high=100.0, n="5", interval=True, budget=(2000, 3000))
+SEEDS = Table(
+    "x",
+    "x",
+    "task",
+    (Column("A"), Column("B"), Column("a name of several words")),
+    (Row("IQM", (SOME, FEW, FLAT), True),),
+)
+
+
+def test_few_seeds_are_grey_with_their_n_and_no_width_is_no_certainty():
+    assert "50.0 [40.0, 60.0] (2k steps)" in to_text(SEEDS)
+    assert "70.0 [69.0, 71.0] (n=2-3, 20k+3k steps)" in to_text(SEEDS)
+    assert "100.0 [n/a] (2k-3k steps)" in to_text(SEEDS)
+    assert "70.0 <sub>[69.0, 71.0] (n=2-3, 20k+3k steps)</sub>" in to_markdown(SEEDS)
+    assert r"70.0 \textcolor{gray}{[69.0, 71.0] (n=2-3, 20k+3k steps)}" in to_latex(SEEDS)
+    assert to_html(SEEDS).count('class="spread few"') == 1
+    assert "\x1b[2m[69.0, 71.0]" in to_text(SEEDS, colour=True)
+    assert to_text(SEEDS, colour=True).count("\x1b[2m") == 1
+
+
+def test_a_wide_table_goes_on_below_itself():
+    text = to_text(SEEDS, width=60)
+    assert "columns 1 to 1 of 3" in text and "columns 3 to 3 of 3" in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("IQM") == 3 and "a name of several" in text
+    assert "columns" not in to_text(SEEDS)
+
+
+def test_steps_are_short_where_they_are_round():
+    steps = (500, 2500, 10_000, 12_345, 1_000_000, 1_500_000)
+    assert [short(x) for x in steps] == ["500", "2.5k", "10k", "12,345", "1M", "1.5M"]

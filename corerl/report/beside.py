@@ -1,0 +1,151 @@
+"""Published numbers beside ours, and of algorithms that were not run."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+
+from corerl.report import stats
+from corerl.report.headline import cells as own_cells
+from corerl.report.headline import task_row
+from corerl.report.published import METRICS, sample_std, short_source
+from corerl.report.section import Options, Section
+from corerl.report.tables import DOWN, UP, Cell, Column, Table, column
+
+DIFFERENCE_RULE = (
+    f"{UP}/{DOWN} after a published number: ours is higher/lower, because Welch's 95% interval of "
+    "the difference excludes zero, or, where the source gives no std or seeds, because the number "
+    "lies outside our 95% t interval of the mean. No mark: no such difference, or our seeds are one or "
+    "all alike."
+)
+BUDGET_RULE = (
+    "No mark either where the numbers of steps differ or a source does not state them; --unequal sets "
+    "those too."
+)
+
+
+def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd.DataFrame:
+    """Rows for our tasks in our unit under a protocol like ours; an unstated protocol counts as the last."""
+    best = published["protocol"].str.startswith("best")
+    unit = published["metric"].map(METRICS) == section.unit
+    unit |= (published["metric"] == "score") & (section.unit == "success")  # AntMaze: both in one
+    return published[
+        published["task"].isin(set(section.runs["task"])) & (best == options.best) & unit
+    ]
+
+
+def _same_algorithm(published: pd.Series, label: str) -> pd.Series:
+    """A published name is ours, or ours without what `split by` appended."""
+    return published.map(lambda name: label == name or label.startswith(f"{name} "))
+
+
+def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
+    """A table for each of our algorithms that has published numbers on our tasks."""
+    rows = _matching(published, section, options)
+    tables = []
+    for label in section.algorithms:
+        theirs = rows[_same_algorithm(rows["algorithm"], label)] if len(rows) else rows
+        if len(theirs):
+            tables.append(_comparison(section, label, theirs, options))
+    return tables
+
+
+def _comparison(section: Section, label: str, theirs: pd.DataFrame, options: Options) -> Table:
+    ours = section.runs[section.runs["algorithm"] == label]
+    own = own_cells(ours)
+    tasks = sorted(set(ours["task"]) & set(theirs["task"]))
+    sources = theirs["source"].map(short_source)
+    order = sources[theirs["task"].isin(tasks)].value_counts(sort=True).index
+    found = {t: [own[label, t]] for t in tasks}
+    columns = [column(f"{label}, ours", [own[label, t] for t in tasks], algorithm=label)]
+    notes = []
+    for source in order:
+        rows = theirs[sources == source].drop_duplicates("task").set_index("task")
+        for t in tasks:
+            found[t].append(_published_cell(rows, t, own[label, t], options))
+        columns.append(_column(source, rows, [found[t][-1] for t in tasks]))
+        notes.append(_source_note(source, theirs[sources == source]))
+    rules = [DIFFERENCE_RULE if options.unequal else f"{DIFFERENCE_RULE} {BUDGET_RULE}"]
+    return Table(
+        f"published-{_slug(label)}",
+        f"{label} beside published numbers, {options.protocol}",
+        "task",
+        tuple(columns),
+        tuple(task_row(t, found[t]) for t in tasks),
+        notes=(*rules, *notes),
+        compares=True,
+    )
+
+
+def _published_cell(
+    rows: pd.DataFrame, task: str, ours: Cell | None, options: Options
+) -> Cell | None:
+    if task not in rows.index:
+        return None
+    r = rows.loc[task]
+    n = "" if math.isnan(r["seeds"]) else f"{r['seeds']:g}"
+    budget = () if math.isnan(r["steps"]) else (int(r["steps"]),)
+    cell = Cell(r["mean"], r["std"], n=n, budget=budget)
+    if ours is None or not options.may_compare(ours, cell):
+        return cell
+    return replace(cell, mark=difference(ours, r))
+
+
+def difference(ours: Cell, theirs: pd.Series) -> str:
+    """UP or DOWN where the intervals say that ours is higher or lower (DIFFERENCE_RULE), or ""."""
+    if int(ours.n) < 2 or ours.std == 0.0:
+        return ""
+    std = sample_std(theirs["std"], theirs["seeds"], theirs["ddof"])
+    if math.isnan(std) or not theirs["seeds"] > 1:
+        low, high = ours.low - theirs["mean"], ours.high - theirs["mean"]
+    else:
+        own = (ours.value, ours.std, int(ours.n))
+        low, high = stats.welch_interval(*own, theirs["mean"], std, int(theirs["seeds"]))
+    return UP if low > 0 else DOWN if high < 0 else ""
+
+
+def _column(name: str, rows: pd.DataFrame, found: list[Cell | None]) -> Column:
+    told = column(name, found, "; ".join(dict.fromkeys(rows["source"])))
+    stated = any(cell is not None and cell.budget for cell in found)
+    return told if stated else replace(told, steps="unstated")
+
+
+def _source_note(name: str, rows: pd.DataFrame) -> str:
+    where = (s.removeprefix(f"{name} (").removesuffix(")") for s in dict.fromkeys(rows["source"]))
+    sources = "; ".join(w for w in where if w != name) or "source as named"
+    protocols = " / ".join(dict.fromkeys(rows["protocol"].replace("", "protocol not stated")))
+    notes = [n for n in dict.fromkeys(rows["notes"]) if n]
+    told = f"; {notes[0]}" if len(notes) == 1 else ""
+    return f"{name}: {sources}; {protocols}{told}."
+
+
+def _slug(label: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in label).strip("-").lower()
+
+
+def others(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
+    """Published numbers of algorithms that were not run, one column per algorithm and source."""
+    rows = _matching(published, section, options)
+    for label in section.algorithms:
+        rows = rows[~_same_algorithm(rows["algorithm"], label)] if len(rows) else rows
+    if not len(rows):
+        return []
+    tasks = sorted(set(rows["task"]))
+    found, columns, notes = {t: [] for t in tasks}, [], {}
+    sources = rows["source"].map(short_source)
+    for (algorithm, source), group in rows.groupby(["algorithm", sources], sort=False):
+        of_task = group.drop_duplicates("task").set_index("task")
+        for t in tasks:
+            found[t].append(_published_cell(of_task, t, None, options))
+        columns.append(_column(f"{algorithm}, {source}", of_task, [found[t][-1] for t in tasks]))
+        notes.setdefault(source, _source_note(source, group))
+    return [
+        Table(
+            "published-others",
+            "Published numbers of algorithms that were not run here",
+            "task",
+            tuple(columns),
+            tuple(task_row(t, found[t]) for t in tasks),
+            notes=tuple(notes.values()),
+        )
+    ]

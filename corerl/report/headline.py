@@ -1,0 +1,198 @@
+"""The tables of our own numbers: every task, aggregates, and the probability of improvement."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+
+from corerl.report import stats
+from corerl.report.section import NAMES, Options, Section
+from corerl.report.tables import (
+    ENOUGH_SEEDS,
+    Cell,
+    Column,
+    Row,
+    Table,
+    column,
+    plural,
+    shared,
+)
+from corerl.report.units import UNITS
+
+TOP_RULE = (
+    f"Bold (in text *): the best mean of a row, and every mean inside the best's own 95% t interval whose "
+    f"difference from it has a Welch 95% interval that holds zero, if both have {ENOUGH_SEEDS} seeds; of "
+    "aggregates the best."
+)
+UNEQUAL_RULE = (
+    "Runs of unequal numbers of steps stand in one row: nothing is emphasised there, and no probability "
+    "of improvement is given (--unequal does both)."
+)
+FEW_RULE = (
+    f"Grey, with its n: a spread of fewer than {ENOUGH_SEEDS} seeds. Such intervals are too narrow more "
+    "often than their 95% say."
+)
+FLAT_RULE = (
+    "An interval is n/a where a bootstrap has nothing to vary: a single seed, seeds that all scored the "
+    "same, or algorithms whose runs never overlap."
+)
+
+
+def tables(section: Section, options: Options) -> list[Table]:
+    """The table of scores, and that of improvements where there is one."""
+    found = [_scores(section, options)]
+    if section.improvement is not None and len(section.improvement):
+        found.append(_improvement_table(section))
+    return found
+
+
+def cells(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
+    """{(algorithm, task): mean, std, t interval, seeds and steps} of runs with `last_step`."""
+    return {key: _cell(group) for key, group in runs.groupby(["algorithm", "task"])}
+
+
+def _cell(group: pd.DataFrame) -> Cell:
+    scores = group["score"]
+    return Cell(
+        scores.mean(),
+        scores.std(ddof=1) if len(scores) > 1 else math.nan,
+        *stats.mean_interval(scores),
+        str(len(scores)),
+        budget=tuple(sorted({int(s) for s in group["last_step"] if s > 0})),
+        pretrained=int(group["pretrained"].max()),
+    )
+
+
+def task_row(task: str, found: list[Cell | None]) -> Row:
+    """A row that shows the task without its collection, which heads the section."""
+    return Row(task.partition("/")[2] or task, tuple(found), key=task)
+
+
+# ------------------------------------------------------------------------------------ the headline
+
+
+def _scores(section: Section, options: Options) -> Table:
+    names, own = section.algorithms, cells(section.runs)
+    rows = [
+        task_row(t, _emphasised([own.get((a, t)) for a in names], options)) for t in section.tasks
+    ]
+    columns = [column(a, [row.cells[i] for row in rows], algorithm=a) for i, a in enumerate(names)]
+    steps = shared(cell.steps for cell in own.values())
+    notes = [f"Per task: mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
+    if section.aggregates is not None:
+        equal = all(_comparable(row.cells, options) for row in rows if row.key in section.shared)
+        rows += [_aggregate_row(section, metric, names, equal) for metric in options.metrics]
+        notes.append(
+            f"Aggregates over {plural(len(section.shared), 'task')} with 95% stratified bootstrap "
+            f"intervals ({options.replicates:,} replicates); optimality gap at γ = 100, lower is better."
+        )
+    every = [cell for row in rows for cell in row.cells if cell is not None]
+    if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):
+        notes.append(UNEQUAL_RULE if not options.unequal else "Runs have unequal numbers of steps.")
+    notes += [FEW_RULE] if any(cell.few and cell.n != "1" for cell in every) else []
+    notes += [FLAT_RULE] if any(_flat(cell) for cell in every) else []
+    title = f"{section.name}: {UNITS[section.unit][0]}, {options.protocol}"
+    return Table(
+        "scores", title, "task", tuple(columns), tuple(rows), notes=tuple(notes), steps=steps
+    )
+
+
+def _comparable(found: tuple[Cell | None, ...], options: Options) -> bool:
+    known = [cell for cell in found if cell is not None]
+    return not known or options.may_compare(*known)
+
+
+def _flat(cell: Cell) -> bool:
+    return cell.interval and (math.isnan(cell.low) or cell.low == cell.high)
+
+
+def _emphasised(found: list[Cell | None], options: Options) -> list[Cell | None]:
+    """The cells of a row with what is `top`, and which columns each would share that with."""
+    known = [i for i, cell in enumerate(found) if cell is not None]
+    if len(known) < 2 or not _comparable(tuple(found), options):
+        return found
+    best = max(known, key=lambda i: found[i].value)
+    ties = {i: tuple(k for k in known if k != i and _level(found[i], found[k])) for i in known}
+    return [
+        cell if cell is None else replace(cell, top=i == best or best in ties[i], ties=ties[i])
+        for i, cell in enumerate(found)
+    ]
+
+
+def _level(cell: Cell, best: Cell) -> bool:
+    """Whether a mean shares the emphasis of the best (TOP_RULE)."""
+    if cell.value == best.value:
+        return True
+    if cell.few or best.few or cell.value < best.low:
+        return False
+    low, high = stats.welch_interval(
+        *(best.value, best.std, int(best.n)), *(cell.value, cell.std, int(cell.n))
+    )
+    return low <= 0.0 <= high
+
+
+def _aggregate_row(section: Section, metric: str, names: list[str], equal: bool) -> Row:
+    rows = section.aggregates[section.aggregates["metric"] == metric].set_index("algorithm")
+    sign = -1 if metric == "optimality_gap" else 1
+    top = (sign * rows["value"]).max()
+    found = tuple(
+        Cell(
+            r["value"],
+            low=r["low"],
+            high=r["high"],
+            n=_seeds(r["seeds_min"], r["seeds_max"]),
+            interval=True,
+            top=equal and len(names) > 1 and sign * r["value"] == top,
+        )
+        for r in (rows.loc[name] for name in names)
+    )
+    return Row(f"{NAMES[metric]} [95% CI]", found, aggregate=True, metric=metric)
+
+
+def _seeds(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest}-{most}"
+
+
+# ---------------------------------------------------------------------------------- improvements
+
+
+def improvement(section: Section, options: Options) -> pd.DataFrame | None:
+    """P(x > y) of every algorithm over the baseline, or of the first over every other.
+
+    Columns: x, y, value, low, high, n. Pairs of unequal numbers of steps are left out, unless asked for.
+    """
+    names = section.algorithms
+    if len(names) < 2 or (options.baseline and options.baseline not in names):
+        return None
+    base, own = options.baseline, cells(section.pooled)
+    pairs = [(x, base) for x in names if x != base] if base else [(names[0], y) for y in names[1:]]
+    rows = []
+    for x, y in pairs:
+        if not all(options.may_compare(own[x, t], own[y, t]) for t in section.shared):
+            continue
+        e = stats.probability_of_improvement(section.pooled, x, y, replicates=options.replicates)
+        rows.append((x, y, e.value, e.low, e.high, e.n))
+    return pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
+
+
+def _improvement_table(section: Section) -> Table:
+    found, tasks = section.improvement, len(section.shared)
+    rows = tuple(
+        Row(
+            f"P({r.x} > {r.y})",
+            (Cell(r.value, low=r.low, high=r.high, n=r.n, interval=True),),
+            algorithms=(r.x, r.y),
+        )
+        for r in found.itertuples()
+    )
+    notes = [
+        f"A random run against a random run of the same task, ties one half; {plural(tasks, 'task')}."
+    ]
+    if len(found) < len(section.algorithms) - 1:
+        left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
+        notes.append(f"Left out for another number of steps: {', '.join(left)}.")
+    notes += [FEW_RULE] if any(row.cells[0].few and row.cells[0].n != "1" for row in rows) else []
+    notes += [FLAT_RULE] if any(_flat(row.cells[0]) for row in rows) else []
+    columns = (Column("probability [95% CI]"),)
+    title = "Probability of improvement"
+    return Table("improvement", title, "", columns, rows, digits=2, notes=tuple(notes))

@@ -1,0 +1,76 @@
+"""A table as HTML: readable as it is, and marked for the page's script to filter, sort and copy."""
+
+import html
+import json
+
+from corerl.report.tables import (
+    UP,
+    Cell,
+    Column,
+    Row,
+    Table,
+    spread_text,
+    title_text,
+    value_text,
+)
+
+
+def to_html(table: Table, caption: bool = True, notes: bool = True) -> str:
+    """A `<figure>` with the table and its notes; styled by the page."""
+    e = html.escape
+    head = "".join(_head(column, table) for column in table.columns)
+    body = "".join(_row(row, table) for row in table.rows)
+    told = "".join(f"<p>{e(note)}</p>" for note in table.notes) if notes else ""
+    title = e(title_text(table))
+    return (
+        f'<figure class="table" data-name="{e(table.name)}" data-digits="{table.digits}" '
+        f'data-title="{title}">'
+        + (f"<figcaption>{title}</figcaption>" if caption else "")
+        + f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">{e(table.corner)}</th>{head}'
+        f'</tr></thead><tbody>{body}</tbody></table></div><div class="notes">{told}</div></figure>'
+    )
+
+
+def _head(column: Column, table: Table) -> str:
+    e = html.escape
+    told = [f"n = {column.n}"] if column.n else []
+    told += [f"{column.steps} steps"] if column.steps and not table.steps else []
+    small = f"<small>{e(', '.join(told))}</small>" if told else ""
+    title = f' title="{e(column.detail)}"' if column.detail else ""
+    of = f' data-algorithm="{e(column.algorithm)}"' if column.algorithm else ""
+    return f'<th scope="col"{title}{of}>{e(column.name)}{small}</th>'
+
+
+def _row(row: Row, table: Table) -> str:
+    e = html.escape
+    about = "".join(
+        f' data-{name}="{e(value)}"'
+        for name, value in (
+            ("task", "" if row.aggregate else row.key),
+            ("metric", row.metric),
+            ("algorithms", json.dumps(row.algorithms) if row.algorithms else ""),
+        )
+        if value
+    )
+    kind = ' class="aggregate"' if row.aggregate else ""
+    cells = "".join(map(lambda c, k: _cell(c, k, table), row.cells, table.columns))
+    return f'<tr{kind}{about}><th scope="row">{e(row.name)}</th>{cells}</tr>'
+
+
+def _cell(cell: Cell | None, column: Column, table: Table) -> str:
+    if cell is None:
+        return '<td class="missing">–</td>'
+    spread = spread_text(cell, column, table)
+    shown = html.escape(value_text(cell, table.digits))
+    if spread:
+        shown += f' <span class="spread{" few" if cell.few else ""}">{html.escape(spread)}</span>'
+    top = ' class="top"' if cell.top else ""
+    ties = f' data-ties="{" ".join(map(str, cell.ties))}"' if cell.ties else ""
+    return f'<td{top} data-value="{float(cell.value)!r}"{ties}>{shown}{_mark(cell)}</td>'
+
+
+def _mark(cell: Cell) -> str:
+    if not cell.mark:
+        return ""
+    kind, word = ("up", "ours is higher") if cell.mark == UP else ("down", "ours is lower")
+    return f'<span class="{kind}" title="{word}">{cell.mark}</span>'
