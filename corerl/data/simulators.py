@@ -29,6 +29,7 @@ from gymnasium import spaces, wrappers
 from corerl.data import d4rl, minari
 from corerl.data.dataset import Dataset
 from corerl.data.reading import one_line
+from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest
 
 LOCOMOTION = {
@@ -120,31 +121,6 @@ def make_neorl2(name: str) -> gymnasium.Env:
             f"The neorl2 package is here without all of its files ({e}): {NEORL2}"
         ) from e
     return Simglucose(env) if name == "Simglucose" else env
-
-
-class Simglucose(gymnasium.Wrapper):
-    """NeoRL-2's glucose simulator, repeatable and eight times as fast, with the same numbers.
-
-    It draws patient and hour from numpy's global generator and ignores `reset(seed=)`; its equations
-    read their parameters from a pandas Series, one slow look-up each; and it fails on the action of
-    shape (1,) that its own action space gives.
-    """
-
-    def __init__(self, env: gymnasium.Env):
-        super().__init__(env)
-        warnings.filterwarnings("ignore", category=FutureWarning, module="neorl2")
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
-        if seed is not None:
-            np.random.seed(seed)  # noqa: NPY002
-        result = self.env.reset(seed=seed, options=options)
-        patient = self.env.unwrapped.env.env.patient
-        names = [name for name in patient._params.index if name.isidentifier()]
-        patient._params = types.SimpleNamespace(**{n: patient._params[n] for n in names})
-        return result
-
-    def step(self, action):
-        return self.env.step(float(action[0]))
 
 
 def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
