@@ -1,0 +1,206 @@
+"""A grid of settings, ours beside somebody's: every cell with the interval of the difference.
+
+    python -m corerl.report.grids collect runs --out scores.csv     one row per finished seed
+    python -m corerl.report.grids compare scores.csv                the table, beside NeoRL-2's runs
+
+A cell is an algorithm with settings on a task. Both sides are CSV with the columns `algorithm`, `task`,
+`cell`, `seed` and `return`; a cell is named as the published file names it. `collect` knows the names of
+NeoRL-2's BC and TD3+BC, of which `results/published/neorl2_runs.csv` holds every run (the mean return of
+1,000 episodes; from `benchmark/results/*/log.csv` of polixir/NeoRL2 at b50d91d).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy.stats import spearmanr
+
+from corerl.errors import CorerlError
+from corerl.report.files import write
+from corerl.report.stats import welch_interval
+
+COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
+NAMED = {
+    "bc": {"actor_layers": "hidden_layers", "actor_lr": "lr"},
+    "td3_bc": {"alpha": "alpha", "policy_noise": "policy_noise"},
+}
+"""Of each algorithm: the published name of a setting that makes the grid, and ours."""
+
+
+def read(path: Path) -> pd.DataFrame:
+    """A CSV of runs, one row per cell and seed.
+
+    Raises:
+        CorerlError: a column is missing, a return is no number, or a seed stands twice.
+    """
+    try:
+        rows = pd.read_csv(path, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise CorerlError(f"{path} is not a readable CSV ({error}).") from error
+    for column in COLUMNS:
+        if column not in rows.columns:
+            raise CorerlError(f"{path} has no column {column!r}; it needs {', '.join(COLUMNS)}.")
+    returns = pd.to_numeric(rows["return"], errors="coerce")
+    if not np.isfinite(returns).all():
+        row = int(np.argmax(~np.isfinite(returns)))
+        raise CorerlError(
+            f"{path}, row {row + 2}: return is {rows['return'][row]!r}, not a number."
+        )
+    if (twice := rows.duplicated(COLUMNS[:4])).any():
+        raise CorerlError(f"{path}, row {int(np.argmax(twice)) + 2}: this seed stands twice.")
+    return rows.assign(**{"return": returns})
+
+
+def published() -> pd.DataFrame:
+    """NeoRL-2's own runs."""
+    with resources.as_file(resources.files("corerl.published") / "neorl2_runs.csv") as path:
+        return read(path)
+
+
+# From runs to rows.
+
+
+def collect(root: Path) -> pd.DataFrame:
+    """The last evaluation of every finished seed below `root` whose algorithm has a published grid."""
+    rows = [row for config in sorted(root.rglob("config.yaml")) for row in _finished(config)]
+    if not rows:
+        raise CorerlError(f"{root} holds no finished run of {', '.join(NAMED)}.")
+    order = ["task", "algorithm", "cell", "seed"]
+    return pd.DataFrame(rows).sort_values(order).reset_index(drop=True)
+
+
+def _finished(config: Path) -> Iterator[dict[str, Any]]:
+    settings = yaml.safe_load(config.read_text())
+    names = NAMED.get(settings["algo"]["name"])
+    if names is None:
+        return
+    values = {theirs: settings["algo"][ours] for theirs, ours in names.items()}
+    cell = " ".join(f"{name}={value:g}" for name, value in values.items())
+    for status in sorted(config.parent.glob("seeds-*/status.json")):
+        if json.loads(status.read_text())["state"] != "done":
+            continue
+        scores = pd.read_csv(status.with_name("scores.csv"))
+        for row in scores[scores["step"] == settings["steps"]].to_dict("records"):
+            yield {
+                "algorithm": row["algorithm"],
+                "task": row["task"],
+                "cell": cell,
+                "seed": row["seed"],
+                "return": round(row["return"], 3),
+                "return_std": round(row["return_std"], 2),
+                "episodes": row["episodes"],
+                "updates": row["step"],
+                "config": row["config"],
+            }
+
+
+# From rows to the comparison.
+
+
+def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """A row per cell of ours: mean, std (ddof 1) and n of both sides, the difference, its interval.
+
+    `low` and `high` bound ours - theirs by Welch's 95% interval; NaN where a side has one seed. Where
+    ours has a column `updates`, the fewest of a cell's seeds are told too.
+
+    Raises:
+        CorerlError: a cell of ours that they did not run.
+    """
+    keys = COLUMNS[:3]
+    sides = [
+        rows.groupby(keys)["return"].agg(["mean", "std", "size"]).add_prefix(f"{name}_")
+        for name, rows in (("our", ours), ("their", theirs))
+    ]
+    both = sides[0].join(sides[1])
+    if (alone := both["their_mean"].isna()).any():
+        algorithm, task, cell = both.index[alone][0]
+        raise CorerlError(f"There is no published run of {algorithm} with {cell} on {task}.")
+    intervals = [welch_interval(*map(float, row)) for row in both.fillna(0.0).to_numpy()]
+    both["difference"] = both["our_mean"] - both["their_mean"]
+    both[["low", "high"]] = intervals
+    if "updates" in ours.columns:
+        both["updates"] = ours.groupby(keys)["updates"].min()
+    return both.reset_index()
+
+
+def rank_correlation(rows: pd.DataFrame) -> float:
+    """Spearman's correlation of cell means, ours and theirs; NaN of fewer than three cells."""
+    if len(rows) < 3:
+        return float("nan")
+    return float(spearmanr(rows["our_mean"], rows["their_mean"]).statistic)
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """A table for each task and algorithm; a difference whose interval excludes 0 is emphasised."""
+    blocks = []
+    for (task, algorithm), part in rows.groupby(["task", "algorithm"], sort=True):
+        lines = [
+            f"**{algorithm} on {task}: mean return ± standard deviation over seeds (n)**",
+            "",
+            "| cell | ours | theirs | difference [95%] |",
+            "| --- | ---: | ---: | ---: |",
+            *(_line(row) for row in part.to_dict("records")),
+            "",
+            _summary(part),
+        ]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _line(row: dict[str, Any]) -> str:
+    def side(name: str) -> str:
+        mean, std, n = (row[f"{name}_{of}"] for of in ("mean", "std", "size"))
+        return f"{mean:.1f} ± {std:.1f} ({n:.0f})" if n > 1 else f"{mean:.1f} (1)"
+
+    told = f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
+    if np.isnan(row["low"]):
+        told = f"{row['difference']:+.1f}"
+    elif row["low"] > 0 or row["high"] < 0:
+        told = f"**{told}**"
+    return f"| {row['cell']} | {side('our')} | {side('their')} | {told} |"
+
+
+def _summary(part: pd.DataFrame) -> str:
+    known = part.dropna(subset="low")
+    apart = int(((known["low"] > 0) | (known["high"] < 0)).sum())
+    text = f"Intervals that exclude 0: {apart} of {len(known)}. "
+    if "updates" in part:
+        least, most = (f"{count:,.0f}" for count in (part["updates"].min(), part["updates"].max()))
+        text = f"Ours after {least if least == most else f'{least} to {most}'} updates. {text}"
+    rank = rank_correlation(part)
+    if np.isnan(rank):
+        return text + "A rank correlation needs three cells."
+    return text + f"Rank correlation (Spearman) of {len(part)} cells: {rank:.2f}."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m corerl.report.grids", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    gather = commands.add_parser("collect", help="finished runs -> one CSV")
+    gather.add_argument("root", type=Path)
+    gather.add_argument("--out", type=Path, required=True)
+    beside = commands.add_parser("compare", help="that CSV beside the published grid")
+    beside.add_argument("scores", type=Path)
+    beside.add_argument("--published", type=Path, help="another grid than NeoRL-2's")
+    args = parser.parse_args(arguments)
+    try:
+        if args.command == "collect":
+            write(args.out, collect(args.root).to_csv(index=False, lineterminator="\n"))
+        else:
+            theirs = read(args.published) if args.published else published()
+            sys.stdout.write(markdown(compare(read(args.scores), theirs)))
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Cells of a grid beside published ones, on made-up numbers; and the shipped grid itself."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+import yaml
+
+from corerl.errors import CorerlError
+from corerl.report import grids
+
+
+def runs(cells: dict[str, list[float]], algorithm: str = "BC", task: str = "neorl2/DMSD", **more):
+    rows = [
+        {"algorithm": algorithm, "task": task, "cell": cell, "seed": seed, "return": value, **more}
+        for cell, values in cells.items()
+        for seed, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+THEIRS = runs({"lr=1": [10.0, 12.0, 14.0], "lr=2": [20.0, 22.0, 24.0], "lr=3": [5.0, 5.0, 5.0]})
+
+
+def test_a_difference_and_its_interval():
+    rows = grids.compare(runs({"lr=1": [13.0, 15.0, 17.0], "lr=2": [30.0, 32.0, 34.0]}), THEIRS)
+    # Both sides have the variance 4: the standard error is sqrt(8 / 3), with 4 degrees of freedom.
+    half = 2.776445 * math.sqrt(8 / 3)
+    assert rows["difference"].tolist() == [3.0, 10.0]
+    assert rows["low"].tolist() == pytest.approx([3 - half, 10 - half], abs=1e-5)
+    assert rows["high"].tolist() == pytest.approx([3 + half, 10 + half], abs=1e-5)
+
+
+def test_the_table_tells_cells_apart_by_their_intervals():
+    ours = runs({"lr=1": [13.0, 15.0, 17.0], "lr=2": [30.0, 32.0, 34.0], "lr=3": [6.0]})
+    text = grids.markdown(grids.compare(ours, THEIRS))
+    assert "| lr=1 | 15.0 ± 2.0 (3) | 12.0 ± 2.0 (3) | +3.0 [-1.5, +7.5] |" in text
+    assert "| lr=2 | 32.0 ± 2.0 (3) | 22.0 ± 2.0 (3) | **+10.0 [+5.5, +14.5]** |" in text
+    assert "| lr=3 | 6.0 (1) | 5.0 ± 0.0 (3) | +1.0 |" in text  # one seed has no interval
+    assert "Intervals that exclude 0: 1 of 2. Rank correlation (Spearman) of 3 cells: 1.00." in text
+
+
+def test_the_rank_correlation_counts_cells_in_their_order():
+    ours = runs({"lr=1": [20.0, 20.0], "lr=2": [10.0, 10.0], "lr=3": [0.0, 0.0]})
+    rows = grids.compare(ours, THEIRS)
+    assert grids.rank_correlation(rows) == pytest.approx(0.5)  # ranks 3 2 1 against 2 3 1
+    assert math.isnan(grids.rank_correlation(rows[:2]))
+    assert "needs three cells" in grids.markdown(rows[:2])
+
+
+def test_tasks_and_algorithms_are_not_mixed_and_updates_are_told():
+    theirs = pd.concat([THEIRS, runs({"lr=1": [1.0, 2.0]}, "TD3+BC", "neorl2/Fusion")])
+    ours = pd.concat(
+        [
+            runs({"lr=1": [11.0, 11.5]}, updates=1_000_000),
+            runs({"lr=1": [1.0, 2.0]}, "TD3+BC", "neorl2/Fusion", updates=50_000),
+        ]
+    )
+    first, second = grids.markdown(grids.compare(ours, theirs)).split("\n\n**")
+    assert "BC on neorl2/DMSD" in first and "after 1,000,000 updates" in first
+    assert "TD3+BC on neorl2/Fusion" in second and "after 50,000 updates" in second
+
+
+def test_a_cell_that_nobody_published_is_refused():
+    with pytest.raises(CorerlError, match="no published run of BC with lr=9 on neorl2/DMSD"):
+        grids.compare(runs({"lr=9": [1.0, 2.0]}), THEIRS)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda rows: rows.drop(columns="cell"), "no column 'cell'"),
+        (lambda rows: rows.assign(**{"return": "high"}), "row 2: return is 'high'"),
+        (lambda rows: pd.concat([rows, rows[:1]]), "row 11: this seed stands twice"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path, change, problem):
+    change(THEIRS).to_csv(tmp_path / "scores.csv", index=False)
+    with pytest.raises(CorerlError, match=problem):
+        grids.read(tmp_path / "scores.csv")
+
+
+def write_run(folder, algo: dict, seed: int, state: str, steps: int = 100) -> None:
+    folder.mkdir(parents=True)
+    (folder.parent / "config.yaml").write_text(yaml.safe_dump({"algo": algo, "steps": steps}))
+    (folder / "status.json").write_text(json.dumps({"state": state}))
+    head = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success\n"
+    row = "neorl2/DMSD,BC,abc,{seed},{step},{value},0,1000,100,3.0,\n"
+    text = head + "".join(row.format(seed=seed, step=s, value=s / 3) for s in (50, steps))
+    (folder / "scores.csv").write_text(text)
+
+
+def test_finished_runs_are_collected_under_the_published_names(tmp_path):
+    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    write_run(tmp_path / "a" / "seeds-7", algo, 7, "done")
+    write_run(tmp_path / "a" / "seeds-42", algo, 42, "running")
+    write_run(tmp_path / "b" / "seeds-7", {"name": "iql"}, 7, "done")
+    assert grids.main(["collect", str(tmp_path), "--out", str(tmp_path / "scores.csv")]) == 0
+    (row,) = grids.read(tmp_path / "scores.csv").to_dict("records")
+    assert (row["cell"], row["seed"], row["updates"]) == ("actor_layers=3 actor_lr=0.0005", 7, 100)
+    assert row["return"] == 33.333 and row["episodes"] == 1000
+    published = grids.published()
+    assert row["cell"] in set(published["cell"][published["algorithm"] == "BC"])
+
+
+def test_nothing_finished_is_a_sentence(tmp_path, capsys):
+    assert grids.main(["collect", str(tmp_path), "--out", str(tmp_path / "scores.csv")]) == 1
+    assert "holds no finished run of bc, td3_bc" in capsys.readouterr().err
+
+
+def test_the_shipped_grid_is_whole_and_agrees_with_the_released_scores(shared):
+    rows = grids.published()
+    cells = rows.groupby(["algorithm", "task"])["cell"].nunique().groupby("algorithm").unique()
+    assert {name: counts.tolist() for name, counts in cells.items()} == {
+        "BC": [6],
+        "CQL": [16],
+        "EDAC": [4],
+        "TD3+BC": [9],
+    }
+    assert (rows.groupby(["algorithm", "task", "cell"])["seed"].agg(set) == {7, 42, 210}).all()
+    released = pd.read_csv(shared / "data/scores/neorl2/final_scores.csv")
+    released = released[released["algo"].isin(["bc", "td3bc", "cql", "edac"])]
+    assert sorted(rows["return"]) == pytest.approx(sorted(released["reward_mean"]), abs=6e-4)
+    best = rows[(rows["algorithm"] == "BC") & (rows["task"] == "neorl2/DMSD")]
+    best = best[best["cell"] == "actor_layers=2 actor_lr=0.001"].set_index("seed")["return"]
+    assert best.round(1).to_dict() == {7: 574.5, 42: 567.8, 210: 548.6}
