@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn import compile, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -89,7 +89,7 @@ class Policy(nn.Module):
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         log_std = self.log_std.clamp(*self.limits)
-        return networks.gaussian_log_prob(self(observations), log_std, actions)
+        return policies.gaussian_log_prob(self(observations), log_std, actions)
 
 
 class AWAC(Stateful):
@@ -183,8 +183,7 @@ def train(cfg: Config, run: Run) -> None:
     )
     shape = (2, cfg.batch_size, buffer.action_dim)
     noise = seeding.normal(run.seeds, "noise", shape, run.device)
-    phases = Phases(cfg, run, buffer, normalizer)
-    phases.restore(agent, "awac")
+    phases = Phases(cfg, run, buffer, agent)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise, **phases.parts):
         phases.act(step, agent.explore)

@@ -19,7 +19,7 @@ validation file was lowest: `squash`, `leak` and `validate_every`. Its second ou
 part in the loss and is left out.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -27,60 +27,45 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import later, require
+from corerl.config import Settings, added, at_least, group, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
+from corerl.training.validation import BestPolicy, squared_error
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "bc"
     label: str = "BC"
 
-    best: float = 1.0  # share of episodes to clone, highest return first; 0.1 is "10% BC"
-    lr: float = 3e-4
-    batch_size: int = 256
-    hidden_layers: int = 2
-    hidden_width: int = 256
-    leak: float = later(0.0)  # slope of a hidden unit below 0
-    squash: bool = later(True)  # tanh on the output; false: the mean, which the simulator clips
-    validate_every: int = later(0)  # updates from one look at held-out data to the next; the best
-    # policy so far is played. 0: the last one is
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
-    )
-
-    def __post_init__(self):
-        require(0 < self.best <= 1, f"algo.best={self.best} must lie in (0, 1]")
-        require(0 <= self.leak < 1, f"algo.leak={self.leak} must lie in [0, 1)")
-        every = self.validate_every
-        require(every >= 0, f"algo.validate_every={every} must not be negative")
+    best: float = within(1.0, "(0, 1]")  # share of episodes, highest return first; 0.1 is "10% BC"
+    lr: float = positive(3e-4)
+    batch_size: int = positive(256)
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
+    leak: float = added(within(0.0, "[0, 1)"))  # slope of a hidden unit below 0
+    squash: bool = added(True)  # tanh on the output; false: the mean, which the simulator clips
+    validate_every: int = added(at_least(0, 0))  # updates from one look at held-out data to the
+    # next; the best policy so far is played. 0: the last one is
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 
 class BC(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
-        sizes = [observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, action_dim]
+    def __init__(self, cfg: Config, spec: Spec):
+        sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
         hidden = partial(F.leaky_relu, negative_slope=cfg.leak) if cfg.leak else F.relu
-        self.policy = networks.MLP(sizes, (len(rngs),), rngs, activation=hidden).to(device)
-        self.normalizer = normalizer or nn.Identity()
-        self.squash = cfg.squash
-        self.chosen = Chosen(self.policy, len(rngs)).to(device) if cfg.validate_every else None
+        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, activation=hidden).to(spec.device)
+        self.normalizer = spec.normalizer
+        self.squash, self.batch_size = cfg.squash, cfg.batch_size
+        self.chosen = None
+        if cfg.validate_every:
+            self.chosen = BestPolicy(self.policy, spec.seeds).to(spec.device)
         self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared error, mean over batch and action dimensions."""
@@ -93,20 +78,12 @@ class BC(Stateful):
         return torch.tanh(output) if self.squash else output
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        grads, metrics = self._gradients(batch)
-        self.optimizer.step(grads)
-        return metrics
+        return self._step(batch)
 
-    @torch.no_grad()
-    def validate(self, step: int, observations: Tensor, actions: Tensor, batch_size: int) -> None:
-        """Keeps, for each seed, the policy if its squared error on `(N, O)`, `(N, A)` is a new lowest.
-
-        The error is the mean of those of batches in the file's order, of which a shorter last one
-        counts as much as the others (offlinerl).
-        """
-        pairs = zip(observations.split(batch_size), actions.split(batch_size), strict=True)
-        errors = [self._action(self.policy, self.normalizer(o[None])) - a for o, a in pairs]
-        error = torch.stack([e.square().mean((1, 2)) for e in errors]).mean(0)
+    def validate(self, step: int, observations: Tensor, actions: Tensor) -> None:
+        """Keeps each seed's policy if its squared error on `(N, O)`, `(N, A)` is a new lowest."""
+        act = lambda raw: self._action(self.policy, self.normalizer(raw))  # noqa: E731
+        error = squared_error(act, observations, actions, self.batch_size)
         self.chosen.offer(self.policy, error, step)
 
     @torch.no_grad()
@@ -116,45 +93,19 @@ class BC(Stateful):
         return self._action(policy, self.normalizer(observations))
 
 
-class Chosen(nn.Module):
-    """The policy of each of S seeds whose error was the lowest so far; that error and its step `(S,)`."""
-
-    def __init__(self, policy: nn.Module, seeds: int):
-        super().__init__()
-        self.policy = optim.target_of(policy)
-        self.register_buffer("lowest", torch.full((seeds,), torch.inf))
-        self.register_buffer("step", torch.zeros(seeds, dtype=torch.int64))
-
-    @torch.no_grad()
-    def offer(self, policy: nn.Module, error: Tensor, step: int) -> None:
-        better = error < self.lowest
-        self.lowest.copy_(torch.where(better, error, self.lowest))
-        self.step.masked_fill_(better, step)
-        for kept, new in zip(self.policy.parameters(), policy.parameters(), strict=True):
-            kept.copy_(torch.where(better.view(-1, *[1] * (new.ndim - 1)), new, kept))
-
-
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, best=cfg.best)
-    agent = BC(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = BC(cfg, run.spec(buffer, normalizer))
     every = cfg.validate_every
-    held_out = preprocessing.held_out(run) if every else ()
     require(
         run.cfg.steps >= every, f"algo.validate_every={every} is more than steps={run.cfg.steps}"
     )
+    held_out = preprocessing.held_out(run) if every else ()
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())
         if every and step % every == 0:
-            agent.validate(step, *held_out, cfg.batch_size)
+            agent.validate(step, *held_out)
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

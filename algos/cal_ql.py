@@ -42,8 +42,8 @@ from corerl.algos.cql import Policy
 from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.nn import compile, ensembles, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn import compile, ensembles, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -178,7 +178,7 @@ class CalQL(Stateful):
     def policy_loss(self, batch: Batch, noise: Tensor):
         """alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; and log pi `(S, B)`."""
         mean, log_std = self.policy(batch.observations)
-        actions, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+        actions, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
         frozen = {name: p.detach() for name, p in self.critic.named_parameters()}
         q = torch.func.functional_call(self.critic, frozen, (batch.observations, actions))
         log_pi = log_pi[:, 0]
@@ -196,7 +196,7 @@ class CalQL(Stateful):
         Also returns their log-densities `(S, n, B)`.
         """
         mean, log_std = self.policy(batch.next_observations)
-        actions, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+        actions, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
         q = ensembles.call(self.target, asked, batch.next_observations, actions)
         value = q.amin(1).amax(1)
         return batch.rewards + self.cfg.discount * (1 - batch.terminated) * value, log_pi
@@ -210,7 +210,7 @@ class CalQL(Stateful):
         log_densities = [torch.full_like(uniforms[..., 0], self.uniform_log_density)]
         for states, noise in ((batch.observations, here), (batch.next_observations, there)):
             mean, log_std = self.policy(states)
-            action, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+            action, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
             actions.append(action)
             log_densities.append(log_pi)
         return torch.cat(actions, 1), torch.cat(log_densities, 1)
@@ -335,8 +335,7 @@ def train(cfg: Config, run: Run) -> None:
     )
     sizes = (data.observation_dim, data.action_dim)
     agent = CalQL(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
-    phases = Phases(cfg, run, data, normalizer, label=label)
-    phases.restore(agent, "cal_ql")
+    phases = Phases(cfg, run, data, agent, label=label)
     draws = random_numbers(agent, run, data.action_dim)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=data, **draws, **phases.parts):

@@ -36,10 +36,10 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim
+from corerl.nn import compile, ensembles, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.risk import distortions
 from corerl.risk.quantiles import huber_quantile_loss
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing, risk_summary
 from corerl.training.run import Run
 
@@ -159,7 +159,7 @@ class CODAC(Stateful):
         self.cfg = cfg
         seeds = len(rngs)
         sizes = [observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, action_dim]
-        policy = networks.TanhGaussian(sizes, (seeds,), rngs, init=networks.xavier())
+        policy = policies.TanhGaussian(sizes, (seeds,), rngs, init=networks.xavier())
         self.policy = policy.to(device)
         self.critic = Critics(cfg, observation_dim, action_dim, rngs).to(device)
         self.target_policy = optim.target_of(self.policy)
@@ -259,7 +259,7 @@ class CODAC(Stateful):
         log_densities = [torch.full_like(uniforms[..., 0], self.uniform_log_density)]
         for states, noise in ((batch.observations, here), (batch.next_observations, there)):
             mean, log_std = self.policy(states)
-            action, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+            action, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
             actions.append(action)
             log_densities.append(log_pi)
         return torch.cat(actions, 1), torch.cat(log_densities, 1)

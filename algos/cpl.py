@@ -38,14 +38,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.algos.iql import Policy
 from corerl.config import require
 from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.learner import Stateful
+from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.reward_models import preference_loss
 from corerl.preferences.sources import Preferences
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -109,7 +109,9 @@ class CPL(Stateful):
     ):
         self.cfg = cfg
         sizes = [observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, action_dim]
-        self.policy = Policy(cfg, sizes, rngs, networks.orthogonal(1.0)).to(device)
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        policy = GaussianPolicy(sizes, rngs, init=networks.orthogonal(1.0), **limits)
+        self.policy = policy.to(device)
         self.normalizer = normalizer or nn.Identity()
         if cfg.reference:
             self.reference = optim.target_of(self.policy)
@@ -144,7 +146,7 @@ class CPL(Stateful):
         loss = -self._log_prob(self.policy, pairs, keys).mean((1, 2, 3))
         return loss, {"bc_loss": loss}
 
-    def _log_prob(self, policy: Policy, pairs: Pairs, keys: Tensor | None) -> Tensor:
+    def _log_prob(self, policy: GaussianPolicy, pairs: Pairs, keys: Tensor | None) -> Tensor:
         """`(S, B, 2, L)`, up to a constant where the policy is deterministic."""
         observations, actions = pairs.observations.flatten(1, 3), pairs.actions.flatten(1, 3)
         shape = (observations.shape[1], self.cfg.hidden_width)

@@ -44,8 +44,8 @@ from torch import Tensor, nn
 from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn import compile, ensembles, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -113,7 +113,7 @@ class Config:
         )
 
 
-class Policy(networks.TanhGaussian):
+class Policy(policies.TanhGaussian):
     """A squashed Gaussian with a learned scale and shift of its log-std (young-geng)."""
 
     def __init__(self, *args, multiplier: float, offset: float = -1.0, **kwargs):
@@ -223,7 +223,7 @@ class CQL(Stateful):
     def backup(self, batch: Batch, noise: Tensor) -> Tensor:
         """y = r + discount * min Q'(s', a'), `(S, B)`; a' ~ pi(.|s') or the best of several."""
         mean, log_std = self.policy(batch.next_observations)
-        actions, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+        actions, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
         q = self.target(batch.next_observations, actions)
         if self.cfg.max_backup == "per_critic":
             value = q.amax(2).amin(1)
@@ -242,7 +242,7 @@ class CQL(Stateful):
         log_densities = [torch.full_like(uniforms[..., 0], self.uniform_log_density)]
         for states, noise in ((batch.observations, here), (batch.next_observations, there)):
             mean, log_std = self.policy(states)
-            action, log_pi = networks.squash(mean[:, None], log_std[:, None], noise)
+            action, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
             actions.append(action)
             log_densities.append(log_pi)
         return torch.cat(actions, 1), torch.cat(log_densities, 1)
@@ -305,7 +305,7 @@ class CQL(Stateful):
 
 def _networks(
     cfg: Config, observation_dim: int, action_dim: int, rngs: list[torch.Generator]
-) -> tuple[networks.TanhGaussian, ensembles.Critics]:
+) -> tuple[policies.TanhGaussian, ensembles.Critics]:
     inner, outer = {
         "xavier": (networks.torch_init, networks.xavier(1e-2)),
         "orthogonal": (networks.orthogonal(), networks.orthogonal(1e-2)),
@@ -320,7 +320,7 @@ def _networks(
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
     inits = {"init": inner, "output_init": outer}
     if cfg.log_std_multiplier is None:
-        return networks.TanhGaussian(sizes, (len(rngs),), rngs, **limits, **inits), critic
+        return policies.TanhGaussian(sizes, (len(rngs),), rngs, **limits, **inits), critic
     policy = Policy(sizes, (len(rngs),), rngs, multiplier=cfg.log_std_multiplier, **limits, **inits)
     return policy, critic
 
@@ -341,8 +341,7 @@ def train(cfg: Config, run: Run) -> None:
     uniforms = seeding.uniform(run.seeds, "uniform", (cfg.samples, *per_action), run.device, 32)
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode)
-    phases = Phases(cfg, run, buffer, normalizer)
-    phases.restore(agent, "cql")
+    phases = Phases(cfg, run, buffer, agent)
     state = {"agent": agent, "buffer": buffer, "noise": noise, "uniforms": uniforms}
     for step in run.steps(**state, **phases.parts):
         phases.act(step, agent.explore)

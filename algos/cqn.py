@@ -46,7 +46,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.nn import bins, compile, networks, optim
 from corerl.nn.bins import Bins
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training import demonstrations, preprocessing
 from corerl.training.demonstrations import Demos, Rows
 from corerl.training.offline_to_online import Online, Phases, check
@@ -297,8 +297,7 @@ def train(cfg: Config, run: Run) -> None:
     data, normalizer = demonstrations.load(run, cfg)
     sizes = (data.observation_dim, data.action_dim)
     agent = CQN(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
-    phases = Phases(cfg, run, data, normalizer)
-    phases.restore(agent, "cqn")
+    phases = Phases(cfg, run, data, agent)
     rows = Rows(cfg, run, data, phases)
     per_update = (cfg.demos.rows + cfg.batch_size, agent.choices)
     ties = seeding.uniform(run.seeds, "ties", per_update, run.device, 32)

@@ -58,9 +58,9 @@ from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.config import require
 from corerl.nn import compile, networks, optim
 from corerl.nn.encoders import Encoder
+from corerl.nn.learner import Stateful
 from corerl.risk.distributions import Categorical, Quantiles
 from corerl.risk.stock_augmentation import next_stock, successive_halving
-from corerl.runs.checkpoint import Stateful
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.evaluation import Evaluator
 from corerl.training.run import Run

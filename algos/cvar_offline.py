@@ -46,9 +46,9 @@ from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
+from corerl.nn.learner import Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing, risk_summary
 from corerl.training.run import Run
 

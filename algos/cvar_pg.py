@@ -59,9 +59,9 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.config import require
-from corerl.nn import compile, networks, optim
+from corerl.nn import compile, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.risk.stock_augmentation import next_stock
-from corerl.runs.checkpoint import Stateful
 from corerl.training.rollouts import Collector, Played
 from corerl.training.run import Run
 
@@ -180,7 +180,7 @@ class Policy(nn.Module):
         if self.numbered:
             heads.append((ours, actions))
         else:
-            log_prob = networks.gaussian_log_prob(ours, std.log().expand_as(ours), actions)
+            log_prob = policies.gaussian_log_prob(ours, std.log().expand_as(ours), actions)
         for logits, taken in heads:
             log = F.log_softmax(logits, -1)
             log_prob = log_prob + log.gather(-1, taken[..., None]).squeeze(-1)

@@ -35,7 +35,7 @@ from corerl.buffers.context import Recent
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.config import require
 from corerl.nn import compile, networks, optim, transformer
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 

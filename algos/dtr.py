@@ -44,11 +44,11 @@ from corerl import seeding
 from corerl.algos import dt
 from corerl.config import require
 from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.learner import Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.relabelling import RewardedWindows
 from corerl.preferences.reward_models import Markov, ensemble_mean, markov
 from corerl.preferences.sources import Preferences
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 

@@ -35,8 +35,8 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn import compile, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -114,7 +114,7 @@ class EDAC(Stateful):
     ):
         self.cfg = cfg
         hidden, seeds = [cfg.hidden_width] * cfg.hidden_layers, len(rngs)
-        policy = networks.TanhGaussian(
+        policy = policies.TanhGaussian(
             [observation_dim, *hidden, action_dim],
             (seeds,),
             rngs,

@@ -45,15 +45,15 @@ import torch
 from torch import Tensor, nn
 
 from corerl import seeding
-from corerl.algos.iql import Policy
 from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.learner import Stateful
+from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
 from corerl.preferences.reward_models import preference_loss
 from corerl.preferences.sources import Preferences
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -151,7 +151,9 @@ class IPL(Stateful):
         critic = networks.MLP(
             [observation_dim + action_dim, *hidden, 1], (seeds, cfg.critics), rngs, init=init
         )
-        policy = Policy(cfg, [observation_dim, *hidden, action_dim], rngs, init)
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        sizes = [observation_dim, *hidden, action_dim]
+        policy = GaussianPolicy(sizes, rngs, init=init, **limits)
         self.critic, self.policy = critic.to(device), policy.to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = normalizer or nn.Identity()
@@ -259,8 +261,7 @@ class IPL(Stateful):
         return self.value(observations).squeeze(-1)
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        std = torch.exp(self.policy.log_std.clamp(*self.policy.limits))
-        return self.policy(observations) + std * noise
+        return self.policy(observations) + self.policy.std * noise
 
     def update(
         self, pairs: Pairs, replay: Batch | None = None, draws: Tensor | None = None

@@ -29,8 +29,8 @@ from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
 from corerl.nn import compile, networks, optim
 from corerl.nn.encoders import Encoder
+from corerl.nn.learner import Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
-from corerl.runs.checkpoint import Stateful
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 

@@ -41,7 +41,7 @@ from corerl.buffers.frame_replay import Transitions
 from corerl.config import require
 from corerl.nn import compile, networks, optim
 from corerl.nn.encoders import Encoder, variance_scaling
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 

@@ -40,7 +40,7 @@ from corerl import seeding
 from corerl.buffers.prioritized import Pieces, PrioritisedReplay
 from corerl.config import require
 from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 

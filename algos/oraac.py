@@ -39,9 +39,9 @@ from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.nn import compile, networks, optim
+from corerl.nn.learner import Stateful
 from corerl.risk import distortions
 from corerl.risk.quantiles import huber_quantile_loss
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing, risk_summary
 from corerl.training.run import Run
 

@@ -35,8 +35,9 @@ from torch import Tensor
 from corerl import seeding
 from corerl.algos import iql
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import one_of, require
 from corerl.nn import compile
+from corerl.nn.learner import Spec
 from corerl.preferences import loading
 from corerl.preferences.buffer import Pairs, transitions
 from corerl.preferences.reward_models import Markov, MarkovReward, markov
@@ -63,7 +64,7 @@ class Config(iql.Config):
     name: str = "pref_iql"
     label: str = "P-IQL"
 
-    critic_loss: str = "mean"  # as IPL's code has it
+    critic_loss: str = one_of("mean", "sum")  # as IPL's code has it
     reward: Markov = field(default_factory=one_network)
     reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
     preferences: Preferences = field(default_factory=Preferences)
@@ -79,11 +80,9 @@ class Config(iql.Config):
 class PrefIQL(iql.IQL):
     """S independent learners, as `IQL`, each with a reward of its own; `reward` has S of them."""
 
-    def __init__(
-        self, cfg: Config, observation_dim: int, action_dim: int, rngs, *, reward, **options
-    ):
-        super().__init__(cfg, observation_dim, action_dim, rngs, **options)
-        self.reward: MarkovReward = reward
+    def __init__(self, cfg: Config, spec: Spec, reward: MarkovReward):
+        super().__init__(cfg, spec)
+        self.reward = reward
 
     def fit_reward(self, pairs: Pairs) -> dict[str, Tensor]:
         """One step of the reward."""
@@ -105,17 +104,7 @@ def train(cfg: Config, run: Run) -> None:
     )
     compared, beside, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
-    agent = PrefIQL(
-        cfg,
-        segments.observation_dim,
-        segments.action_dim,
-        run.rngs(),
-        reward=reward,
-        steps=run.cfg.steps - waits,
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = PrefIQL(cfg, run.spec(segments, normalizer, run.cfg.steps - waits), reward)
     dropout = None
     if cfg.dropout:
         rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)

@@ -38,12 +38,12 @@ from corerl import seeding
 from corerl.algos import iql
 from corerl.config import require
 from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.learner import Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.relabelling import Rows
 from corerl.preferences.reward_models import in_pieces, keep_where, preference_loss
 from corerl.preferences.sources import Preferences
-from corerl.runs.checkpoint import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -287,15 +287,7 @@ def train(cfg: Config, run: Run) -> None:
         device=run.device,
         mode=run.mode,
     )
-    agent = iql.IQL(
-        cfg,
-        *sizes,
-        run.rngs(),
-        steps=policy_steps,
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = iql.IQL(cfg, run.spec(buffer, normalizer, policy_steps))
     keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
     dropout = None
     if cfg.dropout:

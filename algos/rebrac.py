@@ -36,7 +36,7 @@ from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -212,8 +212,7 @@ def train(cfg: Config, run: Run) -> None:
     )
     shape = (cfg.batch_size, buffer.action_dim)
     noise = seeding.normal(run.seeds, "noise", shape, run.device)
-    phases = Phases(cfg, run, buffer, normalizer, stride=cfg.policy_delay)
-    phases.restore(agent, "rebrac")
+    phases = Phases(cfg, run, buffer, agent, stride=cfg.policy_delay)
     parts = {"agent": agent, "buffer": buffer, "noise": noise} | phases.parts
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)

@@ -34,8 +34,8 @@ from corerl import seeding
 from corerl.algos.sac import Temperature
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn import compile, ensembles, networks, optim, policies
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -107,7 +107,7 @@ class RLPD(Stateful):
         given = cfg.target_entropy
         self.target_entropy = -action_dim / 2 if given is None else given
         hidden, lead = [cfg.hidden_width] * cfg.hidden_layers, (len(rngs),)
-        policy = networks.TanhGaussian(
+        policy = policies.TanhGaussian(
             [observation_dim, *hidden, action_dim],
             lead,
             rngs,
@@ -201,8 +201,7 @@ def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     sizes = (data.observation_dim, data.action_dim)
     agent = RLPD(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
-    phases = Phases(cfg, run, data, normalizer)
-    phases.restore(agent, "rlpd")
+    phases = Phases(cfg, run, data, agent)
     per_step = (cfg.utd + 1, cfg.batch_size, data.action_dim)
     noise = seeding.normal(run.seeds, "noise", per_step, run.device, 32)
     asked = seeding.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)

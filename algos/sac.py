@@ -36,7 +36,7 @@ from corerl import seeding
 from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import require
 from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 

@@ -30,7 +30,7 @@ from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import later, require
 from corerl.nn import compile, networks, optim
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -51,9 +51,9 @@ class Config:
     batch_size: int = 256
     hidden_layers: int = 2
     hidden_width: int = 256
-    actor_layers: int | None = later(None)  # null: as many as the critics
-    actor_first: bool = later(False)  # the first critic update of policy_delay brings the actor's
-    raw_critic: bool = later(False)  # only the policy sees normalised states
+    actor_layers: int | None = added(at_least(1, None))  # null: as many as the critics
+    actor_first: bool = added(False)  # the first critic update of policy_delay brings the actor's
+    raw_critic: bool = added(False)  # only the policy sees normalised states
     data: preprocessing.Preprocess = field(
         default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
     )

@@ -44,7 +44,7 @@ from corerl import seeding
 from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim
+from corerl.nn import compile, ensembles, networks, optim, policies
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online, Phases, check
 from corerl.training.run import Run
@@ -114,7 +114,7 @@ class Config:
         )
 
 
-class Policy(networks.TanhGaussian):
+class Policy(policies.TanhGaussian):
     """A squashed Gaussian with LayerNorm; its log-std is an output, or one vector for all states."""
 
     def __init__(self, cfg: Config, sizes: list[int], rngs: list[torch.Generator]):
@@ -248,8 +248,7 @@ def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
     sizes = (data.observation_dim, data.action_dim)
     agent = WSRL(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
-    phases = Phases(cfg, run, data, normalizer)
-    phases.restore(agent, "wsrl")
+    phases = Phases(cfg, run, data, agent)
     pretraining = cal_ql.random_numbers(agent, run, data.action_dim)
     tuning = _random_numbers(cfg, run, data.action_dim) if phases.parts else {}
     pretrain = compile.captured(agent.update, run.mode)

@@ -1,46 +1,125 @@
-"""The settings that every algorithm shares; an algorithm's own stand in its file's `Config`."""
+"""The settings that every algorithm shares, and how a setting declares what it may be.
 
-from dataclasses import dataclass, field
-from typing import Any
+An algorithm's own settings stand in its file's `Config(Settings)`:
+
+    expectile: float = within(0.7, "(0, 1)")
+    order: str = one_of("value_first", "joint")
+"""
+
+import re
+from dataclasses import MISSING as MISSING_DEFAULT
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
 from corerl.errors import CorerlError
 
 
-def later(default: Any) -> Any:
+def within(default: Any, interval: str) -> Any:
+    """A number in an interval such as `"(0, 1]"`; null where its type allows it. NaN is in none."""
+    return field(default=default, metadata={"interval": interval})
+
+
+def positive(default: Any) -> Any:
+    """A finite number above 0."""
+    return within(default, "(0, inf)")
+
+
+def at_least(least: int, default: Any) -> Any:
+    """A finite number that is `least` or more."""
+    return within(default, f"[{least}, inf)")
+
+
+def one_of(default: str, *others: str) -> Any:
+    """A name from a list, of which the first is the default."""
+    return field(default=default, metadata={"choices": (default, *others)})
+
+
+def added(declared: Any) -> Any:
     """A setting that came when runs had been made: at its default it is no part of a run's name.
 
     So a field that is added to a `Config` leaves the directories of older runs found, and only a run
-    that chooses another value is a new one. `default` must be what the code did before.
+    that chooses another value is a new one. Its default, or the field that declares it, must be what the
+    code did before.
     """
-    return field(default=default, metadata={"later": True})
+    if not isinstance(declared, Field):
+        declared = field(default=declared)
+    marked = declared.metadata | {"added": True}
+    if declared.default_factory is not MISSING_DEFAULT:
+        return field(default_factory=declared.default_factory, metadata=marked)
+    return field(default=declared.default, metadata=marked)
+
+
+def group(kind: type, **values: Any) -> Any:
+    """Settings inside settings: a `kind` of these values."""
+    return field(default_factory=lambda: kind(**values))
+
+
+class Settings:
+    """A dataclass whose fields are held to what they declare, whenever one is made.
+
+    A number that declares nothing has to be finite. What concerns several settings together stands in a
+    subclass's own `__post_init__`, after this one's.
+
+    Attributes:
+        prefix: what stands before a setting's name on the command line.
+    """
+
+    prefix: ClassVar[str] = "algo."
+
+    def __post_init__(self) -> None:
+        for declared in fields(self):
+            value, key = getattr(self, declared.name), self.prefix + declared.name
+            choices = declared.metadata.get("choices")
+            if choices is not None:
+                require(value in choices, f"{key}={value} is not one of {', '.join(choices)}")
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                interval = declared.metadata.get("interval", "(-inf, inf)")
+                require(_inside(value, interval), f"{key}={value} {_demand(interval)}")
+
+
+def _inside(value: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def _demand(interval: str) -> str:
+    """What a value outside the interval is told."""
+    if interval == "(-inf, inf)":
+        return "must be a finite number"
+    least = re.fullmatch(r"([\[(])(\d+), inf\)", interval)
+    if least is None:
+        return f"must lie in {interval}"
+    bound = least.group(2)
+    if bound == "0":
+        return "must be positive" if least.group(1) == "(" else "must not be negative"
+    return f"must be at least {bound}"
 
 
 @dataclass
-class Eval:
-    every: int = 5_000  # updates between evaluations; the last update is always evaluated
-    episodes: int = 10  # per seed and evaluation; 0 trains without evaluating
+class Eval(Settings):
+    prefix: ClassVar[str] = "eval."
 
-    def __post_init__(self):
-        require(self.every > 0, f"eval.every={self.every} must be positive")
-        require(self.episodes >= 0, f"eval.episodes={self.episodes} must not be negative")
+    every: int = positive(5_000)  # updates between evaluations; the last update is always evaluated
+    episodes: int = at_least(0, 10)  # per seed and evaluation; 0 trains without evaluating
 
 
 @dataclass
-class Wandb:
-    mode: str = "disabled"  # disabled | online | offline; a mirror, never the record
+class Wandb(Settings):
+    prefix: ClassVar[str] = "wandb."
+
+    mode: str = one_of("disabled", "online", "offline")  # a mirror, never the record
     project: str = "corerl"
     entity: str | None = None
 
-    def __post_init__(self):
-        modes = ("disabled", "online", "offline")
-        require(self.mode in modes, f"wandb.mode={self.mode} is not one of {', '.join(modes)}")
-
 
 @dataclass
-class Columns:
+class Columns(Settings):
     """What a file of one's own calls things, where it is not a name that is recognised."""
+
+    prefix: ClassVar[str] = "data.columns."
 
     observations: Any = None  # a name, or several columns: data.columns.observations=[x,y,speed]
     actions: Any = None
@@ -56,42 +135,43 @@ class Columns:
 
 
 @dataclass
-class Data:
+class Data(Settings):
     """How a file of one's own, task=file/PATH, is read."""
 
-    columns: Columns = field(default_factory=Columns)
+    prefix: ClassVar[str] = "data."
+
+    columns: Columns = group(Columns)
     action_low: Any = None  # what becomes -1: a number or a list; null: the environment's lowest
     action_high: Any = None  # what becomes 1
     sha256: str | None = None  # of the file; found out, and part of the run's name
 
 
 @dataclass
-class Config:
+class Config(Settings):
     """One run: an algorithm on a task with some seeds."""
+
+    prefix: ClassVar[str] = ""
 
     algo: Any = MISSING  # chosen by name: algo=iql
     task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
-    env: str | None = later(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
-    data: Data = field(default_factory=Data, metadata={"later": True})
+    env: str | None = added(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
+    data: Data = added(group(Data))
     table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
     label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
-    steps: int = 1_000_000  # gradient updates (offline) or environment steps (online)
+    steps: int = positive(1_000_000)  # gradient updates (offline) or environment steps (online)
     eval: Eval = field(default_factory=Eval)
-    log_every: int = 1_000  # updates between lines of metrics.jsonl
-    save_every: int = 10_000  # updates between checkpoints
+    log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
+    save_every: int = positive(10_000)  # updates between checkpoints
     root: str = "runs"  # run directories are made below it
     trust: bool = False  # calls the environment that a Minari dataset names, whatever code that is
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile | graph
-    processes: int | None = None  # null: one per core on a CPU, one on a GPU
+    processes: int | None = positive(None)  # null: one per core on a CPU, one on a GPU
     wandb: Wandb = field(default_factory=Wandb)
 
     def __post_init__(self):
-        for name in ("steps", "log_every", "save_every"):
-            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be positive")
-        count = self.processes
-        require(count is None or count > 0, f"processes={count} must be positive")
+        super().__post_init__()
         seed_list(self.seeds)
 
 

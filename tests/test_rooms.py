@@ -111,7 +111,7 @@ def test_the_package_list_is_the_tree():
 def test_a_clone_beside_a_script_does_not_hide_the_package(tmp_path):
     (tmp_path / "corerl" / "runs" / "corerl").mkdir(parents=True)  # a clone, and what it trained
     (tmp_path / "script.py").write_text(
-        "from corerl.runs.checkpoint import Stateful; from corerl.algos import iql; print(iql.IQL)"
+        "from corerl.nn.learner import Stateful; from corerl.algos import iql; print(iql.IQL)"
     )
     ended = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -167,10 +167,9 @@ def dropout_masks(uniforms: Tensor, rate: float) -> Tensor:
     return (uniforms >= rate).to(uniforms.dtype) / (1 - rate)
 
 
-def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
-    """Log-density of a diagonal Gaussian, summed over the last axis."""
-    scaled = (value - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+def layer_masks(uniforms: Tensor | None, rate: float) -> tuple[Tensor, ...] | None:
+    """A mask for each hidden layer from draws `(S, layers, B, width)`; None is without dropout."""
+    return None if uniforms is None else dropout_masks(uniforms, rate).unbind(1)
 
 
 class Normalizer(nn.Module):
@@ -193,65 +192,6 @@ class Normalizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
-
-
-class TanhGaussian(nn.Module):
-    """A squashed Gaussian policy, a = tanh(u): u is normal with mean and log-std from the state.
-
-    Haarnoja et al. 2018 (arXiv:1801.01290), appendix C. The last layer yields mean and log-std.
-
-    Args:
-        sizes: features of the observation, of each hidden layer, and of the action.
-        lead, rngs, init, output_init: as for `MLP`.
-        log_std_min, log_std_max: the log-std is clamped to this range.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        lead: tuple[int, ...],
-        rngs: Sequence[torch.Generator],
-        *,
-        log_std_min: float = -20.0,
-        log_std_max: float = 2.0,
-        init: Init = torch_init,
-        output_init: Init | None = None,
-    ):
-        super().__init__()
-        sizes = [*sizes[:-1], 2 * sizes[-1]]
-        self.body = MLP(sizes, lead, rngs, init=init, output_init=output_init)
-        self.limits = (log_std_min, log_std_max)
-
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-std of u, each `(*lead, B, A)`."""
-        mean, log_std = self.body(observations).chunk(2, dim=-1)
-        return mean, log_std.clamp(*self.limits)
-
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `(*lead, B, A)` and their log-densities `(*lead, B)`; `noise` is standard normal."""
-        return squash(*self(observations), noise)
-
-    def mode(self, observations: Tensor) -> Tensor:
-        """tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
-        return torch.tanh(self(observations)[0])
-
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
-        limit = 1 - 2**-20  # a power of two, which float32 holds exactly
-        u = torch.atanh(actions.clamp(-limit, limit))
-        return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
-
-
-def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(mean + std * noise) `(..., A)` and its log-density `(...)`, for any broadcast of shapes."""
-    u = mean + torch.exp(log_std) * noise
-    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return torch.tanh(u), (gaussian - log_tanh_slope(u)).sum(-1)
-
-
-def log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
-    return 2 * (math.log(2) - u - F.softplus(-2 * u))
 
 
 class Scalar(nn.Module):

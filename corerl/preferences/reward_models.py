@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.config import require
 from corerl.nn import compile, networks, optim
+from corerl.nn.learner import Stateful
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.comparisons import Comparisons
-from corerl.runs.checkpoint import Stateful
 from corerl.training.run import Run
 
 ACTIVATIONS = {"relu": F.relu, "leaky_relu": F.leaky_relu}

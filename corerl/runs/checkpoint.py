@@ -1,4 +1,4 @@
-"""Nested state as one safetensors file with a checksum, and classes whose state is that of their parts."""
+"""Nested state as one safetensors file with a checksum."""
 
 import hashlib
 import json
@@ -26,24 +26,6 @@ DAMAGE = (
     RecursionError,
 )
 """What reading bytes that are no checkpoint raises."""
-
-
-class Stateful:
-    """`state_dict` and `load_state_dict` over every attribute that has them.
-
-    An agent that derives from this cannot forget its target networks, its optimisers or its
-    normaliser in a checkpoint.
-    """
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: v for name, v in vars(self).items() if hasattr(v, "load_state_dict")}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:

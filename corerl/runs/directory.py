@@ -8,7 +8,7 @@ same settings stand beside each other.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,24 +32,25 @@ def settings(cfg: Config) -> dict[str, Any]:
 
 def config_hash(cfg: Config) -> str:
     """Eight hex digits that name the settings."""
-    values = _without_later(cfg)
+    values = _without_added(cfg)
     named = {name: value for name, value in values.items() if name not in NOT_IN_HASH}
     text = json.dumps(named, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _without_later(cfg: Any) -> dict[str, Any]:
-    """`asdict`, less the settings marked `config.later` that have their default."""
+def _without_added(cfg: Any) -> dict[str, Any]:
+    """`asdict`, less the settings marked `config.added` that have their default."""
     values = {}
     for setting in fields(cfg):
         value = getattr(cfg, setting.name)
-        made = setting.default_factory
-        if setting.metadata.get("later") and (
-            value == (setting.default if made is MISSING else made())
-        ):
+        if setting.metadata.get("added") and value == _default(setting):
             continue
-        values[setting.name] = _without_later(value) if is_dataclass(value) else value
+        values[setting.name] = _without_added(value) if is_dataclass(value) else value
     return values
+
+
+def _default(setting: Field) -> Any:
+    return setting.default if setting.default is not MISSING else setting.default_factory()
 
 
 def cell_directory(cfg: Config) -> Path:

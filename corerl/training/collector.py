@@ -17,7 +17,7 @@ from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay, Transitions
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 

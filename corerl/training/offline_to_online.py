@@ -11,7 +11,7 @@ the updates that go with it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from corerl import seeding
 from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
-from corerl.config import require
+from corerl.config import Settings, at_least, positive, require, within
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
 from corerl.training import preprocessing
@@ -31,29 +31,32 @@ PHASES = ("offline", "online", "both")
 
 
 @dataclass
-class Online:
+class Online(Settings):
     """How training goes on in the environment; part of an algorithm's `Config`, beside `phase`."""
 
-    pretrain_steps: int = 0  # phase=both: updates on the data before the first environment step
-    checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
-    warmup_steps: int = 0  # first environment steps, by the policy as it is, with no update
-    offline_ratio: float | None = None  # the data's share of a batch; null: of all rows there are
-    capacity: int = 1_000_000  # environment steps kept per seed
+    prefix: ClassVar[str] = "algo.online."
 
-    def __post_init__(self):
-        ratio = self.offline_ratio
-        require(
-            ratio is None or 0 <= ratio <= 1,
-            f"algo.online.offline_ratio={ratio} must lie in [0, 1]",
-        )
-        require(self.capacity > 0, f"algo.online.capacity={self.capacity} must be positive")
-        for name in ("pretrain_steps", "warmup_steps"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.online.{name}={value} must not be negative")
+    pretrain_steps: int = at_least(
+        0, 0
+    )  # phase=both: updates on the data before the first environment step
+    checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
+    warmup_steps: int = at_least(
+        0, 0
+    )  # first environment steps, by the policy as it is, with no update
+    offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
+    capacity: int = positive(1_000_000)  # environment steps kept per seed
+
+
+class FineTuning(Settings):
+    """The settings of an algorithm that goes on online: it has `phase` and `online`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self)
 
 
 def check(cfg: Any) -> None:
-    """What an algorithm's `__post_init__` asks of its `phase` and `online`."""
+    """Raises CorerlError where `phase` and `online` do not fit together."""
     require(cfg.phase in PHASES, f"algo.phase={cfg.phase} is not one of {', '.join(PHASES)}")
     require(
         cfg.phase == "online" or cfg.online.checkpoint is None,
@@ -76,12 +79,14 @@ class Phases:
 
     Args:
         cfg: the algorithm's, with `phase`, `online`, `data` and `batch_size`.
-        data, normalizer: of `offline.load`.
+        data: of `preprocessing.load`.
+        agent: what learns; a new run's is filled from `online.checkpoint`, where there is one.
         label: makes the replay an `EpisodeReplay`, and the warm-up as long as an episode at least.
         stride: steps of one call, as of `run.steps`; the switch is between two calls.
 
     Raises:
-        CorerlError: the lengths do not fit, or the environment is not the dataset's.
+        CorerlError: the lengths do not fit, the environment is not the dataset's, or the checkpoint's
+            agents do not fit (`pretrained.restore`).
     """
 
     def __init__(
@@ -89,7 +94,7 @@ class Phases:
         cfg: Any,
         run: Run,
         data: OfflineBuffer,
-        normalizer: nn.Module,
+        agent: Any,
         *,
         label: Callable[[np.ndarray], np.ndarray] | None = None,
         stride: int = 1,
@@ -122,19 +127,11 @@ class Phases:
         ratio = cfg.online.offline_ratio
         self.mixture = Mixture(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)
         self._exploration = seeding.normal(run.seeds, "exploration", (1, sizes[1]), run.device)
-        self._learned = _Learned(cfg.data, run, normalizer)
+        self._learned = _Learned(cfg.data, run, agent.normalizer)
         self.parts = {"envs": self.envs, "replay": self.replay, "mixture": self.mixture}
         self.parts["exploration"] = self._exploration
-
-    def restore(self, agent: Any, *algorithms: str) -> None:
-        """Fills a new run's agents from `online.checkpoint`, where there is one to begin with.
-
-        `algorithms` names those whose agents fit. Raises CorerlError as `pretrained.restore`.
-        """
-        if self.cfg.checkpoint is None:
-            return
-        if not checkpoint.exists(self._run.checkpoint):
-            restore(agent, self.cfg.checkpoint, self._run, algorithms)
+        if cfg.online.checkpoint and not checkpoint.exists(run.checkpoint):
+            restore(agent, cfg.online.checkpoint, run, (cfg.name,))
 
     def online(self, step: int) -> bool:
         """Whether this step acts in the environment."""

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
-from corerl.config import require
+from corerl.config import Settings, within
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
@@ -18,18 +19,16 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Preprocess:
+class Preprocess(Settings):
     """What is done to a dataset before training, in this order; part of an algorithm's `Config`."""
+
+    prefix: ClassVar[str] = "algo.data."
 
     return_range: bool = False  # rewards x 1000 / (largest - smallest episode return)
     reward_scale: float = 1.0  # then rewards x scale + shift
     reward_shift: float = 0.0
-    clip_actions: float = 1.0  # dataset actions are clipped to plus-minus this
+    clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to plus-minus this
     normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
-
-    def __post_init__(self):
-        limit = self.clip_actions
-        require(0 < limit <= 1, f"algo.data.clip_actions={limit} must lie in (0, 1]")
 
 
 def load(

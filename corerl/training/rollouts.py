@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.runs.checkpoint import Stateful
+from corerl.nn.learner import Stateful
 
 
 class Played(NamedTuple):

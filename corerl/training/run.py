@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.config import Config, require
@@ -28,6 +28,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
+from corerl.nn.learner import Spec
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
@@ -82,6 +83,24 @@ class Run:
     def rngs(self) -> list[torch.Generator]:
         """A CPU generator per seed for initial weights."""
         return seeding.generators(self.seeds, "init")
+
+    def spec(
+        self, sizes: Any, normalizer: nn.Module | None = None, steps: int | None = None
+    ) -> Spec:
+        """What this run's agent is built for.
+
+        `sizes` has the attributes `observation_dim` and `action_dim`: a buffer, or environments. `steps`
+        are the agent's updates where they are not all of the run's.
+        """
+        return Spec(
+            sizes.observation_dim,
+            sizes.action_dim,
+            self.rngs(),
+            normalizer=nn.Identity() if normalizer is None else normalizer,
+            device=self.device,
+            mode=self.mode,
+            steps=self.cfg.steps if steps is None else steps,
+        )
 
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
         """The numbers of the updates to make, counted from 1, the last of each call of `stride`.

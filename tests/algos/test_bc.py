@@ -16,11 +16,12 @@ from agreement import (
 )
 
 from corerl.algos.bc import BC, Config
+from corerl.nn.learner import Spec
 
 
 def test_five_updates_equal_the_equations(tolerance):
     cfg = Config(hidden_width=WIDTH, lr=1e-3)
-    agent = BC(cfg, O, A, generators())
+    agent = BC(cfg, Spec(O, A, generators()))
     scramble(agent.policy)
     references = [reference.BC(net(agent.policy, s), cfg) for s in range(SEEDS)]
     for batch in make_batches(5):

@@ -20,6 +20,7 @@ from agreement import (
 )
 
 from corerl.algos.iql import IQL, Config
+from corerl.nn.learner import Spec
 
 STEPS = 8  # of the cosine, so that five updates go through most of it
 CORL = {"order": "joint", "critic_loss": "mean", "init": "torch", "log_std_min": -20.0}
@@ -43,7 +44,7 @@ SWITCHES = {
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_five_updates_equal_the_equations(switch, tolerance):
     cfg = Config(hidden_width=WIDTH, polyak=0.1, discount=0.9, **SWITCHES[switch])
-    agent = IQL(cfg, O, A, generators(), steps=STEPS)
+    agent = IQL(cfg, Spec(O, A, generators(), steps=STEPS))
     scramble(agent.value, agent.policy, agent.critic, agent.target)
     references = [reference.IQL(*networks(agent, s), cfg, STEPS) for s in range(SEEDS)]
     uniforms = [None] * 5
@@ -68,7 +69,8 @@ def test_the_two_orders_differ():
     """A switch that did nothing would pass every comparison of its own."""
     configs = [Config(hidden_width=WIDTH, order=order) for order in ("value_first", "joint")]
     first, joint = (
-        IQL(cfg, O, A, generators(), steps=STEPS).update(make_batches(1)[0]) for cfg in configs
+        IQL(cfg, Spec(O, A, generators(), steps=STEPS)).update(make_batches(1)[0])
+        for cfg in configs
     )
     torch.testing.assert_close(first["value_loss"], joint["value_loss"])
     assert (first["policy_loss"] != joint["policy_loss"]).all()
@@ -76,7 +78,7 @@ def test_the_two_orders_differ():
 
 
 def test_actions_are_without_dropout():
-    agent = IQL(Config(hidden_width=WIDTH, dropout=0.5), O, A, generators(), steps=STEPS)
+    agent = IQL(Config(hidden_width=WIDTH, dropout=0.5), Spec(O, A, generators(), steps=STEPS))
     observations = torch.randn(SEEDS, B, O)
     expected = torch.tanh(agent.policy.body(observations))
     torch.testing.assert_close(agent.act(observations), expected)
@@ -84,7 +86,7 @@ def test_actions_are_without_dropout():
 
 def test_initial_weights_are_the_authors():
     """Orthogonal with gain sqrt(2) in every layer, outputs too; biases and log-std zero."""
-    agent = IQL(Config(), 17, 6, generators(), steps=STEPS)
+    agent = IQL(Config(), Spec(17, 6, generators(), steps=STEPS))
     for mlp in (agent.value, agent.policy.body, agent.critic):
         for layer in mlp.layers:
             w = layer.weight.detach()

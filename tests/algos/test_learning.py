@@ -18,6 +18,7 @@ from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
+from corerl.nn.learner import Spec
 from corerl.training.run import Run
 
 BATCH = 128
@@ -49,7 +50,7 @@ def test_bc_clones_a_linear_policy():
     zeros = np.zeros(len(s))
     dataset = Dataset.from_steps("test/linear", s, a, zeros, s, zeros + 1, zeros)
     buffer = OfflineBuffer(dataset.transitions(), [0], BATCH)
-    agent = bc.BC(bc.Config(**SMALL, lr=3e-3), 2, 2, generators(1))
+    agent = bc.BC(bc.Config(**SMALL, lr=3e-3), Spec(2, 2, generators(1)))
     for _ in range(500):
         agent.update(buffer.sample())
     error = agent.act(STATES) - STATES @ torch.tensor([[0.5, -0.2], [0.1, 0.4]])
@@ -57,7 +58,7 @@ def test_bc_clones_a_linear_policy():
 
 
 def test_bc_on_the_bandit_is_the_mean_action(buffer):
-    agent = bc.BC(bc.Config(**SMALL, lr=1e-3), 2, 2, generators(1))
+    agent = bc.BC(bc.Config(**SMALL, lr=1e-3), Spec(2, 2, generators(1)))
     for _ in range(500):
         agent.update(buffer.sample())
     assert slope(agent.act(STATES)) == pytest.approx(0, abs=0.1)
@@ -96,7 +97,7 @@ def test_rebrac_on_the_bandit(buffer):
 
 def test_iql_on_the_bandit(buffer):
     cfg = iql.Config(**SMALL, lr=1e-3, beta=5.0)
-    agent = iql.IQL(cfg, 2, 2, generators(1), steps=1000)
+    agent = iql.IQL(cfg, Spec(2, 2, generators(1), steps=1000))
     for _ in range(1000):
         agent.update(buffer.sample())
     # V(s) cancels: the mean of the data's actions, each weighted by exp(beta r(s, a)).

@@ -10,12 +10,13 @@ import torch
 from agreement import generators, set_linear, tiny
 
 from corerl.algos import bc, iql, rebrac, td3_bc
+from corerl.nn.learner import Spec
 
 HALF = math.atanh(0.5)  # tanh(HALF) = 0.5
 
 
 def test_bc():
-    agent = bc.BC(bc.Config(hidden_layers=0), 1, 2, generators(1))
+    agent = bc.BC(bc.Config(hidden_layers=0), Spec(1, 2, generators(1)))
     set_linear(agent.policy, [0, 0], [HALF, -HALF])
     batch = tiny(s=[[0], [0]], a=[[0.0, 0.5], [0.5, -0.5]])
     # The action is (0.5, -0.5): squares (0.25, 1.0) and (0, 0), mean of four numbers.
@@ -52,7 +53,7 @@ def test_td3_bc_actor():
 
 def iql_agent(action_dim: int = 1, **settings) -> iql.IQL:
     cfg = iql.Config(hidden_layers=0, discount=0.9, **settings)
-    agent = iql.IQL(cfg, 1, action_dim, generators(1), steps=10)
+    agent = iql.IQL(cfg, Spec(1, action_dim, generators(1), steps=10))
     set_linear(agent.value, [0], [3])
     return agent
 

@@ -26,6 +26,7 @@ from reference_pref import make_pairs, one
 
 from corerl.algos.pref_iql import Config, PrefIQL, one_network
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs, transitions
 from corerl.preferences.reward_models import MarkovReward
 from corerl.preferences.sources import Preferences
@@ -39,7 +40,7 @@ def make(reward: dict | None = None, **more) -> PrefIQL:
     of_reward = replace(one_network(), hidden_width=WIDTH, lr=1e-3, **reward or {})
     cfg = Config(**settings | more, reward=of_reward)
     networks = MarkovReward(cfg.reward, O, A, generators())
-    return PrefIQL(cfg, O, A, generators(), reward=networks, steps=STEPS)
+    return PrefIQL(cfg, Spec(O, A, generators(), steps=STEPS), reward=networks)
 
 
 def parts(agent: PrefIQL, seed: int) -> tuple:

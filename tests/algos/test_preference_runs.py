@@ -15,6 +15,7 @@ from corerl.algos import cpl, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import PairBuffer, transitions
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.reward_models import Markov, MarkovReward
@@ -206,7 +207,7 @@ def test_p_iql_learns_what_is_preferred():
     of_reward = replace(pref_iql.one_network(), hidden_width=32, lr=2e-3)
     cfg = pref_iql.Config(**BANDIT, replay=False, discount=0.0, beta=5.0, reward=of_reward)
     reward, buffer = MarkovReward(of_reward, 2, 2, generators(1)), bandit()
-    agent = pref_iql.PrefIQL(cfg, 2, 2, generators(1), reward=reward, steps=300)
+    agent = pref_iql.PrefIQL(cfg, Spec(2, 2, generators(1), steps=300), reward=reward)
     for _ in range(300):
         pairs = buffer.sample()
         agent.fit_reward(pairs)

@@ -14,7 +14,7 @@ from corerl.data import own_files, tasks
 from corerl.data.check import check
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.runs.directory import _without_later, cell_directory, config_hash
+from corerl.runs.directory import _without_added, cell_directory, config_hash
 
 DATA = random_dataset(100)
 EPISODES = np.repeat(np.arange(DATA.n_episodes), DATA.episode_lengths())
@@ -260,7 +260,7 @@ def test_a_sound_file_has_no_remarks(tmp_path):
 def test_settings_of_files_name_no_other_run(tmp_path):
     plain, own = config(tmp_path), config(tmp_path, task="file/x.npz", env="gym/Pendulum-v1")
     assert config_hash(plain) == config_hash(replace(plain, env=None, data=Data()))
-    assert not {"env", "data"} & _without_later(plain).keys()
+    assert not {"env", "data"} & _without_added(plain).keys()
     other = replace(own, data=Data(sha256="1"))
     assert len({cell_directory(cfg) for cfg in (own, other, replace(own, env=None))}) == 3
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.nn import networks
+from corerl.nn import networks, policies
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -158,7 +158,7 @@ def test_dropout_acts_after_each_hidden_activation():
 def test_gaussian_log_prob_is_torchs():
     mean, log_std, value = numbers(3, 6, 2), numbers(3, 1, 2, seed=1), numbers(3, 6, 2, seed=2)
     expected = torch.distributions.Normal(mean, log_std.exp()).log_prob(value).sum(-1)
-    torch.testing.assert_close(networks.gaussian_log_prob(mean, log_std, value), expected, **CLOSE)
+    torch.testing.assert_close(policies.gaussian_log_prob(mean, log_std, value), expected, **CLOSE)
 
 
 def test_normalizer_is_part_of_the_state():
@@ -177,7 +177,7 @@ def test_squashed_gaussian_is_torchs_transformed_distribution():
         0.3 * numbers(3, 6, 2, seed=1),
         numbers(3, 6, 2, seed=2),
     )
-    action, log_prob = networks.squash(mean, log_std, noise)
+    action, log_prob = policies.squash(mean, log_std, noise)
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
     tanh = torch.distributions.transforms.TanhTransform()
     u = mean.double() + log_std.double().exp() * noise.double()
@@ -188,7 +188,7 @@ def test_squashed_gaussian_is_torchs_transformed_distribution():
 
 
 def test_density_of_given_actions_and_of_sampled_ones_agree():
-    policy = networks.TanhGaussian([4, 8, 2], (3,), rngs())
+    policy = policies.TanhGaussian([4, 8, 2], (3,), rngs())
     x, noise = numbers(3, 6, 4), numbers(3, 6, 2, seed=1)
     actions, log_prob = policy.sample(x, noise)
     torch.testing.assert_close(policy.log_prob(x, actions), log_prob, rtol=1e-3, atol=1e-3)
@@ -198,7 +198,7 @@ def test_density_of_given_actions_and_of_sampled_ones_agree():
 
 def test_log_tanh_slope_is_exact_far_out():
     u = torch.tensor([-40.0, -9.0, 0.0, 0.5, 9.0, 40.0], requires_grad=True)
-    slope = networks.log_tanh_slope(u)
+    slope = policies.log_tanh_slope(u)
     exact = [math.log(4) - 2 * abs(v) - 2 * math.log1p(math.exp(-2 * abs(v))) for v in u.tolist()]
     torch.testing.assert_close(slope.tolist(), exact, rtol=1e-5, atol=1e-6)
     slope.sum().backward()

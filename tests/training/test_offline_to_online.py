@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -194,7 +195,7 @@ def phases_of(tmp_path: Path, **changes) -> tuple[Phases, Run]:
     cfg = settings(tmp_path, "iql", **changes)
     run = Run(cfg, [0, 1], lambda *_: None)
     buffer, normalizer = preprocessing.load(run, cfg.algo.data, cfg.algo.batch_size)
-    return Phases(cfg.algo, run, buffer, normalizer), run
+    return Phases(cfg.algo, run, buffer, SimpleNamespace(normalizer=normalizer)), run
 
 
 def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path):

@@ -18,6 +18,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.nn import networks
+from corerl.nn.learner import Spec
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -100,20 +101,20 @@ def test_equal_returns_have_no_range():
 
 
 @pytest.mark.parametrize(
-    ("agent", "cfg", "more"),
+    ("agent", "cfg"),
     [
-        (bc.BC, bc.Config(), {}),
-        (td3_bc.TD3BC, td3_bc.Config(), {}),
-        (iql.IQL, iql.Config(), {"steps": 1}),
-        (rebrac.ReBRAC, rebrac.Config(), {}),
+        (bc.BC, bc.Config()),
+        (td3_bc.TD3BC, td3_bc.Config()),
+        (iql.IQL, iql.Config()),
+        (rebrac.ReBRAC, rebrac.Config()),
     ],
 )
-def test_a_policy_normalises_the_observations_that_it_sees(agent, cfg, more):
+def test_a_policy_normalises_the_observations_that_it_sees(agent, cfg):
     mean, std = np.array([1.0, -2.0]), np.array([0.5, 3.0])
     normalizer = networks.Normalizer.of(mean, std)
     raw = torch.tensor([[[0.5, 1.0], [1.0, -5.0]]])
-    acting = agent(cfg, 2, 1, generators(1), normalizer=normalizer, **more).act(raw)
-    plain = agent(cfg, 2, 1, generators(1), **more)  # the same weights
+    acting = agent(cfg, Spec(2, 1, generators(1), normalizer=normalizer)).act(raw)
+    plain = agent(cfg, Spec(2, 1, generators(1)))  # the same weights
     expected = plain.act(torch.tensor([[[-1.0, 1.0], [0.0, -1.0]]]))
     torch.testing.assert_close(acting, expected)
     assert not torch.equal(plain.act(raw), expected)

@@ -1,0 +1,99 @@
+"""What every agent is made of: what it is built for, what a checkpoint holds of it, and its steps."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from corerl.nn import compile, optim
+
+
+@dataclass
+class Spec:
+    """Sizes, seeds and device of an agent; `Run.spec` makes one, `Spec(3, 2, rngs)` is enough to try one.
+
+    Attributes:
+        observation_dim: features of an observation, or the shape of an image.
+        action_dim: features of an action, or the number of numbered actions.
+        rngs: one CPU generator per seed for initial weights, so that S of them make S learners.
+        normalizer: of observations, before the policy; a part of the agent's state.
+        device: where everything is computed. mode: `off`, `compile` or `graph`.
+        steps: updates of the whole run, for schedules.
+    """
+
+    observation_dim: int | tuple[int, ...]
+    action_dim: int
+    rngs: Sequence[torch.Generator]
+    _: KW_ONLY
+    normalizer: nn.Module = field(default_factory=nn.Identity)
+    device: torch.device | str = "cpu"
+    mode: str = "off"
+    steps: int = 1
+
+    @property
+    def seeds(self) -> int:
+        """S."""
+        return len(self.rngs)
+
+    @property
+    def lead(self) -> tuple[int]:
+        """The copies in front of a network's weights where each seed has one: `(S,)`."""
+        return (len(self.rngs),)
+
+
+class Stateful:
+    """`state_dict` and `load_state_dict` over every attribute that has them.
+
+    An agent that derives from this cannot forget its target networks, its optimisers or its
+    normaliser in a checkpoint.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: v for name, v in vars(self).items() if hasattr(v, "load_state_dict")}
+
+
+class GradientStep:
+    """Takes one step down a loss at each call, and returns the loss's metrics.
+
+        self._critic_step = GradientStep(self.critic_loss, self.critic_optimizer, spec.mode)
+        metrics = self._critic_step(batch, noise)
+
+    Args:
+        loss: `loss(*inputs) -> (loss per seed (S,), metrics {name: (S,)})`.
+        optimizers: one, or several whose parameters are stepped together; the gradient is that of all
+            their parameters at the values before the step.
+        mode: `off`, `compile` or `graph`.
+        schedule: of the learning rate, advanced after the step.
+    """
+
+    def __init__(
+        self,
+        loss: compile.Loss,
+        optimizers: optim.Adam | Sequence[optim.Adam],
+        mode: str,
+        schedule: optim.Schedule | None = None,
+    ):
+        self._optimizers = [optimizers] if isinstance(optimizers, optim.Adam) else list(optimizers)
+        parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
+        self.gradients = compile.gradients(loss, parameters, mode)
+        self._schedule = schedule
+
+    def __call__(self, *inputs) -> dict[str, Tensor]:
+        grads, metrics = self.gradients(*inputs)
+        self.apply(grads)
+        return metrics
+
+    def apply(self, grads: Sequence[Tensor]) -> None:
+        """Steps along gradients that `gradients(*inputs)` gave earlier."""
+        optim.step(self._optimizers, grads)
+        if self._schedule is not None:
+            self._schedule.step()

@@ -1,0 +1,129 @@
+"""Policies of continuous actions, and the temperature of their entropy.
+
+Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`; noise is always passed in.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from corerl.nn.networks import MLP, Init, torch_init
+
+
+class GaussianPolicy(nn.Module):
+    """A Gaussian whose mean depends on the state and whose log-std is one vector for all states.
+
+    Args:
+        sizes: features of the observation, of each hidden layer, and of the action.
+        rngs, init: as for `MLP`.
+        log_std_min, log_std_max: the log-std is clamped to this range.
+        bound: applied to the mean, such as tanh; samples themselves are not squashed.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        rngs: Sequence[torch.Generator],
+        *,
+        log_std_min: float,
+        log_std_max: float,
+        init: Init = torch_init,
+        bound: Callable[[Tensor], Tensor] = torch.tanh,
+    ):
+        super().__init__()
+        self.body = MLP(sizes, (len(rngs),), rngs, init=init)
+        self.log_std = nn.Parameter(torch.zeros(len(rngs), 1, sizes[-1]))
+        self.limits = (log_std_min, log_std_max)
+        self.bound = bound
+
+    def forward(self, observations: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
+        """The mean; `keep` holds dropout masks, as for `MLP`."""
+        return self.bound(self.body(observations, keep))
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation `(S, 1, A)`."""
+        return torch.exp(self.log_std.clamp(*self.limits))
+
+    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        """Log-density `(S, B)` of `actions` around the mean that `forward` gave."""
+        return gaussian_log_prob(mean, self.log_std.clamp(*self.limits), actions)
+
+
+class TanhGaussian(nn.Module):
+    """A squashed Gaussian policy, a = tanh(u): u is normal with mean and log-std from the state.
+
+    Haarnoja et al. 2018 (arXiv:1801.01290), appendix C. The last layer yields mean and log-std.
+
+    Args:
+        sizes: features of the observation, of each hidden layer, and of the action.
+        lead, rngs, init, output_init: as for `MLP`.
+        log_std_min, log_std_max: the log-std is clamped to this range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        lead: tuple[int, ...],
+        rngs: Sequence[torch.Generator],
+        *,
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+        init: Init = torch_init,
+        output_init: Init | None = None,
+    ):
+        super().__init__()
+        sizes = [*sizes[:-1], 2 * sizes[-1]]
+        self.body = MLP(sizes, lead, rngs, init=init, output_init=output_init)
+        self.limits = (log_std_min, log_std_max)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-std of u, each `(*lead, B, A)`."""
+        mean, log_std = self.body(observations).chunk(2, dim=-1)
+        return mean, log_std.clamp(*self.limits)
+
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `(*lead, B, A)` and their log-densities `(*lead, B)`; `noise` is standard normal."""
+        return squash(*self(observations), noise)
+
+    def mode(self, observations: Tensor) -> Tensor:
+        """tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
+        return torch.tanh(self(observations)[0])
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
+        limit = 1 - 2**-20  # a power of two, which float32 holds exactly
+        u = torch.atanh(actions.clamp(-limit, limit))
+        return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
+
+
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh(mean + std * noise) `(..., A)` and its log-density `(...)`, for any broadcast of shapes."""
+    u = mean + torch.exp(log_std) * noise
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return torch.tanh(u), (gaussian - log_tanh_slope(u)).sum(-1)
+
+
+def log_tanh_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
+    return 2 * (math.log(2) - u - F.softplus(-2 * u))
+
+
+class Temperature(nn.Module):
+    """SAC's alpha per seed, `(S,)`, kept positive by its logarithm."""
+
+    def __init__(self, seeds: int, initial: float = 1.0):
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((seeds,), math.log(initial)))
+
+    def forward(self) -> Tensor:
+        return self.log_alpha.exp()
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
+    """Log-density of a diagonal Gaussian, summed over the last axis."""
+    scaled = (value - mean) * torch.exp(-log_std)
+    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)

@@ -1,0 +1,59 @@
+"""A setting is held to what it declares, in the words of the command line."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from corerl.config import Settings, at_least, group, one_of, positive, within
+from corerl.errors import CorerlError
+
+
+@dataclass
+class Inner(Settings):
+    prefix: ClassVar[str] = "algo.inner."
+
+    share: float | None = within(None, "[0, 1)")
+
+
+@dataclass
+class Outer(Settings):
+    lr: float = positive(1e-3)
+    layers: int = at_least(0, 2)
+    atoms: int = at_least(2, 51)
+    limit: float = within(1.0, "(0, inf]")
+    free: float = 0.0
+    order: str = one_of("first", "second")
+    flag: bool = False
+    inner: Inner = group(Inner, share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"lr": 0.0}, r"algo\.lr=0\.0 must be positive\."),
+        ({"lr": float("nan")}, r"algo\.lr=nan must be positive\."),
+        ({"lr": float("inf")}, r"algo\.lr=inf must be positive\."),
+        ({"layers": -1}, r"algo\.layers=-1 must not be negative\."),
+        ({"atoms": 1}, r"algo\.atoms=1 must be at least 2\."),
+        ({"limit": 0}, r"algo\.limit=0 must lie in \(0, inf\]\."),
+        ({"free": float("nan")}, r"algo\.free=nan must be a finite number\."),
+        ({"free": -float("inf")}, r"algo\.free=-inf must be a finite number\."),
+        ({"order": "third"}, r"algo\.order=third is not one of first, second\."),
+    ],
+)
+def test_what_is_outside_is_refused(given, problem):
+    with pytest.raises(CorerlError, match=f"^{problem}$"):
+        Outer(**given)
+
+
+@pytest.mark.parametrize("share", [1.0, -0.1, float("nan")])
+def test_settings_inside_settings_have_a_prefix_of_their_own(share):
+    with pytest.raises(CorerlError, match=rf"algo\.inner\.share={share} must lie in \[0, 1\)"):
+        Inner(share=share)
+
+
+def test_what_lies_inside_is_taken():
+    cfg = Outer(lr=1e30, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
+    assert (cfg.order, cfg.inner.share) == ("second", 0.5)
+    assert Inner().share is None and Inner(share=0.0).share == 0.0
