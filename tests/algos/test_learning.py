@@ -75,7 +75,7 @@ def td3_slope(weight: float, imitation: float) -> float:
 
 def test_td3_bc_on_the_bandit(buffer):
     cfg = td3_bc.Config(**SMALL, lr=1e-3)
-    agent = td3_bc.TD3BC(cfg, 2, 2, generators(1))
+    agent = td3_bc.TD3BC(cfg, Spec(2, 2, generators(1)))
     noise = seeding.normal([0], "noise", (BATCH, 2))
     for _ in range(750):
         agent.update([buffer.sample(), buffer.sample()], [noise.next(), noise.next()])
@@ -86,7 +86,7 @@ def test_td3_bc_on_the_bandit(buffer):
 
 def test_rebrac_on_the_bandit(buffer):
     cfg = rebrac.Config(**SMALL, actor_bc_coef=0.5)
-    agent = rebrac.ReBRAC(cfg, 2, 2, generators(1))
+    agent = rebrac.ReBRAC(cfg, Spec(2, 2, generators(1)))
     noise = seeding.normal([0], "noise", (BATCH, 2))
     for _ in range(750):
         agent.update([buffer.sample(), buffer.sample()], [noise.next(), noise.next()])

@@ -25,7 +25,7 @@ def test_bc():
 
 def td3_agent(action_dim: int, **settings) -> td3_bc.TD3BC:
     cfg = td3_bc.Config(hidden_layers=0, discount=0.9, **settings)
-    return td3_bc.TD3BC(cfg, 1, action_dim, generators(1))
+    return td3_bc.TD3BC(cfg, Spec(1, action_dim, generators(1)))
 
 
 def test_td3_bc_critic():
@@ -109,7 +109,7 @@ def test_iql_deterministic_policy():
 
 def rebrac_agent(**settings) -> rebrac.ReBRAC:
     cfg = rebrac.Config(hidden_layers=0, discount=0.9, **settings)
-    return rebrac.ReBRAC(cfg, 1, 2, generators(1))
+    return rebrac.ReBRAC(cfg, Spec(1, 2, generators(1)))
 
 
 def test_rebrac_critic():

@@ -21,6 +21,7 @@ from agreement import (
 
 from corerl.algos.rebrac import Config, ReBRAC
 from corerl.data.dataset import Dataset
+from corerl.nn.learner import Spec
 
 SWITCHES = {
     "authors": {},
@@ -37,7 +38,7 @@ SWITCHES = {
 def test_five_updates_equal_the_equations(switch, tolerance):
     settings = {"actor_bc_coef": 0.4, "critic_bc_coef": 0.3, "polyak": 0.1, "discount": 0.9}
     cfg = Config(hidden_width=WIDTH, **settings | SWITCHES[switch])
-    agent = ReBRAC(cfg, O, A, generators())
+    agent = ReBRAC(cfg, Spec(O, A, generators()))
     scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
     references = [reference.ReBRAC(*actor_critic(agent, s), cfg) for s in range(SEEDS)]
     delay = cfg.policy_delay
@@ -55,7 +56,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
 
 
 def test_initial_weights_are_the_authors():
-    agent = ReBRAC(Config(), 17, 6, generators())
+    agent = ReBRAC(Config(), Spec(17, 6, generators()))
     for network, last in ((agent.actor, 1e-3), (agent.critic, 3e-3)):
         *hidden, output = network.layers
         assert len(hidden) == 3

@@ -19,12 +19,13 @@ from agreement import (
 )
 
 from corerl.algos.td3_bc import TD3BC, Config
+from corerl.nn.learner import Spec
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
 def test_five_updates_equal_the_equations(delay, tolerance):
     cfg = Config(hidden_width=WIDTH, policy_delay=delay, polyak=0.1, discount=0.9)
-    agent = TD3BC(cfg, O, A, generators())
+    agent = TD3BC(cfg, Spec(O, A, generators()))
     scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
     references = [reference.TD3BC(*actor_critic(agent, s), cfg) for s in range(SEEDS)]
     batches, noises = make_batches(5 * delay), make_noises(5 * delay)
@@ -40,7 +41,7 @@ def test_five_updates_equal_the_equations(delay, tolerance):
 
 
 def test_networks_start_as_torch_makes_them_and_targets_as_copies():
-    agent = TD3BC(Config(), 17, 6, generators())
+    agent = TD3BC(Config(), Spec(17, 6, generators()))
     for online, target in ((agent.actor, agent.target_actor), (agent.critic, agent.target_critic)):
         for layer in online.layers:
             bound = layer.weight.shape[-2] ** -0.5

@@ -14,6 +14,7 @@ import corerl
 from corerl.algos import bc, td3_bc
 from corerl.config import Config, Eval, Wandb
 from corerl.errors import CorerlError
+from corerl.nn.learner import Stateful
 from corerl.runs import checkpoint, files, provenance
 from corerl.runs.directory import (
     cell_directory,
@@ -102,7 +103,7 @@ class Part:
         self.value = state["value"]
 
 
-class Agent(checkpoint.Stateful):
+class Agent(Stateful):
     def __init__(self):
         self.cfg, self.online, self.target = "settings", Part(), Part()
 
@@ -262,19 +263,19 @@ def test_every_setting_of_the_algorithm_is_in_the_name():
     assert len(names) == 1 + len(numeric)
 
 
-LATER = {
+ADDED = {
     bc: {"leak": 0.1, "squash": False, "validate_every": 10},
     td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True},
 }
 
 
-# The names as they were before the settings marked `later` came.
+# The names as they were before the settings marked `added` came.
 @pytest.mark.parametrize(("algo", "name"), [(bc, "88e2af2e"), (td3_bc, "ed26950e")])
-def test_a_later_setting_leaves_older_names_as_they_are(algo, name):
+def test_an_added_setting_leaves_older_names_as_they_are(algo, name):
     cfg = Config(algo=algo.Config(), task="d4rl/hopper-medium-v2")
     assert config_hash(cfg) == name
-    assert {s.name for s in fields(cfg.algo) if s.metadata.get("later")} == LATER[algo].keys()
-    for setting, value in LATER[algo].items():
+    assert {s.name for s in fields(cfg.algo) if s.metadata.get("added")} == ADDED[algo].keys()
+    for setting, value in ADDED[algo].items():
         assert config_hash(replace(cfg, algo=replace(cfg.algo, **{setting: value}))) != name
         assert setting in settings(cfg)["algo"]  # what a run writes down is complete
 
