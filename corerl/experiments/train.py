@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -149,11 +149,11 @@ def _fields(settings: object, prefix: str) -> list[str]:
     """A line per field of a dataclass instance, its value and the comment beside it."""
     source = inspect.getsource(type(settings)).split("def __post_init__")[0]
     comments = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
-    values = {name: getattr(settings, name) for name, _ in comments}
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return [
         f"  {f'{prefix}{name}={values[name]}':<36} {comment}".rstrip()
         for name, comment in comments
-        if not is_dataclass(values[name])
+        if name in values and not is_dataclass(values[name])
     ]
 
 

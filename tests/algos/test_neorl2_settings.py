@@ -35,6 +35,7 @@ from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells
 from corerl.nn import networks
+from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
@@ -86,20 +87,20 @@ def neorl2_bc(**settings) -> BC:
     cfg = bc.Config(
         hidden_width=WIDTH, squash=False, leak=0.1, validate_every=1, lr=1e-2, **settings
     )
-    agent = BC(cfg, O, A, generators())
+    agent = BC(cfg, Spec(O, A, generators()))
     scramble(agent.policy)
     return agent
 
 
 @pytest.mark.parametrize("layers", [2, 3])
 def test_bc_equals_the_equations(layers, float64):
-    agent = neorl2_bc(hidden_layers=layers)
+    agent = neorl2_bc(hidden_layers=layers, batch_size=6)
     theirs = [TheirBC(net(agent.policy, s), 1e-2) for s in range(SEEDS)]
     held_out = make_batches(1)[0]
     s_val, a_val = held_out.observations[0], held_out.actions[0]
     for step, batch in enumerate(make_batches(12), 1):
         agent.update(batch)
-        agent.validate(step, s_val, a_val, 6)
+        agent.validate(step, s_val, a_val)
         for s, their in enumerate(theirs):
             their.update(one_seed(batch, s))
             their.validate(s_val, a_val, 6)
@@ -117,7 +118,8 @@ def test_bc_equals_the_equations(layers, float64):
 
 def test_a_loss_without_tanh_by_hand():
     agent = BC(
-        bc.Config(hidden_layers=1, hidden_width=1, squash=False, leak=0.1), 1, 1, generators(1)
+        bc.Config(hidden_layers=1, hidden_width=1, squash=False, leak=0.1),
+        Spec(1, 1, generators(1)),
     )
     with torch.no_grad():
         for layer in agent.policy.layers:
@@ -129,13 +131,16 @@ def test_a_loss_without_tanh_by_hand():
 
 
 def test_a_short_last_batch_counts_as_a_whole_one_and_each_seed_keeps_its_own_best():
-    agent = BC(bc.Config(hidden_layers=0, squash=False, validate_every=1), 1, 1, generators(2))
+    agent = BC(
+        bc.Config(batch_size=2, hidden_layers=0, squash=False, validate_every=1),
+        Spec(1, 1, generators(2)),
+    )
     states, actions = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [2.0]])
 
     def at(step: int, *means: float) -> list[float]:
         with torch.no_grad():
             agent.policy.layers[0].bias.copy_(torch.tensor(means).view(2, 1, 1))
-        agent.validate(step, states, actions, 2)
+        agent.validate(step, states, actions)
         return agent.chosen.lowest.tolist()
 
     # Means m: batches of (m^2, m^2) and (m - 2)^2, so m = 0: (0 + 4) / 2; 2: (4 + 0) / 2; 1: (1 + 1) / 2.
@@ -162,7 +167,7 @@ def test_td3_bc_equals_the_equations(float64):
     rng = np.random.default_rng(3)
     mean, std = rng.normal(size=O), 0.5 + rng.random(O)
     normalizer = networks.Normalizer(torch.from_numpy(mean), torch.from_numpy(std))
-    agent = TD3BC(cfg, O, A, generators(), normalizer=normalizer)
+    agent = TD3BC(cfg, Spec(O, A, generators(), normalizer=normalizer))
     scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
     theirs = [
         TheirTD3BC(*actor_critic(agent, s), mean, std, alpha=0.1, noise=1.5) for s in range(SEEDS)
@@ -183,7 +188,7 @@ def test_td3_bc_equals_the_equations(float64):
 def test_only_the_policy_sees_normalised_states():
     cfg = td3_bc.Config(hidden_layers=0, alpha=1.0, raw_critic=True)
     normalizer = networks.Normalizer(torch.tensor([3.0]), torch.tensor([2.0]))
-    agent = TD3BC(cfg, 1, 1, generators(1), normalizer=normalizer)
+    agent = TD3BC(cfg, Spec(1, 1, generators(1), normalizer=normalizer))
     set_linear(agent.actor, [1], [0])
     set_linear(agent.critic, [[1, 0], [0, 0]], [0, 0])
     # At s = 3 the policy sees 0 and plays 0, Q1 sees 3: -(1 / 3) * 3 + (0 - 0.5)^2.
