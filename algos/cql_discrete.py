@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import added, group, require
 from corerl.nn import compile, networks, optim
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
 from corerl.training.run import Run
+from corerl.training.weighting import Weighting
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Config:
     batch_size: int = 32
     hidden_layers: int = 1  # dense, after the convolutions where observations are images
     hidden_width: int = 512
+    data: Weighting = added(group(Weighting))
 
     def __post_init__(self):
         require(self.weight >= 0, f"algo.weight={self.weight} must not be negative")
@@ -142,7 +144,7 @@ def _of_action(values: Tensor, actions: Tensor) -> Tensor:
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, shape, actions = preprocessing.numbered(run, cfg.batch_size)
+    buffer, shape, actions = preprocessing.numbered(run, cfg.data, cfg.batch_size)
     agent = DiscreteCQL(cfg, shape, actions, run.rngs(), device=run.device, mode=run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):

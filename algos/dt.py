@@ -33,11 +33,12 @@ from torch.nn import functional as F
 
 from corerl.buffers.context import Recent
 from corerl.buffers.sequences import SequenceBuffer, Windows
-from corerl.config import require
+from corerl.config import added, group, require
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
+from corerl.training.weighting import Weighting, probabilities
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Config:
     batch_size: int = 64
     padding: str = "left"  # left (authors) | right (CORL)
     loss_over: str = "valid"  # valid (authors) | all (CORL) steps of a window
+    data: Weighting = added(group(Weighting))
 
     def __post_init__(self):
         check(self)
@@ -276,6 +278,7 @@ def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, li
         padding=cfg.padding,
         last_timestep=cfg.max_timestep - 1,
         device=run.device,
+        probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
     )
     targets = cfg.targets or [float(dataset.episode_returns().max())]
     return buffer, networks.Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)

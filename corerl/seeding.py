@@ -7,6 +7,7 @@ between seeds, and adding a draw for one purpose never shifts the draws of anoth
 import hashlib
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,8 +122,24 @@ def indices(
     batch_size: int,
     device: torch.device | str = "cpu",
     purpose: str = "batch",
+    probabilities: np.ndarray | None = None,
 ) -> Stream:
-    """A stream of row numbers `(S, batch_size)`, int64, uniform on [0, size), with replacement."""
+    """A stream of row numbers `(S, batch_size)`, int64, on [0, size), with replacement.
+
+    They are uniform, or have `probabilities` `(size,)`: one uniform draw per row number, looked up in their
+    sums, which stay on the device. Float64, because float32 draws cannot tell a million rows apart.
+    """
+    if probabilities is not None:
+        sums = np.cumsum(probabilities, dtype=np.float64)
+        sums = torch.from_numpy(sums / sums[-1]).to(device)
+        last = int(np.flatnonzero(probabilities)[-1])  # the sums may end a hair below one
+
+        def weighted(g: torch.Generator, block: int) -> Tensor:
+            shape = (block, batch_size)
+            uniform = torch.rand(shape, generator=g, device=device, dtype=torch.float64)
+            return torch.searchsorted(sums, uniform, right=True).clamp_(max=last)
+
+        return Stream(seeds, purpose, weighted, device)
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randint(size, (block, batch_size), generator=g, device=device)

@@ -9,6 +9,7 @@ that a policy that picks the good actions beats the average of the data by far:
     mediocre  40 %                   weak gains, strong noise: often misses the catch
     good      20 %                   gains near the best, mild noise
 
+`corerl/pendulum-random-good-05` has few good episodes among random ones, to draw them by their returns.
 `corerl/pendulum-logged` is for judging policies from data: every action is drawn anew from a density that is
 recorded with it, uniform, or a normal around the controller's action cut off at -1 and 1.
 
@@ -70,14 +71,16 @@ def control(theta, speed, gains: Gains) -> np.ndarray:
     return np.clip(torque / MAX_TORQUE, -1, 1)
 
 
-def make(seed: int = 0, episodes: int = EPISODES) -> dict[str, np.ndarray]:
+def make(
+    seed: int = 0, episodes: int = EPISODES, shares: tuple[float, ...] = SHARES
+) -> dict[str, np.ndarray]:
     """The dataset as arrays of N = episodes * 200 rows, the same for the same seed and numpy.
 
     observations, next_observations (N, 3), actions (N, 1) in [-1, 1], rewards (N,), truncated (N,);
-    controller (episodes,) holds the index into CONTROLLERS that acted.
+    controller (episodes,) holds the index into CONTROLLERS that acted, `shares` how often each does.
     """
     rng = np.random.default_rng(seed)
-    counts = np.round(np.array(SHARES) * episodes).astype(int)
+    counts = np.round(np.array(shares) * episodes).astype(int)
     counts[0] += episodes - counts.sum()
     controller = rng.permutation(np.repeat(np.arange(3), counts))
     arrays = rollout(rng, draw_gains(rng, controller), is_random=controller == 0)
@@ -137,6 +140,11 @@ def rollout(
     }
     arrays["truncated"] = np.tile(np.arange(STEPS) == STEPS - 1, n)
     return arrays
+
+
+def make_mixture(seed: int = 0) -> dict[str, np.ndarray]:
+    """`corerl/pendulum-random-good-05`: as `make`, 5 % of the episodes good and the others random."""
+    return make(seed, shares=(0.95, 0.0, 0.05))
 
 
 def make_logged(seed: int = 0, episodes: int = EPISODES) -> dict[str, np.ndarray]:

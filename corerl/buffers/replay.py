@@ -34,6 +34,7 @@ class OfflineBuffer:
         batch_size: B.
         device: where the rows live. 1M HalfCheetah transitions take 168 MB (192 with next actions).
         labels: a number per row `(N,)`, for `sample_labelled`.
+        probabilities: of the rows `(N,)`; None draws them uniformly.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class OfflineBuffer:
         batch_size: int,
         device: torch.device | str = "cpu",
         labels: np.ndarray | None = None,
+        probabilities: np.ndarray | None = None,
     ):
         size = len(transitions.rewards)
         parts = [*(getattr(transitions, name) for name in Batch._fields), labels]
@@ -51,7 +53,9 @@ class OfflineBuffer:
         self._rows = torch.empty(size, sum(self._sizes), device=device)
         for column, part in zip(self._rows.split(self._sizes, dim=1), parts, strict=True):
             column.copy_(torch.from_numpy(part))
-        self._indices = seeding.indices(seeds, size, batch_size, device)
+        self._indices = seeding.indices(
+            seeds, size, batch_size, device, probabilities=probabilities
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,7 +79,7 @@ class OfflineBuffer:
         return self._rows.nbytes
 
     def sample(self, count: int | None = None) -> Batch:
-        """The next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
+        """The next batch of every seed, drawn with replacement; of it the first `count`."""
         return self._draw(count)[0]
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:

@@ -23,8 +23,8 @@ class Windows(NamedTuple):
 class SequenceBuffer:
     """An offline dataset whose windows are cut on the device when they are asked for.
 
-    A window starts at a row drawn uniformly, so an episode is chosen in proportion to its length, and
-    ends after K steps or with the episode.
+    A window starts at a row that is drawn, so that with uniform draws an episode is chosen in proportion
+    to its length, and ends after K steps or with the episode.
 
     Args:
         observations, actions, returns_to_go: of every recorded step, `(N, ...)`, episode after episode.
@@ -35,6 +35,7 @@ class SequenceBuffer:
         filler: the observation `(O,)` and the action `(A,)` there; returns and time steps are 0.
         last_timestep: later time steps are counted as this one.
         device: where the rows live.
+        probabilities: of the rows that windows start at, `(N,)`; None draws them uniformly.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class SequenceBuffer:
         padding: str = "left",
         last_timestep: int = 999,
         device: torch.device | str = "cpu",
+        probabilities: np.ndarray | None = None,
     ):
         size = len(observations)
         lengths = np.diff(episode_ends, prepend=0)
@@ -70,7 +72,9 @@ class SequenceBuffer:
         self._ends = torch.from_numpy(ends).to(device)
         self._steps = torch.arange(length, device=device)
         self._left = padding == "left"
-        self._indices = seeding.indices(seeds, size, batch_size, device)
+        self._indices = seeding.indices(
+            seeds, size, batch_size, device, probabilities=probabilities
+        )
 
     def __len__(self) -> int:
         return len(self._ends)

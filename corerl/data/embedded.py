@@ -2,7 +2,7 @@
 
 Some are made from a seed in seconds: the first load makes the file in the cache folder; delete it and it
 is made again. One, of locomotion, comes with the package. The rest are suites that `corerl data make`
-makes in minutes to hours (corerl/data/suites.py).
+makes in minutes to hours (corerl/data/suites.py), and mixtures of their sets (corerl/data/mixtures.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from corerl.data import download, suites
+from corerl.data import download, mixtures, suites
 from corerl.data.dataset import Dataset, flags
 from corerl.data.reading import reading
 from corerl.envs import cartpole, pendulum
@@ -25,11 +25,13 @@ from corerl.errors import CorerlError
 REFERENCE = {
     "pendulum": (-1224.9, -150.1),
     "pendulum-logged": (-1224.9, -150.1),
+    "pendulum-random-good-05": (-1224.9, -150.1),
     "cartpole": (22.3, 500.0),
 }
 RECIPES = {
     "pendulum": pendulum.make,
     "pendulum-logged": pendulum.make_logged,
+    "pendulum-random-good-05": pendulum.make_mixture,
     "cartpole": cartpole.make,
 }
 PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-regenerated"}
@@ -37,9 +39,11 @@ PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-
 ENVIRONMENTS = {
     "pendulum": "Pendulum-v1",
     "pendulum-logged": "Pendulum-v1",
+    "pendulum-random-good-05": "Pendulum-v1",
     "cartpole": "CartPole-v1",
     **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
     **suites.ENVIRONMENTS,
+    **mixtures.ENVIRONMENTS,
 }
 VERSIONS = {"cartpole": 2}  # 1, raised when a recipe changes: an old file is not read for a new one
 
@@ -50,6 +54,8 @@ def names() -> list[str]:
 
 def load(name: str, seed: int = 0) -> Dataset:
     """The dataset `corerl/<name>` from its file; those made in seconds also freshly, of this seed."""
+    if name in mixtures.ENVIRONMENTS:
+        return mixtures.load(name)
     if name in suites.ENVIRONMENTS:
         return suites.load(name)
     path = find(name) if name in PACKAGED else download.find("corerl", [_file(name, seed)])
@@ -107,6 +113,8 @@ def _read_packaged(path: Path, id: str) -> Dataset:
 
 def find(name: str) -> Path | None:
     """Its file on this machine; of seed 0 for those made in seconds."""
+    if name in mixtures.ENVIRONMENTS:
+        return mixtures.find(name)
     if name in suites.ENVIRONMENTS:
         return suites.find(name)
     if name in PACKAGED:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.nn import compile, networks, optim
+from corerl.nn import compile, networks, optim, policies
 
 HELD_OUT = 0.1
 """The share of episodes that a fitted model is judged on."""
@@ -94,7 +94,7 @@ class _Model:
         if self._numbered:
             return F.log_softmax(out, -1).gather(-1, actions[..., None]).squeeze(-1)
         mean, log_std = out.chunk(2, -1)
-        return networks.gaussian_log_prob(mean, log_std.clamp(-5, 2), actions)
+        return policies.gaussian_log_prob(mean, log_std.clamp(-5, 2), actions)
 
     def _loss(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.log_prob(observations, actions).mean(-1), {}

@@ -9,7 +9,7 @@ from corerl.nn.networks import Normalizer
 from corerl.preferences import sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
-from corerl.training import preprocessing
+from corerl.training import preprocessing, weighting
 from corerl.training.run import Run
 
 
@@ -78,6 +78,7 @@ def load(cfg: Any, run: Run) -> tuple[Comparisons, OfflineBuffer | None, Normali
     """
     compared = comparisons(run, cfg.preferences, cfg.data.clip_actions)
     buffer, normalizer = None, None
+    weighting.refuse(cfg.data, "the rewards are what is to be learned from comparisons")
     if cfg.replay:
         buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     compared, normalizer = prepared(run, compared, cfg.data, normalizer)

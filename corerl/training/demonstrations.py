@@ -13,7 +13,7 @@ from corerl.buffers.replay import Batch, OfflineBuffer
 from corerl.config import require
 from corerl.data.dataset import Dataset, Transitions
 from corerl.nn.networks import Normalizer
-from corerl.training import preprocessing
+from corerl.training import preprocessing, weighting
 from corerl.training.offline_to_online import Phases
 from corerl.training.run import Run
 
@@ -61,6 +61,7 @@ class Ranked(OfflineBuffer):
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
     """The run's data by the returns of its episodes; raises as `offline.load`."""
+    weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
     rows = max(cfg.demos.rows, cfg.batch_size)
     return preprocessing.load(run, cfg.data, rows, labels=_returns, kind=Ranked)
 

@@ -11,16 +11,22 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
-from corerl.config import Settings, within
+from corerl.config import Settings, added, one_of, positive, within
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
+from corerl.training import weighting
 from corerl.training.run import Run
+from corerl.training.weighting import WEIGHTINGS, Weighting
 
 
 @dataclass
 class Preprocess(Settings):
-    """What is done to a dataset before training, in this order; part of an algorithm's `Config`."""
+    """What is done to a dataset before training, in this order; part of an algorithm's `Config`.
+
+    A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
+    terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic.
+    """
 
     prefix: ClassVar[str] = "algo.data."
 
@@ -29,6 +35,10 @@ class Preprocess(Settings):
     reward_shift: float = 0.0
     clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to plus-minus this
     normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
+
+    weighting: str = added(one_of(*WEIGHTINGS))  # which rows are drawn more often
+    weighting_alpha: float = added(positive(0.1))  # of return, advantage: towards 0 the best alone
+    weighting_share: float = added(within(0.1, "(0, 1]"))  # top: of the episodes, best first
 
 
 def load(
@@ -60,9 +70,9 @@ def load(
     _warn_of_saturation(dataset, data)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
-    dataset = dataset.with_rewards(preprocessed_rewards(dataset, data))
-    transitions = dataset.transitions(next_actions)
-    of_rows = None if labels is None else labels(dataset)[transitions.rows]
+    learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
+    transitions = learned.transitions(next_actions)
+    of_rows = None if labels is None else labels(learned)[transitions.rows]
     limit = data.clip_actions
     if not raw:
         transitions = transitions._replace(
@@ -72,7 +82,9 @@ def load(
     transitions = transitions._replace(
         actions=np.clip(transitions.actions, -limit, limit),
     )
-    buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows)
+    likely = weighting.probabilities(dataset, data, transitions.rows)
+    options = {} if likely is None else {"probabilities": likely}
+    buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     return buffer, Normalizer.of(mean, std).to(run.device)
 
 
@@ -147,7 +159,9 @@ def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndar
     return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
 
 
-def numbered(run: Run, batch_size: int) -> tuple[OfflineBuffer, tuple[int, ...], int]:
+def numbered(
+    run: Run, data: Weighting, batch_size: int
+) -> tuple[OfflineBuffer, tuple[int, ...], int]:
     """The buffer of a dataset with numbered actions, the shape of its observations, how many actions.
 
     Raises:
@@ -162,7 +176,14 @@ def numbered(run: Run, batch_size: int) -> tuple[OfflineBuffer, tuple[int, ...],
             f"actions of {space} and observations of {env.observation_space}; nothing was loaded."
         )
     dataset = run.dataset()
-    buffer = OfflineBuffer(dataset.transitions(), run.seeds, batch_size, run.device)
+    transitions = dataset.transitions()
+    buffer = OfflineBuffer(
+        transitions,
+        run.seeds,
+        batch_size,
+        run.device,
+        probabilities=weighting.probabilities(dataset, data, transitions.rows),
+    )
     return buffer, dataset.observations.shape[1:], int(space.n)
 
 

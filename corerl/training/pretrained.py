@@ -49,7 +49,10 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
         ) from error
     here = asdict(run.cfg.algo)
     pairs = [("task", settings["task"], run.task.id)]
-    pairs += [(f"algo.data.{k}", there["data"].get(k), v) for k, v in here["data"].items()]
+    added = asdict(type(run.cfg.algo.data)())  # what an older run does not name had its default
+    pairs += [
+        (f"algo.data.{k}", there["data"].get(k, added[k]), v) for k, v in here["data"].items()
+    ]
     if there["name"] not in algorithms:
         known = " or ".join(algorithms)
         problem = f"it is {there['name']}, and {here['name']} goes on from {known}"

@@ -1,0 +1,35 @@
+"""Mixtures of the suites' sets: shares, whole episodes, and names."""
+
+import numpy as np
+import pytest
+from small import random_dataset
+
+from corerl.data import embedded, mixtures
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+
+
+def test_a_mixture_has_the_share_and_whole_episodes():
+    poor, good = random_dataset(2000, 1), random_dataset(1000, 2)
+    both = mixtures.mixed("test/mixed", poor, good, 0.1)
+    assert len(both) == 2000 and both.id == "test/mixed"
+    of_good = (both.observations[:, None, 0] == good.observations[None, :, 0]).any(1)
+    assert of_good.sum() == 200 and (np.diff(of_good.astype(int)) == 1).sum() == 1
+    assert set(both.episode_lengths().tolist()) == {20}
+    again = mixtures.mixed("test/mixed", poor, good, 0.1)
+    assert again.observations.tobytes() == both.observations.tobytes()
+
+
+def test_names_and_parts(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    name = "mujoco/hopper-random-expert-05"
+    assert mixtures.parts(name) == (
+        "mujoco/hopper-random-regenerated",
+        "mujoco/hopper-expert-regenerated",
+        0.05,
+    )
+    task = resolve(f"corerl/{name}")
+    assert task.reference == resolve("corerl/mujoco/hopper-expert-regenerated").reference
+    assert embedded.find(name) is None
+    with pytest.raises(CorerlError, match="corerl data make corerl/mujoco/hopper-random"):
+        task.load()
