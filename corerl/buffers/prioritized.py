@@ -22,11 +22,18 @@ class Pieces(NamedTuple):
     counted: Tensor  # (S, B, H)
 
 
+RUN = 128
+"""Priorities that are summed together: a draw finds its run by the sums, and its step within the run."""
+
+
 class PrioritisedReplay(ReplayBuffer):
     """The latest steps of each seed; a step is the first of a piece in proportion to its priority.
 
     New steps get the largest priority that there has been. A piece ends with its episode, whether by a
     terminal or a time limit, and with the newest step. Others as for `ReplayBuffer`.
+
+    The sums of priorities, in runs of `RUN`, are kept up to date: of a million priorities a draw reads
+    some 40,000, and not all of them.
     """
 
     def __init__(
@@ -39,7 +46,10 @@ class PrioritisedReplay(ReplayBuffer):
         device: torch.device | str = "cpu",
     ):
         super().__init__(observation_dim, action_dim, capacity, seeds, batch_size, device)
-        self._priorities = torch.zeros(len(seeds), capacity, device=device)
+        runs = -(-capacity // RUN)
+        self._priorities = torch.zeros(len(seeds), runs * RUN, device=device)
+        self._sums = torch.zeros(len(seeds), runs, dtype=torch.float64, device=device)
+        self._first_runs = torch.arange(len(seeds), device=device)[:, None] * runs
         self._largest = torch.ones(len(seeds), device=device)
         self._draws = seeding.uniform(seeds, "priorities", (batch_size,), device)
         self.terminated = torch.zeros(len(seeds), device=device)
@@ -50,15 +60,30 @@ class PrioritisedReplay(ReplayBuffer):
         position = self._added % self._rows.shape[1]
         super().add(step)
         self._priorities[:, position] = self._largest
+        run = position // RUN
+        self._sums[:, run] = self._runs()[:, run].sum(-1, dtype=torch.float64)
         ended = self._rows[:, position, -2]
         torch.maximum(self.terminated, ended, out=self.terminated)
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:
         """Pieces of `length` steps, and the places of their first ones `(S, B)`, for `prioritise`."""
-        reached = self._priorities[:, : len(self)].cumsum(1, dtype=torch.float64)
+        reached = self._sums.cumsum(1)
         draws = self._draws.next().double() * reached[:, -1:]
-        places = torch.searchsorted(reached, draws, right=True).clamp(max=len(self) - 1)
+        run = torch.searchsorted(reached, draws, right=True).clamp(max=self._sums.shape[1] - 1)
+        before = (reached - self._sums).gather(1, run)
+        inside = self._of_runs(run).cumsum(-1, dtype=torch.float64)
+        place = torch.searchsorted(inside, (draws - before)[..., None], right=True).squeeze(-1)
+        places = (run * RUN + place.clamp(max=RUN - 1)).clamp(max=len(self) - 1)
         return self._pieces(places, length), places
+
+    def _runs(self) -> Tensor:
+        """The priorities `(S, runs, RUN)`; 0 where there is no step."""
+        return self._priorities.unflatten(1, (-1, RUN))
+
+    def _of_runs(self, run: Tensor) -> Tensor:
+        """The priorities in the runs of these numbers, `(S, B)` to `(S, B, RUN)`."""
+        rows = (run + self._first_runs).flatten()
+        return self._priorities.view(-1, RUN).index_select(0, rows).view(*run.shape, RUN)
 
     def _pieces(self, places: Tensor, length: int) -> Pieces:
         capacity = self._rows.shape[1]
@@ -82,6 +107,8 @@ class PrioritisedReplay(ReplayBuffer):
     def prioritise(self, places: Tensor, priorities: Tensor) -> None:
         """Gives the steps at `places` `(S, B)` these priorities."""
         self._priorities.scatter_(1, places, priorities)
+        run = places // RUN
+        self._sums.scatter_(1, run, self._of_runs(run).sum(-1, dtype=torch.float64))
         torch.maximum(self._largest, priorities.amax(1), out=self._largest)
 
     def forget_largest(self) -> None:
@@ -94,12 +121,17 @@ class PrioritisedReplay(ReplayBuffer):
 
     def state_dict(self) -> dict:
         mine = {"priorities": self._priorities[:, : len(self)], "largest": self._largest}
-        mine |= {"terminated": self.terminated, "draws": self._draws.state_dict()}
+        mine |= {"sums": self._sums, "terminated": self.terminated}
+        mine |= {"draws": self._draws.state_dict()}
         return super().state_dict() | mine
 
     def load_state_dict(self, state: dict) -> None:
         super().load_state_dict(state)
         self._priorities[:, : len(self)].copy_(state["priorities"])
+        if "sums" in state:
+            self._sums.copy_(state["sums"])
+        else:  # a checkpoint from before they were kept
+            self._sums.copy_(self._runs().sum(-1, dtype=torch.float64))
         self._largest.copy_(state["largest"])
         self.terminated.copy_(state["terminated"])
         self._draws.load_state_dict(state["draws"])

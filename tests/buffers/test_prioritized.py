@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from graphs import is_view
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl.buffers.prioritized import PrioritisedReplay
 
@@ -105,3 +107,47 @@ def test_restored_it_goes_on_with_the_same_draws():
             assert torch.equal(mine, theirs)
         one.add(step(20)), other.add(step(20))
     assert torch.equal(one._priorities, other._priorities)
+
+
+def test_many_runs_of_priorities_are_drawn_in_proportion():
+    replay = PrioritisedReplay(1, 1, 1000, SEEDS, 1000)
+    for number in range(700):
+        replay.add(step(number))
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        places = torch.randint(700, (2, 300), generator=rng)
+        replay.prioritise(places, 1 + 9 * torch.rand(2, 300, generator=rng).square())
+    replay.prioritise(torch.tensor([[650], [3]]), torch.tensor([[900.0], [1800.0]]))
+    places = torch.cat([replay.sample_pieces(1)[1] for _ in range(50)], 1)
+    assert places.max() < 700
+    for seed in range(2):
+        weights = replay._priorities[seed].double() / replay._priorities[seed].double().sum()
+        counts = torch.bincount(places[seed], minlength=weights.shape[0]).double()
+        expected = weights * places.shape[1]
+        assert counts[expected == 0].sum() == 0
+        chi = ((counts - expected).square() / expected)[expected > 0].sum()
+        assert chi < 700 + 5 * (2 * 700) ** 0.5  # 699 degrees of freedom
+    torch.testing.assert_close(replay._sums, replay._runs().sum(-1, dtype=torch.float64))
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that any operation made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if not is_view(func) and not func._schema.is_mutable and isinstance(out, torch.Tensor):
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+def test_a_draw_does_not_read_the_whole_replay():
+    replay = PrioritisedReplay(1, 1, 1_000_000, [0], 16)
+    for number in range(3):
+        replay.add([x[:1] for x in step(number)])
+    with Largest() as made:
+        _, places = replay.sample_pieces(2)
+        replay.prioritise(places, torch.ones(1, 16))
+        replay.add([x[:1] for x in step(3)])
+    assert made.numbers < 20_000
