@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"corerl {corerl.__version__}")
         return 0
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see experiments/kernel.py
     command, rest = argv[0], argv[1:]
     try:
         if command == "train":

@@ -15,6 +15,8 @@ from omegaconf import MISSING
 
 from corerl.errors import CorerlError
 
+KERNELS = ("auto", "mkl", "onednn")
+
 
 def within(default: Any, interval: str) -> Any:
     """A number in an interval such as `"(0, 1]"`; null where its type allows it. NaN is in none."""
@@ -163,10 +165,13 @@ class Config(Settings):
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
+    save_minutes: float = at_least(0, 0.0)  # least minutes between them; the last is written anyway
     root: str = "runs"  # run directories are made below it
     trust: bool = False  # calls the environment that a Minari dataset names, whatever code that is
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile | graph
+    kernel: str = one_of(*KERNELS)  # of matrix products on a CPU: auto | mkl | onednn, all float32
+    precision: str = added(one_of("highest", "high", "medium"))  # highest: float32
     processes: int | None = positive(None)  # null: one per core on a CPU, one on a GPU
     wandb: Wandb = field(default_factory=Wandb)
 

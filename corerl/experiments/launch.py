@@ -49,6 +49,7 @@ def launch(cfg: Config) -> None:
     """
     device = pick_device(cfg.device)
     compile.resolve(cfg.compile, device, cfg.steps)
+    set_up(cfg)
     task = tasks.of(cfg)
     if cfg.eval.episodes and task.has_env:
         _check_simulator(task)
@@ -65,7 +66,6 @@ def launch(cfg: Config) -> None:
         return
     with Display() as display:
         if min(processes, len(groups)) == 1:
-            set_up()
             failed = [group for group in groups if not _train(cfg, group, display.show)]
         else:
             failed = _train_in_processes(cfg, groups, processes, display)
@@ -235,7 +235,7 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
 
 def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
     """A child process: trains one group, quietly; the parent reads `status.json`."""
-    set_up(threads)
+    set_up(cfg, threads)
     # Otherwise a stop before the first update would leave a status of "running".
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

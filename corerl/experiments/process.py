@@ -5,13 +5,25 @@ import sys
 
 import torch
 
+from corerl.config import Config
+from corerl.experiments import kernel
+from corerl.training.run import pick_device
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-def set_up(threads: int | None = None) -> None:
-    """Numeric settings of this process; `threads` leaves torch's own choice where None."""
+def set_up(cfg: Config, threads: int | None = None) -> None:
+    """Numeric settings of this process; `threads` leaves torch's own choice where None.
+
+    Raises:
+        CorerlError: `kernel` cannot be had on this CPU.
+    """
     # Adam's second moments pass through denormals, which cost a CPU a few percent and mean nothing.
     torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision(cfg.precision)
+    torch.backends.cudnn.allow_tf32 = cfg.precision != "highest"  # torch's own default is True
+    if cfg.precision == "highest" and pick_device(cfg.device).type == "cpu":
+        kernel.use(kernel.choose(cfg.kernel))
     if threads is not None:
         torch.set_num_threads(threads)
     if sys.platform == "linux":

@@ -101,8 +101,8 @@ def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
 
 def measure(device: str) -> None:
     """Prints a row per size of the sweeps' cells: one thread and one seed on a CPU, ten seeds on a GPU."""
-    from corerl.experiments import bench
     from corerl.experiments.composition import cells, sweeps
+    from corerl.experiments.stopwatch import Case, measure_processes
 
     facts = provenance.environment()
     seeds, mode = (1, "compile") if device == "cpu" else (10, "graph")
@@ -112,11 +112,11 @@ def measure(device: str) -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(["algo", "settings", "kind", "device", "updates_per_s"])
     for name, *own in sorted(sizes):
-        arguments = (name, dict(own), device, mode, seeds, 1, 100_000)
-        rates = bench.measure_processes(1, arguments, 5)  # a process each: compiled code adds up
+        case = Case(name, dict(own), device, mode, seeds)
+        found = measure_processes(1, case, 5)  # a process each: compiled code adds up
         settings = json.dumps(dict(own)).replace('"', "") if own else ""
         kind = "cpu" if device == "cpu" else "gpu"
-        table.writerow([name, settings, kind, place, f"{statistics.median(rates):.4g}"])
+        table.writerow([name, settings, kind, place, f"{found.rate:.4g}"])
         sys.stdout.flush()
 
 

@@ -39,6 +39,10 @@ class Mode(str):
         self.demanded, self.ran, self.problem = False, str(name), ""
         self.tell: Callable[[str], None] = lambda text: None
 
+    def told(self) -> str:
+        """How updates run, and why otherwise than planned."""
+        return f"{self.ran} ({self.problem})" if self.problem else self.ran
+
     def fall_back(self, ran: str, problem: str) -> None:
         """Remembers that updates run as `ran` instead."""
         self.ran, self.problem = ran, problem
@@ -220,6 +224,7 @@ class _Captured:
                 ) from error
             print(f"corerl: CUDA graph capture failed, running without ({reason})", file=sys.stderr)
             self._mode.fall_back("compile", f"CUDA graph capture failed: {reason}")
+            self._mode.tell("")
             return
         self._recorded = True
 

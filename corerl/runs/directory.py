@@ -18,7 +18,7 @@ from corerl.errors import CorerlError
 LONGEST = 255  # bytes in the name of a file or folder, on nearly every file system
 NOT_IN_HASH = (
     *("seeds", "root", "device", "compile", "processes", "save_every", "log_every", "wandb"),
-    *("table", "trust"),
+    *("table", "trust", "kernel", "save_minutes"),
 )
 """Settings that change where or how fast a run goes, not what it computes (beyond rounding), and the
 name of the table, whose values are in the settings already."""

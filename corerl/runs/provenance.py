@@ -32,10 +32,18 @@ def environment() -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "mujoco": mujoco,
         "machine": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
+        "kernel": _kernel(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def _kernel() -> str:
+    """What multiplies float32 matrices on the CPU; see corerl/experiments/kernel.py."""
+    if not torch.backends.mkl.is_available():
+        return "torch's"
+    return "onednn" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "mkl"
 
 
 def _git_revision() -> str | None:
@@ -44,7 +52,8 @@ def _git_revision() -> str | None:
     return result.stdout.strip() if result.returncode == 0 else None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

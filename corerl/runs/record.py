@@ -75,6 +75,7 @@ class Record:
         self._count = 0
         self._clock = (0, 0.0, 0.0)
         self._published = 0.0
+        self._waiting_since: float | None = None
 
     @property
     def name(self) -> str:
@@ -86,7 +87,8 @@ class Record:
     def begin_anew(self) -> None:
         """Clears what an earlier attempt left that no checkpoint covers."""
         files.make_directory(self.directory)
-        files.write_json(self.directory / "env.json", provenance.environment())
+        facts = provenance.environment() | {"precision": self.cfg.precision}
+        files.write_json(self.directory / "env.json", facts)
         for log in self._logs.values():
             log.begin_anew()
 
@@ -110,9 +112,9 @@ class Record:
             "logs": {name: log.state_dict() for name, log in self._logs.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any], step: int, device: torch.device) -> None:
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on as after `step`: what was written later is cut, since it will be computed again."""
-        self._sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._sums = dict(state["sums"])  # on the CPU; `add` knows where the metrics are
         self._count, self.diverged = state["count"], state["diverged"]
         self.status |= state["status"]
         for name, log in self._logs.items():
@@ -128,6 +130,8 @@ class Record:
         if self._sums.keys() != metrics.keys():
             self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
             self._count = 0
+        elif any(value.device != metrics[name].device for name, value in self._sums.items()):
+            self._sums = {name: x.to(metrics[name].device) for name, x in self._sums.items()}
         torch._foreach_add_(list(self._sums.values()), list(metrics.values()))
         self._count += 1
 
@@ -230,6 +234,15 @@ class Record:
         self._published = time.monotonic()
         files.write_json(self.directory / "status.json", self.status)
         self._show(self.name, self.status)
+
+    def wait_for(self, text: str) -> None:
+        """Shows what no update can go on without; "" when it is over. The time between does not count."""
+        now = time.monotonic()
+        if self._waiting_since is not None:
+            self.pause_clock(now - self._waiting_since)
+        self._waiting_since = now if text else None
+        self.status["waiting_for"] = text
+        self.publish(self.status["step"], "running")
 
     def tick(self, step: int) -> None:
         """Publishes once a second."""

@@ -54,12 +54,15 @@ class Run:
         self.task: Task = tasks.of(cfg)
         self.device = pick_device(cfg.device)
         self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
+        select(self.device)
         self.directory = cell_directory(cfg) / group_name(seeds)
         self.record = Record(cfg, seeds, self.task, self.directory, show)
+        self.mode.tell = self._tell
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
         self._previous = 0
         self._stop = False
+        self._saved = time.monotonic()
 
     @property
     def name(self) -> str:
@@ -158,8 +161,11 @@ class Run:
             self.record.write_others(step, others)
 
     def save(self, step: int) -> None:
-        """Writes a checkpoint every `save_every` updates and at the end."""
-        if self._crosses(step, self.cfg.save_every):
+        """Writes a checkpoint every `save_every` updates, if `save_minutes` have passed, and at the end."""
+        if not self._crosses(step, self.cfg.save_every):
+            return
+        waited = time.monotonic() - self._saved
+        if step == self.cfg.steps or waited >= 60 * self.cfg.save_minutes:
             self._write_checkpoint(step)
 
     # Beginning, going on, ending.
@@ -175,6 +181,7 @@ class Run:
             self._previous = self._restore(checkpoint.load_latest(path), path)
         else:
             self.record.begin_anew()
+        self.record.status["compile"] = self.mode.told()
         self.record.start_clock(self._previous)
         return self._previous
 
@@ -183,7 +190,7 @@ class Run:
             step = saved["loop"]["step"]
             for name, part in self._state.items():
                 part.load_state_dict(saved["state"][name])
-            self.record.load_state_dict(saved["loop"], step, self.device)
+            self.record.load_state_dict(saved["loop"], step)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise CorerlError(
@@ -196,6 +203,12 @@ class Run:
         state = {name: part.state_dict() for name, part in self._state.items()}
         loop = {"step": step} | self.record.state_dict()
         save_checkpoint(self.checkpoint, {"loop": loop, "state": state})
+        self._saved = time.monotonic()
+
+    def _tell(self, waiting_for: str) -> None:
+        """Shows what no update can go on without, and how updates run in fact."""
+        self.record.status["compile"] = self.mode.told()
+        self.record.wait_for(waiting_for)
 
     def close(self) -> None:
         """Closes environments and the wandb mirror."""
@@ -236,6 +249,12 @@ def pick_device(name: str) -> torch.device:
             f"device={name} was asked for and torch sees {torch.cuda.device_count()} GPUs, from cuda:0."
         )
     return device
+
+
+def select(device: torch.device) -> None:
+    """Makes a GPU the one on which streams and graphs are made."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
 
 
 class _stop_signals:

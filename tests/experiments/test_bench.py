@@ -10,7 +10,8 @@ from corerl.algos import bc
 from corerl.cli import main
 from corerl.config import Config
 from corerl.errors import CorerlError
-from corerl.experiments import bench
+from corerl.experiments import bench, stopwatch
+from corerl.experiments.stopwatch import Case, Measured
 
 TINY = {"hidden_width": 8, "batch_size": 8}
 
@@ -18,27 +19,28 @@ TINY = {"hidden_width": 8, "batch_size": 8}
 @pytest.fixture
 def quick(monkeypatch):
     """Windows of a twentieth of a second."""
-    steps = bench.Stopwatch.steps
+    steps = stopwatch.Stopwatch.steps
 
     def short(self, *, stride=1, seconds=0.05, **state):
         yield from steps(self, stride=stride, seconds=seconds, **state)
 
-    monkeypatch.setattr(bench.Stopwatch, "steps", short)
+    monkeypatch.setattr(stopwatch.Stopwatch, "steps", short)
 
 
 @pytest.mark.parametrize("algo", OFFLINE)
 def test_every_algorithm_can_be_measured(quick, algo):
-    rates = bench.measure(algo, TINY, "cpu", "off", 2, 1, iter(range(3)), 1000)
-    assert len(rates) == 3 and all(rate > 10 for rate in rates)
+    found = stopwatch.measure(Case(algo, TINY, seeds=2, size=1000), iter(range(3)))
+    assert len(found.rates) == 3 and all(rate > 10 for rate in found.rates)
+    assert found.ran == "off" and found.start > 0 and not found.memory
 
 
 def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
     rates = []
     job = Config(algo=bc.Config(), task="bench")
-    stopwatch = bench.Stopwatch(job, [0, 1, 2], 1000, iter(range(1)), rates.append)
+    watch = stopwatch.Stopwatch(job, [0, 1, 2], 1000, iter(range(1)), rates.append)
     clock = iter(range(10**6))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)  # 10 ms at every look
-    calls = sum(1 for _ in stopwatch.steps(stride=2, seconds=1.0)) - 8  # without the warm-up
+    calls = sum(1 for _ in watch.steps(stride=2, seconds=1.0)) - 8  # without the warm-up
     assert calls == pytest.approx(100, abs=2)
     assert rates == [pytest.approx(3 * 2 * calls, rel=0.03)]
 
@@ -55,9 +57,9 @@ def test_serving_gives_one_rate_per_line(quick, monkeypatch, capsys):
 def test_the_table_shows_a_row_per_combination(capsys, monkeypatch):
     asked = []
 
-    def measured(processes, arguments, windows):
-        asked.append((*arguments[:1], *arguments[3:5], processes, windows))
-        return [100.0, 300.0, 200.0]
+    def measured(processes, case, windows):
+        asked.append((case.algo, case.compile, case.seeds, processes, windows))
+        return Measured([100.0, 300.0, 200.0], "off", 1.0, 0)
 
     monkeypatch.setattr(bench, "measure_processes", measured)
     arguments = ["--algo", "bc", "iql", "--compile", "off", "--seeds", "1", "5", "--windows", "3"]
@@ -68,15 +70,14 @@ def test_the_table_shows_a_row_per_combination(capsys, monkeypatch):
 
 
 def test_processes_are_measured_together():
-    arguments = ("bc", TINY, "cpu", "off", 1, 1, 1000)
-    (rate,) = bench.measure_processes(1, arguments, windows=1)
+    (rate,) = stopwatch.measure_processes(1, Case("bc", TINY, size=1000), windows=1).rates
     assert rate > 10
 
 
 def test_a_process_that_fails_ends_the_measurement(capfd):
-    arguments = ("bc", {"hidden_width": "wide"}, "cpu", "off", 1, 1, 1000)
+    wrong = Case("bc", {"hidden_width": "wide"}, size=1000)
     with pytest.raises(CorerlError, match="A measuring process failed; its error stands above"):
-        bench.measure_processes(2, arguments, windows=1)
+        stopwatch.measure_processes(2, wrong, windows=1)
     assert "Traceback" in capfd.readouterr().err
 
 

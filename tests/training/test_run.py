@@ -148,6 +148,47 @@ def test_it_saves_at_every_mark_and_at_the_end(tmp_path, monkeypatch, stride, sa
     assert steps == saved
 
 
+def test_between_checkpoints_some_minutes_pass_and_the_last_is_written(tmp_path, monkeypatch):
+    saved, clock = [], [0.0]
+    monkeypatch.setattr("corerl.training.run.save_checkpoint", lambda *_: saved.append(run._now))
+    monkeypatch.setattr("corerl.training.run.time.monotonic", lambda: clock[0])
+    cfg = config(tmp_path, steps=40, save_every=5, save_minutes=2.0, eval=Eval(episodes=0))
+    run = Run(cfg, [0], quiet)
+    agent = Counter(1)
+    for step in run.steps(agent=agent):
+        run._now, clock[0] = step, clock[0] + 10.0  # seconds an update: two minutes are 12 updates
+        run.save(step)
+    assert saved == [15, 30, 40]
+
+
+def test_what_an_update_waits_for_is_shown_and_does_not_count(tmp_path):
+    shown = []
+    run = Run(
+        config(tmp_path, steps=3, eval=Eval(episodes=0)), [0], lambda _, s: shown.append(s | {})
+    )
+    for step in run.steps(agent=Counter(1)):
+        if step == 1:
+            run.mode.tell("compiling")
+            time.sleep(0.3)
+            run.mode.fall_back("off", "no compiler")
+            run.mode.tell("")
+    told = [(status.get("waiting_for"), status["compile"]) for status in shown]
+    assert told[:3] == [(None, "off"), ("compiling", "off"), ("", "off (no compiler)")]
+    assert shown[-1]["updates_per_s"] > 3 / 0.3
+
+
+def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
+    """Some algorithms' are on the CPU, whatever the device; `meta` stands for a GPU."""
+    run = Run(config(tmp_path), [0], quiet)
+    run.record.begin_anew()
+    for device in ("cpu", "meta"):
+        state = run.record.state_dict() | {"sums": {"loss": torch.ones(1)}, "count": 1}
+        run.device = torch.device("meta")
+        run.record.load_state_dict(state, 1)
+        run.record.add({"loss": torch.ones(1, device=device)})
+        assert run.record._sums["loss"].device.type == device
+
+
 def test_a_policys_others_go_to_the_metrics(tmp_path):
     run = Run(config(tmp_path, steps=10, log_every=100), [0], quiet)
     agent = Counter(1)
@@ -378,3 +419,13 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
     for available, expected in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda a=available: a)
         assert pick_device("auto").type == expected
+
+
+def test_a_gpu_is_selected_before_anything_is_made_on_it(tmp_path, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for device in ("cuda:1", "cuda", "cpu"):
+        Run(config(tmp_path, device=device), [0], quiet)
+    assert chosen == [torch.device("cuda:1")]
