@@ -1,4 +1,4 @@
-"""`corerl train | evaluate | data | report | status | bench`."""
+"""`corerl train | evaluate | play | record | export | data | label | report | status | bench`."""
 
 import argparse
 import importlib
@@ -14,8 +14,11 @@ USAGE = """usage: corerl COMMAND ...
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
                        train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's;
                        --dry-run tells what would run and for how long)
-  corerl evaluate RUN  judge a run's policies from data alone (--method fqe,pdis,...)
-  corerl data ...      list, describe, download and make datasets
+  corerl evaluate RUN  play a run's policies in a simulator, or judge them from data alone (--method fqe)
+  corerl play RUN      show a policy in a window
+  corerl record RUN    film a policy (--out film.mp4)
+  corerl export RUN    a policy as ONNX or torch.export, to use without corerl
+  corerl data ...      list, describe, check, download, make and export datasets
   corerl report RUNS   tables, figures and one HTML page
   corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
   corerl bench         updates per second on this machine
@@ -24,6 +27,9 @@ corerl COMMAND --help says more."""
 
 COMMANDS = {
     "evaluate": "corerl.ope.cli",
+    "play": "corerl.experiments.play",
+    "record": "corerl.experiments.film",
+    "export": "corerl.experiments.export",
     "data": "corerl.experiments.data_cli",
     "report": "corerl.report.cli",
     "status": "corerl.experiments.status",

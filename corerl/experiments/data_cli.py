@@ -14,12 +14,12 @@ from rich.table import Column, Table
 from corerl.config import require
 from corerl.data import download, embedded, minari, suites, tasks
 from corerl.data.dataset import Dataset
-from corerl.experiments import own_files
+from corerl.experiments import data_export, own_files
 from corerl.preferences import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands list, info, download, make, check and preferences."""
+    """Adds the subcommands list, info, download, make, check, export and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own_files.add_arguments(
         commands.add_parser("check", help="what is wrong with a file of one's own")
     )
+    data_export.add_arguments(
+        commands.add_parser("export", help="data, or a run's episodes, for other people's code")
+    )
     show.add_arguments(commands.add_parser("preferences", help="comparisons on a dataset"))
 
 
@@ -54,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
     elif args.command == "check":
         return own_files.run(console, args)
+    elif args.command == "export":
+        return data_export.run(args)
     elif args.command == "preferences":
         show.show(console, args)
     else:

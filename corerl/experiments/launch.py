@@ -39,8 +39,10 @@ class Busy(CorerlError):
     """Another process is training the same seeds."""
 
 
-def launch(cfg: Config) -> None:
+def launch(cfg: Config, place: str = "") -> None:
     """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
+
+    `place` is which cell of a sweep it is, for people.
 
     Raises:
         CorerlError: a setting, the data or the machine does not allow it.
@@ -64,7 +66,8 @@ def launch(cfg: Config) -> None:
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
         return
-    with Display() as display:
+    title = f"{cfg.label or cfg.algo.label} {cfg.task}"
+    with Display(title, groups, processes, cfg.steps, place) as display:
         if min(processes, len(groups)) == 1:
             failed = [group for group in groups if not _train(cfg, group, display.show)]
         else:

@@ -53,9 +53,11 @@ def _launch(arguments: list[str]) -> int:
     begun: list[str] = []
     problems: list[str] = []
 
+    count = _count(arguments)
+
     def job(cfg: DictConfig) -> None:
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
-        _job(cfg, problems)
+        _job(cfg, problems, count)
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]
@@ -85,6 +87,16 @@ def _launch(arguments: list[str]) -> int:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
     return 0
+
+
+def _count(arguments: list[str]) -> int | None:
+    """How many cells there are; None where a sweeper chooses them as it goes, or they do not compose."""
+    if not {"-m", "--multirun"} & set(with_sweep(arguments)):
+        return 1
+    try:
+        return len(cells(arguments))
+    except CorerlError:
+        return None
 
 
 def _unfinished(arguments: list[str]) -> list[str]:
@@ -157,7 +169,7 @@ def _fields(settings: object, prefix: str) -> list[str]:
     ]
 
 
-def _job(cfg: DictConfig, problems: list[str]) -> None:
+def _job(cfg: DictConfig, problems: list[str], count: int | None) -> None:
     """One cell. In a sweep its failure is kept in its directory, so that the others still run."""
     from corerl.experiments import launch
 
@@ -165,7 +177,7 @@ def _job(cfg: DictConfig, problems: list[str]) -> None:
     job = None
     try:
         job = typed(cfg, HydraConfig.get().overrides.task)
-        launch.launch(job)
+        launch.launch(job, _place(count))
     except Exception as error:
         if not in_sweep and not isinstance(error, CorerlError):
             raise
@@ -174,3 +186,11 @@ def _job(cfg: DictConfig, problems: list[str]) -> None:
             print(f"corerl: {problems[-1]}", file=sys.stderr)
             if job is not None:
                 launch.keep_failure(job, error)
+
+
+def _place(count: int | None) -> str:
+    """`cell 2 of 9`; nothing where there is one."""
+    if HydraConfig.get().mode != RunMode.MULTIRUN:
+        return ""
+    number = HydraConfig.get().job.num + 1
+    return f"cell {number}" if count is None else f"cell {number} of {count}"

@@ -1,5 +1,6 @@
-"""Judges a run's policies: from data alone with --method (off-policy evaluation).
+"""Judges a run's policies: in a simulator, or from data alone with --method (off-policy evaluation).
 
+  corerl evaluate RUN --episodes 100            plays them
   corerl evaluate RUN --method fqe,pdis,snis --data corerl/cartpole
   corerl evaluate RUN RUN RUN --method fqe --select chosen/   how well estimates choose among runs
 
@@ -27,6 +28,7 @@ from corerl.ope import fqe, intervals, results, selection
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run
+from corerl.training import simulation
 from corerl.training.load import Loaded, load
 
 
@@ -36,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu")
+    add("--episodes", type=int, default=100, help="to play of every seed (default: 100)")
+    add("--task", help="to play in: another one with the same observations and actions")
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
@@ -72,11 +76,10 @@ def _settings() -> str:
 def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
     methods = [name for name in args.method.split(",") if name]
-    require(
-        bool(methods), "--method is missing: fqe, is, pdis, snis, snpdis, dr, sndr, cdf or sncdf"
-    )
-    check_methods(methods)
     console = Console(width=None if sys.stdout.isatty() else 120)
+    if not methods:
+        return _play(console, args)
+    check_methods(methods)
     datasets: dict[str, Dataset] = {}
     judged: list[tuple[Loaded, Judgement]] = []
     for path in args.runs:
@@ -94,6 +97,21 @@ def run(args: argparse.Namespace) -> int:
             len(datasets) == 1, "--select compares policies on one dataset: name it with --data"
         )
         _select(console, judged, next(iter(datasets.values())), methods, args)
+    return 0
+
+
+def _play(console: Console, args: argparse.Namespace) -> int:
+    """Without a method: episodes in the simulator."""
+    require(
+        args.data is None and args.select is None,
+        "--data and --select judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, "
+        "dr, sndr, cdf, sncdf)",
+    )
+    require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+    for path in args.runs:
+        agent = load(path, args.seed, device=args.device)
+        task = agent.task if args.task is None else resolve(args.task)
+        simulation.tell(console, agent, task, simulation.simulate(agent, task, args.episodes))
     return 0
 
 

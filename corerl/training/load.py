@@ -203,6 +203,8 @@ class Loaded:
 
     @cached_property
     def _observation_shape(self) -> tuple[int, ...]:
+        if not self.task.has_env:
+            return self.task.load().observations.shape[1:]
         env = self.task.make_env()
         env.close()
         return env.observation_space.shape

@@ -153,8 +153,11 @@ class Run:
             return
         self.record.find_divergence(step)
         started = time.monotonic()
+        self.record.status["waiting_for"] = "evaluating"
+        self.record.publish(step, "running")
         episodes = self._evaluator(act)
         others = {name: self._evaluator(other).returns for name, other in (also or {}).items()}
+        self.record.status["waiting_for"] = ""
         self.record.pause_clock(time.monotonic() - started)
         self.record.write_scores(step, episodes)
         if others:

@@ -1,0 +1,160 @@
+"""A Dataset as a file that other people's code reads: D4RL's HDF5, or a Minari dataset.
+
+HDF5 has D4RL's keys, `observations, actions, rewards, terminals, timeouts`, with actions in [-1, 1], and
+`next_observations`, which CORL and d3rlpy read where it is there. `qlearning_dataset` of the d4rl package
+leaves out the rows that time out, also where they have a next observation.
+
+A Minari dataset has the environment's own actions, and an observation more than steps: where the last one
+of an episode was never recorded, its last step is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from corerl.data import minari
+from corerl.data.dataset import Dataset
+from corerl.data.reading import one_line
+from corerl.errors import CorerlError
+
+KEYS = {
+    "observations": "observations",
+    "actions": "actions",
+    "rewards": "rewards",
+    "next_observations": "next_observations",
+    "terminated": "terminals",
+    "truncated": "timeouts",
+}
+
+
+def to_hdf5(dataset: Dataset, path: Path, facts: dict[str, Any]) -> None:
+    """Writes `dataset` in D4RL's layout, with `facts` as attributes.
+
+    `has_next` is kept beside it where a row's next observation is not real.
+
+    Raises:
+        CorerlError: the file cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(part, "w") as file:
+            for field, key in KEYS.items():
+                file.create_dataset(key, data=getattr(dataset, field), compression="gzip")
+            if not dataset.has_next.all():
+                file.create_dataset("has_next", data=dataset.has_next)
+            if dataset.behaviour_log_prob is not None:
+                file.create_dataset("infos/action_log_probs", data=dataset.behaviour_log_prob)
+            for name, value in facts.items():
+                file.attrs[name] = value if isinstance(value, str) else json.dumps(value)
+        part.replace(path)
+    except OSError as error:
+        raise CorerlError(f"Cannot write {path}: {error.strerror or one_line(error)}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[str, Any]) -> int:
+    """Writes `dataset` as the Minari dataset `id`; the number of steps that were left out.
+
+    Args:
+        env: the environment with actions in [-1, 1], as a task makes it; None: spaces are the data's.
+        facts: for its metadata: `algorithm_name`, `description`, ...
+
+    Raises:
+        CorerlError: the id is no Minari id or is taken, the observations are no vectors, or no episode has
+            two steps.
+    """
+    import minari as library
+    from minari.data_collector import EpisodeBuffer
+
+    if not minari.is_id(id):
+        raise CorerlError(f"{id} is no Minari id: write NAMESPACE/NAME-v0.")
+    if minari.find(id) is not None:
+        raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
+    raw, low, high = _raw(env)
+    buffers, left_out = [], 0
+    for start, end in zip(dataset.episode_starts, dataset.episode_ends, strict=True):
+        known = bool(dataset.has_next[end - 1])
+        steps = end - start - (not known)
+        left_out += not known
+        if steps == 0:
+            continue
+        rows = slice(start, start + steps)
+        last = (dataset.next_observations if known else dataset.observations)[end - 1]
+        actions = dataset.actions[rows]
+        if not dataset.discrete and low is not None:
+            actions = (low + (actions + 1) / 2 * (high - low)).astype(low.dtype)
+        observations = np.concatenate([dataset.observations[rows], last[None]])
+        over = np.arange(steps) == steps - 1
+        buffers.append(
+            EpisodeBuffer(
+                observations=_in_space(raw.observation_space if raw else None, observations),
+                actions=actions,
+                rewards=dataset.rewards[rows],
+                terminations=over & bool(known and dataset.terminated[end - 1]),
+                truncations=over & ~bool(known and dataset.terminated[end - 1]),
+                infos={},
+            )
+        )
+    if not buffers:
+        raise CorerlError(
+            f"{dataset.id} has no episode with a next observation, so that none is left."
+        )
+    given = {"env": raw} if raw is not None else _spaces(dataset)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no permalink, no e-mail address, ...
+            library.create_dataset_from_buffers(id, buffers, **given, **facts)
+    except Exception as error:  # the library raises AssertionError, ValueError, ...
+        raise CorerlError(f"minari cannot write {id} ({one_line(error)}).") from error
+    return left_out
+
+
+def _raw(env: gymnasium.Env | None) -> tuple:
+    """The environment without this package's scaling of actions, and the bounds that it scaled."""
+    whole = env
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrappers.RescaleAction):
+            return env.env, env.env.action_space.low, env.env.action_space.high
+        if isinstance(env, wrappers.FlattenObservation):
+            whole = env.env
+        env = env.env
+    return whole, None, None
+
+
+def _in_space(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
+    """Flat observations as the environment gives them: in its type, and a dictionary where it has parts."""
+    if isinstance(space, spaces.Dict):
+        widths = [spaces.flatdim(part) for part in space.spaces.values()]
+        parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)
+        return {
+            key: part.astype(each.dtype)
+            for (key, each), part in zip(space.spaces.items(), parts, strict=True)
+        }
+    return flat if space is None else flat.astype(space.dtype)
+
+
+def _spaces(dataset: Dataset) -> dict[str, spaces.Space]:
+    shape = dataset.observations.shape[1:]
+    if dataset.observations.dtype == np.uint8:
+        observed: spaces.Space = spaces.Box(0, 255, shape, np.uint8)
+    else:
+        observed = spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if dataset.discrete:
+        return {
+            "observation_space": observed,
+            "action_space": spaces.Discrete(int(dataset.actions.max()) + 1),
+        }
+    return {
+        "observation_space": observed,
+        "action_space": spaces.Box(-1, 1, dataset.actions.shape[1:]),
+    }

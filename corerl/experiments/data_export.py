@@ -1,0 +1,119 @@
+"""`corerl data export`: a task's data, or what a trained policy does, for other people's code."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+import corerl
+from corerl.config import require
+from corerl.data import export
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.training.load import Loaded, load
+from corerl.training.simulation import simulate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `corerl data export` takes."""
+    parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
+    parser.add_argument("out", help="FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0")
+    parser.add_argument("--seed", type=int, help="of a run (default: all)")
+    parser.add_argument("--episodes", type=int, default=100, help="that a run plays, of every seed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the data and says what it is."""
+    minari = args.out.startswith("minari/")
+    require(
+        minari or args.out.endswith((".hdf5", ".h5")),
+        f"{args.out} is neither a file .hdf5 nor minari/NAMESPACE/NAME-v0",
+    )
+    if Path(args.what).is_dir():
+        require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+        agent = load(args.what, args.seed)
+        task, dataset = agent.task, rollouts(agent, args.episodes)
+        seeds = ", ".join(map(str, agent.seeds))
+        made = f"{agent.label} on {task.id}, seeds {seeds}, {args.episodes} episodes each"
+        by = agent.label
+    else:
+        task = resolve(args.what)
+        dataset, made, by = task.load(), f"{task.id}", task.id
+    if minari:
+        left_out = export.to_minari(
+            dataset,
+            args.out.removeprefix("minari/"),
+            _environment(task),
+            {
+                "algorithm_name": by,
+                "author": "corerl",
+                "description": f"{made}; by corerl data export.",
+            },
+        )
+        print(f"{args.out}: {made}")
+        if left_out:
+            print(
+                f"  left out: the last steps of {left_out:,} episodes, whose next observation is unknown"
+            )
+    else:
+        facts = {"source": made, "corerl": corerl.__version__, "actions": "in [-1, 1]"}
+        export.to_hdf5(dataset, Path(args.out), facts)
+        print(f"{args.out}: {made}")
+    print(f"  {dataset}")
+    return 0
+
+
+def rollouts(agent: Loaded, episodes: int) -> Dataset:
+    """What the policies do: `episodes` episodes of every seed, whole, one after the other."""
+    played: list[list] = []
+
+    def recorder() -> gymnasium.Env:
+        played.append([])
+        return Recorder(agent.task.make_env(), played[-1])
+
+    simulate(agent, agent.task, episodes, make_env=recorder)
+    steps = [step for of_env in played for step in of_env]
+    observations, actions, rewards, following, terminated, truncated = zip(*steps, strict=True)
+    dataset = Dataset.from_arrays(
+        np.asarray(observations),
+        np.asarray(actions),
+        np.asarray(rewards),
+        np.asarray(terminated),
+        np.asarray(truncated) & ~np.asarray(terminated),
+        np.asarray(following),
+        id=f"{agent.task.id} by {agent.label}",
+    )
+    require(len(dataset) > 0, "the policy played no step")
+    return dataset
+
+
+class Recorder(gymnasium.Wrapper):
+    """Appends every step to `steps`; observations and actions are copies."""
+
+    def __init__(self, env: gymnasium.Env, steps: list):
+        super().__init__(env)
+        self._steps, self._now = steps, None
+
+    def reset(self, **kwargs):
+        self._now, info = self.env.reset(**kwargs)
+        return self._now, info
+
+    def step(self, action):
+        result = self.env.step(action)
+        following, reward, terminated, truncated, _ = result
+        row = (np.array(self._now), np.array(action), float(reward), np.array(following))
+        self._steps.append((*row, bool(terminated), bool(truncated)))
+        self._now = following
+        return result
+
+
+def _environment(task: Task) -> gymnasium.Env | None:
+    """The task's environment, or None where there is none here: then the data's shapes are its spaces."""
+    try:
+        return task.make_env() if task.has_env else None
+    except CorerlError:
+        return None

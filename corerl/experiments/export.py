@@ -1,0 +1,281 @@
+"""A policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
+
+The file takes raw observations, float32 `(n, O)`, and returns the actions with which the policy is
+evaluated: `(n, A)` in [-1, 1], or with `--units env` in the environment's own, or numbers `(n,)`. The
+normaliser is inside, and one seed's weights alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import wrappers
+from torch import Tensor, nn
+
+from corerl.config import Config, require
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.runs.directory import seeds_of_group
+from corerl.training.collector import EpsilonGreedy
+from corerl.training.load import _Done, _Reloading, find, load, settings
+
+KINDS = (".onnx", ".pt2")
+TOLERANCE = 1e-5
+ONNX = 'pip install "corerl[onnx]"'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
+    add("out", type=Path, help="policy.onnx or policy.pt2")
+    add("--seed", type=int, help="one of the run's seeds (default: its first)")
+    add(
+        "--units",
+        choices=("unit", "env"),
+        default="unit",
+        help="of continuous actions: [-1, 1] or env's",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the file, holds it against the policy that it was made from, and says what it takes."""
+    facts = export(args.run, args.out, args.seed, units=args.units)
+    print(f"{args.out}: {facts['algorithm']} on {facts['task']}, seed {facts['seed']}")
+    print(
+        f"  observation float32 (n, {', '.join(map(str, facts['observation_shape']))}) -> action; actions "
+        f"are {facts['actions']}"
+    )
+    print(
+        f"  largest difference from the policy on {facts['compared']} observations: {facts['difference']:.1e}"
+    )
+    return 0
+
+
+def export(
+    path: str | Path, out: Path, seed: int | None = None, *, units: str = "unit"
+) -> dict[str, Any]:
+    """Writes one seed's policy to `out`; what it is, and its largest difference from the original.
+
+    Args:
+        path: the run. out: `.onnx` or `.pt2` (`torch.export.load`). seed: None is the run's first.
+        units: of continuous actions, `unit` for [-1, 1] or `env` for the environment's bounds.
+
+    Raises:
+        CorerlError: the policy depends on what went before, a package is missing, or the file's actions
+            differ from the policy's by more than 1e-5.
+    """
+    require(out.suffix in KINDS, f"{out} ends neither in .onnx nor in .pt2")
+    if out.suffix == ".onnx":
+        _need_onnx()
+    agent = load(path, seed)
+    agent = agent if seed is not None else agent.only(agent.seeds[0])
+    require(
+        not agent.remembers,
+        f"{agent.label} acts on the whole episode so far, so that no function of one observation is its "
+        "policy: use corerl.load, and reset it at the start of every episode",
+    )
+    shape = agent._observation_shape
+    probe = _observations(agent.task, shape)
+    cfg = settings(agent.path)
+    policy = Policy(_alone(cfg, agent.path, agent.seeds[0]), *_box(agent.task, units))
+    made = policy(probe)
+    expected = policy.scaled(torch.as_tensor(agent.act(probe.numpy())))
+    _write(policy, probe, out)
+    got = _of_file(out, probe)
+    difference = float((got.double() - expected.double()).abs().max())
+    if not difference <= TOLERANCE or not torch.allclose(made, expected, atol=TOLERANCE):
+        out.unlink()
+        raise CorerlError(
+            f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was deleted: this "
+            "is a fault of corerl or of the exporter, please report it."
+        )
+    numbered = made.dtype == torch.int64
+    facts = {
+        "algorithm": agent.label,
+        "task": agent.task.id,
+        "seed": agent.seeds[0],
+        "step": agent.steps[0],
+        "observation_shape": list(shape),
+        "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
+    }
+    if out.suffix == ".onnx":
+        _describe(out, facts)
+    return facts | {"difference": difference, "compared": len(probe)}
+
+
+class Policy(nn.Module):
+    """`(n, O)` to `(n, A)`, for one seed; continuous actions from [-1, 1] to [low, high] where given."""
+
+    def __init__(
+        self, act: Callable[[Tensor], Tensor], low: np.ndarray | None, high: np.ndarray | None
+    ):
+        super().__init__()
+        self._act = act
+        self.range = "[-1, 1]" if low is None else f"[{low.tolist()}, {high.tolist()}]"
+        self._scale = None if low is None else torch.as_tensor((high - low) / 2)
+        self._middle = None if low is None else torch.as_tensor((high + low) / 2)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.scaled(self._act(observation[None])[0])
+
+    def scaled(self, actions: Tensor) -> Tensor:
+        """From [-1, 1] to the bounds."""
+        return actions if self._scale is None else actions * self._scale + self._middle
+
+
+class _OneSeed(_Reloading):
+    """Restores one of the seeds of a group that was trained together, with a seed axis of 1."""
+
+    def __init__(self, cfg: Config, directory: Path, seed: int):
+        super().__init__(cfg, directory, {})
+        self._place, self._count = self.seeds.index(seed), len(self.seeds)
+        self.seeds = [seed]
+
+    def _put_back(self) -> None:
+        saved = self._saved["state"]
+        for name, part in self._state.items():
+            part.load_state_dict(_sliced(saved[name], part.state_dict(), self._place, self._count))
+
+
+def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
+    """The part of `saved`, of `count` seeds, that belongs to one, in the shapes of `like`."""
+    if isinstance(saved, Tensor):
+        if saved.shape == like.shape:
+            return saved
+        return saved.unflatten(0, (count, -1))[place]
+    if isinstance(saved, dict):
+        return {k: _sliced(v, like[k], place, count) if k in like else v for k, v in saved.items()}
+    if isinstance(saved, list | tuple):
+        if len(saved) == count * len(like):
+            saved = saved[place * len(like) : (place + 1) * len(like)]
+        return [_sliced(v, w, place, count) for v, w in zip(saved, like, strict=True)]
+    return saved
+
+
+def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
+    """The policy of one seed alone, `(1, n, O) -> (1, n, A)`, in a form that can be traced."""
+    cfg.device, cfg.compile = "cpu", "off"
+    (group,) = (group for group in find(cell)[1] if seed in seeds_of_group(group.name))
+    run = _OneSeed(cfg, group, seed)
+    with suppress(_Done):
+        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    act = run.act._act if isinstance(run.act, EpsilonGreedy) else run.act
+    for part in run.state.values():
+        for value in vars(part).values() if hasattr(part, "__dict__") else ():
+            if isinstance(value, nn.Module):
+                value.requires_grad_(False)  # weights become constants of the file
+    return act
+
+
+def _box(task: Task, units: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The bounds that the environment scales [-1, 1] to, where its units are asked for."""
+    if units == "unit":
+        return None, None
+    if task.data is not None and task.data.action_low is not None and task.env is None:
+        return tuple(
+            np.atleast_1d(np.asarray(x, np.float32))
+            for x in (task.data.action_low, task.data.action_high)
+        )
+    env = task.make_env()
+    while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):
+        env = env.env
+    space = env.env.action_space if isinstance(env, wrappers.RescaleAction) else None
+    env.close()
+    return (None, None) if space is None else (space.low, space.high)
+
+
+def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tensor:
+    """Observations to compare on: the data's, or else the environment's under random actions."""
+    if task.has_data:
+        rows = task.load().observations
+        chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+    else:
+        env = task.make_env()
+        env.action_space.seed(0)
+        chosen = [env.reset(seed=0)[0]]
+        while len(chosen) < count:
+            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            chosen.append(env.reset()[0] if terminated or truncated else observation)
+        env.close()
+    chosen = np.asarray(chosen)
+    return torch.as_tensor(chosen if chosen.dtype == np.uint8 else chosen.astype(np.float32))
+
+
+def _need_onnx() -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise CorerlError(f"To write .onnx files, {name} is missing: {ONNX}") from error
+
+
+def _write(policy: Policy, probe: Tensor, out: Path) -> None:
+    part = out.with_name(f".{out.name}.part{out.suffix}")
+    batch = {"observation": {0: torch.export.Dim("n", min=1)}}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _quiet():
+            program = torch.export.export(
+                policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
+            )
+            if out.suffix == ".pt2":
+                torch.export.save(program, part)
+            else:
+                torch.onnx.export(
+                    program,
+                    dynamo=True,
+                    external_data=False,
+                    input_names=["observation"],
+                    output_names=["action"],
+                ).save(part)
+        part.replace(out)
+    except OSError as error:
+        raise CorerlError(f"Cannot write {out}: {error.strerror}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _quiet():
+    """Without what the exporters print of themselves."""
+    log = logging.getLogger("torch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _of_file(out: Path, probe: Tensor) -> Tensor:
+    """What the written file answers."""
+    if out.suffix == ".pt2":
+        return torch.export.load(out).module()(probe)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {"observation": probe.numpy()})[0])
+
+
+def _describe(out: Path, facts: dict[str, Any]) -> None:
+    """Writes into the file what it is."""
+    import onnx
+
+    model = onnx.load(out)
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    onnx.helper.set_model_props(model, texts)
+    onnx.save(model, out)

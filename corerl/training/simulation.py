@@ -1,0 +1,119 @@
+"""Trained policies in a simulator: `corerl evaluate RUN` without `--method`.
+
+Environment seeds come from a stream of their own, so that the initial states are others than those of the
+evaluations during training, by which a run may have been chosen; equal seeds meet the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.runs import files
+from corerl.runs.record import Episodes
+from corerl.training.evaluation import Evaluator
+from corerl.training.load import Loaded
+
+STREAM = "test"
+FILE = "evaluations.jsonl"
+
+
+def simulate(
+    agent: Loaded,
+    task: Task,
+    episodes: int,
+    *,
+    make_env: Callable[[], gymnasium.Env] | None = None,
+    at_once: int = 10,
+) -> Episodes:
+    """Plays `episodes` episodes of every seed of `agent` in the environment of `task`.
+
+    Args:
+        make_env: builds it otherwise, as with a camera; None is the task's own.
+        at_once: environments of a seed that are played together.
+
+    Raises:
+        CorerlError: the environment cannot be made here, or is not one in which the policy can act.
+    """
+    check_fit(agent, task)
+    make = make_env or task.make_env
+    evaluator = Evaluator(make, agent.seeds, episodes, agent.device, at_once, STREAM)
+    try:
+        return evaluator(agent)
+    finally:
+        evaluator.close()
+
+
+def check_fit(agent: Loaded, task: Task) -> None:
+    """Raises CorerlError where observations or actions of `task` are not those that `agent` knows."""
+    if task == agent.task:
+        return
+    known, other = (_spaces(each) for each in (agent.task, task))
+    for name, one, two in zip(("observations", "actions"), known, other, strict=True):
+        if one.shape != two.shape or type(one) is not type(two):
+            raise CorerlError(
+                f"{agent.label} learned on {agent.task.id} with {name} of {one}, and those of {task.id} "
+                f"are {two}: it cannot act there."
+            )
+
+
+def _spaces(task: Task) -> tuple:
+    env = task.make_env()
+    env.close()
+    return env.observation_space, env.action_space
+
+
+def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> None:
+    """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run."""
+    scores = score(task, episodes)
+    title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
+    table = Table(title=title, title_justify="left")
+    for column in ("seed", "updates", "return", "over episodes", "score", "length", "success"):
+        table.add_column(column, justify="right")
+    for i, seed in enumerate(agent.seeds):
+        returns, lengths, successes = (part[i] for part in episodes)
+        solved = successes.mean()
+        table.add_row(
+            *(str(seed), f"{agent.steps[i]:,}", f"{returns.mean():.2f}", f"± {returns.std():.2f}"),
+            "" if scores is None else f"{scores[i]:.1f}",
+            f"{lengths.mean():.0f}",
+            "" if np.isnan(solved) else f"{100 * solved:.0f} %",
+        )
+    console.print(table)
+    means = episodes.returns.mean(1)
+    count = episodes.returns.shape[1]
+    spread = f" ± {means.std(ddof=1):.2f}" if len(means) > 1 else ""
+    told = f"{len(means)} seed{'s' if len(means) > 1 else ''}, {count} episodes each: return "
+    told += f"{means.mean():.2f}{spread}"
+    if scores is not None:
+        told += f", score {scores.mean():.1f}" + (
+            f" ± {scores.std(ddof=1):.1f}" if len(means) > 1 else ""
+        )
+    console.print(f"{told} (± between seeds).", soft_wrap=True, highlight=False)
+    console.print(f"Returns of every episode: {_write(agent, task, episodes)}", soft_wrap=True)
+
+
+def score(task: Task, episodes: Episodes) -> np.ndarray | None:
+    """`(S,)` scores as in `scores.csv`, or None where the task has no scale."""
+    if task.scored_by_success:
+        return 100 * episodes.successes.mean(1)
+    return task.normalize(episodes.returns.mean(1))
+
+
+def _write(agent: Loaded, task: Task, episodes: Episodes) -> str:
+    path = agent.path / FILE
+    common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    lines = [
+        common | {"seed": seed, "step": agent.steps[i], "returns": episodes.returns[i].tolist()}
+        for i, seed in enumerate(agent.seeds)
+    ]
+    files.append_lines(path, map(json.dumps, lines))
+    return str(path)

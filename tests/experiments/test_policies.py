@@ -1,0 +1,264 @@
+"""What is done with a trained policy: evaluated, shown, filmed, exported, and its episodes kept."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import config, random_dataset
+
+import corerl
+from corerl.cli import main
+from corerl.data import d4rl, export, minari, own_files, tasks
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+from corerl.experiments import film, launch
+from corerl.experiments.data_export import rollouts
+from corerl.experiments.export import export as export_policy
+from corerl.runs.directory import cell_directory
+from corerl.training import simulation
+from corerl.training.load import Loaded
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """Seeds 0 and 3 of TD3+BC, trained as one program, as on a GPU."""
+    cfg = config(tmp_path_factory.mktemp("policies"), "td3_bc", seeds=[0, 3], steps=20)
+    launch._write_settings(cfg)
+    assert launch._train(cfg, [0, 3], lambda *_: None)
+    return cell_directory(cfg)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("numbered")
+    cfg = config(root, "cql_discrete", task="corerl/cartpole", steps=10)
+    launch.launch(cfg)
+    return cell_directory(cfg)
+
+
+# Evaluating.
+
+
+def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
+    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
+    text = capsys.readouterr().out
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").open()]
+    assert [line["seed"] for line in lines] == [0, 3]
+    assert {line["step"] for line in lines} == {20} and len(lines[0]["returns"]) == 2
+    for line in lines:
+        mean = np.mean(line["returns"])
+        assert f"{mean:.2f}" in text
+        assert f"{resolve('corerl/pendulum').normalize(mean):.1f}" in text
+
+
+def test_initial_states_are_not_those_of_training_and_equal_seeds_share_them(run):
+    agent = corerl.load(run)
+    known = [json.loads(line) for line in (run / "seeds-0_3" / "returns.jsonl").open()]
+    fresh = simulation.simulate(agent, agent.task, 2).returns
+    assert not np.isin(fresh, [line["returns"] for line in known]).any()
+    np.testing.assert_array_equal(
+        simulation.simulate(agent.only(3), agent.task, 2).returns, fresh[1:]
+    )
+
+
+def test_a_policy_acts_only_where_it_can(run, capsys):
+    assert main(["evaluate", str(run), "--episodes", "1", "--task", "gym/HalfCheetah-v4"]) == 2
+    assert "it cannot act there" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--episodes", "1", "--task", "gym/Pendulum-v1"]) == 0
+    assert "in gym/Pendulum-v1" in capsys.readouterr().out
+
+
+def test_data_without_a_method_is_refused(run, capsys):
+    assert main(["evaluate", str(run), "--data", "corerl/pendulum"]) == 2
+    assert "by a method" in capsys.readouterr().err
+
+
+# Showing.
+
+
+def test_a_film_has_a_picture_per_state(run, tmp_path, capsys):
+    pytest.importorskip("pygame")
+    imageio = pytest.importorskip("imageio.v3")
+    out = tmp_path / "film.gif"
+    assert main(["record", str(run), "--seed", "3", "--out", str(out)]) == 0
+    assert "201 frames" in capsys.readouterr().out
+    first, last = imageio.imread(out, index=0), imageio.imread(out, index=150)
+    assert first.std() > 0 and (first != last).any()
+    assert [path.name for path in tmp_path.iterdir()] == ["film.gif"]
+
+
+def test_an_environment_that_cannot_be_drawn_is_named(run, tmp_path):
+    with pytest.raises(CorerlError, match="risk/D1 cannot be shown as a film"):
+        film.drawn(resolve("risk/D1").make_env(), "rgb_array", "risk/D1")
+    with pytest.raises(CorerlError, match=r"ends neither in \.mp4 nor in \.gif"):
+        film.run(_arguments(run, out=tmp_path / "film.mov"))
+
+
+def _arguments(run: Path, **other):
+    from argparse import Namespace
+
+    return Namespace(
+        **({"run": str(run), "seed": 0, "episodes": 1, "task": None, "fps": None} | other)
+    )
+
+
+def test_what_drawing_lacks_is_named():
+    with (
+        pytest.raises(CorerlError, match="OpenGL without a screen is missing"),
+        film.telling_what_is_missing("x"),
+    ):
+        raise AttributeError("'NoneType' object has no attribute 'eglQueryString'")
+    with pytest.raises(CorerlError, match=r"corerl\[video\]"), film.telling_what_is_missing("x"):
+        raise ImportError("pygame is not installed")
+    with pytest.raises(ZeroDivisionError), film.telling_what_is_missing("x"):
+        raise ZeroDivisionError
+
+
+def test_without_a_screen_play_points_to_record(run, monkeypatch, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["play", str(run)]) == 2
+    assert "corerl record" in capsys.readouterr().err
+
+
+def test_a_window_is_drawn_and_returns_are_told(run, monkeypatch, capsys):
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    modes = []
+    drawn = film.drawn
+
+    def seen(env, mode, id):
+        modes.append(mode)
+        return drawn(env, "rgb_array", id)
+
+    monkeypatch.setattr(film, "drawn", seen)
+    assert main(["play", str(run), "--episodes", "1"]) == 0
+    assert modes == ["human"] and "episode 0: return" in capsys.readouterr().out
+
+
+# Exporting the policy.
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_onnx_holds_one_seed_of_a_group(run, tmp_path, count):
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name)
+    import onnxruntime
+
+    facts = export_policy(run, tmp_path / "p.onnx", 3)
+    session = onnxruntime.InferenceSession(tmp_path / "p.onnx")
+    x = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+    (got,) = session.run(None, {"observation": x})
+    agent = corerl.load(run)
+    assert got.shape == (count, 1)
+    np.testing.assert_allclose(got, agent.only(3).act(x), atol=1e-5)
+    assert np.abs(got - agent.only(0).act(x)).max() > 1e-3
+    assert (
+        facts["seed"] == 3
+        and session.get_modelmeta().custom_metadata_map["task"] == "corerl/pendulum"
+    )
+    import onnx
+
+    weights = sum(p.numel() for p in agent._parts[0].state["agent"].actor.parameters()) / 2
+    kept = sum(np.prod(x.dims) for x in onnx.load(tmp_path / "p.onnx").graph.initializer)
+    assert weights <= kept < 1.1 * weights  # one seed's, and the normaliser's
+
+
+def test_torch_export_in_units_of_the_environment(run, tmp_path, capsys):
+    out = tmp_path / "p.pt2"
+    assert main(["export", str(run), "--seed", "0", str(out), "--units", "env"]) == 0
+    assert "largest difference" in capsys.readouterr().out
+    x = torch.randn(5, 3)
+    got = torch.export.load(out).module()(x)
+    np.testing.assert_allclose(got, 2 * corerl.load(run, 0).act(x.numpy()), atol=1e-5)
+
+
+def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
+    facts = export_policy(numbered, tmp_path / "p.pt2")
+    x = torch.randn(50, 4)
+    got = torch.export.load(tmp_path / "p.pt2").module()(x)
+    np.testing.assert_array_equal(got, corerl.load(numbered, 0).act(x.numpy()))
+    assert facts["actions"] == "numbers (n,)"
+
+
+def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
+    with pytest.raises(CorerlError, match="ends neither"):
+        export_policy(run, tmp_path / "p.pt")
+    monkeypatch.setattr(Loaded, "remembers", property(lambda self: True))
+    with pytest.raises(CorerlError, match="acts on the whole episode"):
+        export_policy(run, tmp_path / "p.pt2")
+
+
+# Exporting data.
+
+DATA = random_dataset(100)
+
+
+def test_d4rls_layout_is_read_back_by_both_readers(tmp_path):
+    cut = replace(DATA, has_next=~DATA.truncated)
+    export.to_hdf5(cut, tmp_path / "x.hdf5", {"source": "a test"})
+    theirs, ours = d4rl.read(tmp_path / "x.hdf5"), own_files.load(str(tmp_path / "x.hdf5"))
+    for field in ("observations", "actions", "rewards", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(theirs, field), getattr(DATA, field))
+    for field in own_files.fields_of(cut):
+        np.testing.assert_array_equal(getattr(ours, field), getattr(cut, field))
+
+
+def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert (
+        main(
+            [
+                "data",
+                "export",
+                str(run),
+                "minari/test/pendulum-v0",
+                "--episodes",
+                "1",
+                "--seed",
+                "3",
+            ]
+        )
+        == 0
+    )
+    import minari as library
+
+    raw = library.MinariDataset(tmp_path / "test/pendulum-v0/data")
+    (episode,) = raw.iterate_episodes()
+    played = rollouts(corerl.load(run, 3), 1)
+    np.testing.assert_allclose(episode.actions, 2 * played.actions, atol=1e-6)
+    assert raw.spec.env_spec.id == "Pendulum-v1"
+    back = tasks.resolve("minari/test/pendulum-v0").load()
+    for field in ("observations", "rewards", "next_observations", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(back, field), getattr(played, field), field)
+    assert main(["data", "export", str(run), "minari/test/pendulum-v0"]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_minari_without_an_environment_leaves_unknown_ends_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    cut = replace(DATA, has_next=~DATA.truncated)
+    left_out = export.to_minari(cut, "test/cut-v0", None, {"algorithm_name": "a test"})
+    assert left_out == DATA.truncated.sum()
+    back = minari.load("test/cut-v0")
+    np.testing.assert_array_equal(back.observations, cut.observations[cut.has_next])
+    np.testing.assert_allclose(back.actions, cut.actions[cut.has_next], atol=1e-6)
+    assert back.terminated.sum() == cut.terminated.sum()
+
+
+def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
+    agent = corerl.load(run)
+    kept = rollouts(agent, 2)
+    returns = simulation.simulate(agent, agent.task, 2).returns
+    np.testing.assert_allclose(kept.episode_returns(), returns.ravel(), rtol=1e-5)
+    assert len(kept) == 4 * 200 and kept.has_next.all()
+
+
+def test_another_kind_of_file_is_refused(run, capsys):
+    assert main(["data", "export", str(run), "x.csv"]) == 2
+    assert "neither a file .hdf5 nor minari/" in capsys.readouterr().err
