@@ -95,7 +95,7 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("run", "options", "problem"),
     [
-        ("bc", [], "--method is missing"),
+        ("bc", ["--data", "corerl/pendulum"], "by a method"),
         ("bc", ["--method", "fqee"], "Did you mean fqe"),
         ("bc", ["--method", "is"], "without propensities"),
         ("bc", ["--method", "fqe", "--data", "corerl/cartpole"], "a policy of another task"),
