@@ -28,6 +28,7 @@ from corerl.nn import compile
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import cell_directory, group_name, seeds_of_group, settings
 from corerl.runs.progress import Display
+from corerl.training.environments import close
 from corerl.training.run import Interrupted, Run, pick_device
 
 
@@ -84,7 +85,7 @@ def launch(cfg: Config, place: str = "") -> None:
 def _check_simulator(task: Task) -> None:
     """A simulator that is missing is noticed before training, not at the first evaluation."""
     try:
-        task.make_env().close()
+        close([task.make_env()])
     except CorerlError as error:
         raise CorerlError(f"{error} To train without evaluating: eval.episodes=0") from error
 
@@ -120,13 +121,13 @@ def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> 
         except KeyboardInterrupt:
             run.fail("interrupted", "stopped by a signal")
             raise Interrupted from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _report_failure(run, error)
             return False
     return True
 
 
-def _report_failure(run: Run, error: Exception) -> None:
+def _report_failure(run: Run, error: BaseException) -> None:
     try:
         run.fail("failed", told(error))
         (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
@@ -135,7 +136,7 @@ def _report_failure(run: Run, error: Exception) -> None:
     print(f"corerl: {run.name} failed: {told(error)}", file=sys.stderr)
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """One line: our own sentence, or the last line of the traceback."""
     if isinstance(error, CorerlError):
         return str(error)

@@ -172,6 +172,8 @@ class Record:
 
     def write_scores(self, step: int, episodes: Episodes) -> None:
         """A row for every seed that has not diverged, and the return of each of its episodes."""
+        for i in np.flatnonzero(np.isnan(episodes.returns).any(1)):  # its environment crashed
+            self.diverged.setdefault(self.seeds[i], step)
         going = [i for i, seed in enumerate(self.seeds) if seed not in self.diverged]
         means = episodes.returns.mean(1)
         solved = episodes.successes.mean(1)

@@ -4,8 +4,10 @@ They are stepped in this process. A step of gymnasium's MuJoCo costs 30 to 90 mi
 message to another process; an update of one seed costs milliseconds.
 """
 
+import math
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,6 +19,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.errors import CorerlError
 
+CLOSING = 30  # seconds for all environments of a run
 READ_BEFORE_STEPPING = ("xpos", "xipos")
 """Derived quantities from which some rewards take the position before the step (Ant, Humanoid).
 A physics step leaves them one substep behind the state, so they are part of what must be restored."""
@@ -38,8 +41,8 @@ class Environments:
 
     A seed's environment starts from that seed's `env` stream and goes on with its own generator, so
     that it meets the same initial states in whatever company. Episodes restart by themselves. Where a
-    seed's environment raises, its rewards are NaN from there on, so that it counts as diverged and the
-    others go on; the last one's error is raised.
+    seed's environment crashes (`note_crash`), its rewards are NaN from there on, so that it counts as
+    diverged and the others go on; the last one's error is raised.
 
     Args:
         make_env: builds one environment with vector observations and actions in [-1, 1].
@@ -59,12 +62,12 @@ class Environments:
         self._envs = [make_env() for _ in seeds]
         self._seeds, self._device = list(seeds), device
         self._check(self._envs[0])
-        first = [
-            env.reset(seed=seeding.derive(seed, "env"))[0]
-            for env, seed in zip(self._envs, seeds, strict=True)
-        ]
-        self._observations = np.stack(first).astype(kept_as(self._envs[0]))
         self._crashed: set[int] = set()
+        self._observations = begin(
+            [(i, env, seeding.derive(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
+            self._crashed,
+            self._seeds,
+        )
         self._running = np.zeros(len(seeds))
         self._episodes = np.zeros(len(seeds), np.int64)
         self.episode_returns = torch.zeros(len(seeds), device=device)
@@ -102,24 +105,23 @@ class Environments:
         for i in np.flatnonzero(terminated | truncated):
             if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
                 self._count(i)
-            self._observations[i] = self._envs[i].reset()[0]
+            try:
+                self._observations[i] = reset(self._envs[i], self._observations.shape[1:])
+            except (Exception, SystemExit) as error:
+                self._note_crash(i, error)
         return Step(before, actions, rewards, after, terminated, truncated), infos
 
     def _result(self, i: int, action: np.ndarray) -> tuple:
         if i not in self._crashed:
             try:
-                return self._envs[i].step(action)
-            except Exception as error:
-                self._crashed.add(i)
-                if len(self._crashed) == len(self._envs):
-                    raise
-                self.episode_returns[i] = torch.nan
-                print(
-                    f"corerl: the environment of seed {self._seeds[i]} crashed "
-                    f"({type(error).__name__}: {error}); the other seeds go on",
-                    file=sys.stderr,
-                )
+                return step(self._envs[i], action, self._observations.shape[1:])
+            except (Exception, SystemExit) as error:
+                self._note_crash(i, error)
         return self._observations[i], np.nan, False, False, {}
+
+    def _note_crash(self, i: int, error: BaseException) -> None:
+        self.episode_returns[i] = torch.nan
+        note_crash(self._crashed, i, self._seeds, error)
 
     def _count(self, i: int) -> None:
         self.episode_returns[i] = self._running[i]
@@ -134,7 +136,10 @@ class Environments:
             "episodes": torch.from_numpy(self._episodes),
             "episode_returns": self.episode_returns,
             "crashed": sorted(self._crashed),
-            "simulators": [save_simulator(env) for env in self._envs],
+            "simulators": [
+                None if i in self._crashed else save_simulator(env)
+                for i, env in enumerate(self._envs)
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,19 +148,25 @@ class Environments:
         self._episodes = state["episodes"].numpy()
         self.episode_returns.copy_(state["episode_returns"])
         self._crashed = set(state["crashed"])
-        if None in state["simulators"]:
+        going = [i for i in range(len(self._envs)) if i not in self._crashed]
+        if any(state["simulators"][i] is None for i in going):
             print(
                 f"corerl: {self._envs[0].unwrapped} cannot be restored in the middle of an episode: "
                 "a new episode begins, and the numbers differ from those of an unbroken run",
                 file=sys.stderr,
             )
-        for i, (env, saved) in enumerate(zip(self._envs, state["simulators"], strict=True)):
+        for i in going:
+            saved = state["simulators"][i]
             if saved is None:
                 self._count(i)
                 seed = seeding.derive(self._seeds[i], f"env/{self._episodes[i]}")
-                self._observations[i] = env.reset(seed=seed)[0]
+                self._observations[i] = reset(self._envs[i], self._observations.shape[1:], seed)
             else:
-                load_simulator(env, saved)
+                load_simulator(self._envs[i], saved)
+
+    def close(self) -> None:
+        """Closes every environment."""
+        close(self._envs)
 
     @staticmethod
     def _check(env: gymnasium.Env) -> None:
@@ -164,6 +175,99 @@ class Environments:
                 raise CorerlError(
                     f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
                 )
+
+
+# What an environment may do, in training and in evaluation alike.
+
+
+def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
+    """The first observation. Raises what the environment raises, and as `step`."""
+    return _checked(env.reset(seed=seed)[0], shape)
+
+
+def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
+    """What `env.step` returns.
+
+    Raises:
+        ValueError: the observation has another shape than before, which would be broadcast, or it or the
+            reward is no finite number.
+    """
+    observation, reward, terminated, truncated, info = env.step(action)
+    if not math.isfinite(reward):
+        raise ValueError(f"its reward is {reward}")
+    return _checked(observation, shape), reward, terminated, truncated, info
+
+
+def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
+    observation = np.asarray(observation)
+    if shape is not None and observation.shape != shape:
+        raise ValueError(f"its observation has shape {observation.shape}, and had {shape}")
+    if observation.dtype.kind == "f" and not np.isfinite(observation).all():
+        raise ValueError("its observation holds NaN or infinity")
+    return observation
+
+
+def begin(
+    starts: Sequence[tuple[int, gymnasium.Env, int]], crashed: set[int], seeds: Sequence[int]
+) -> np.ndarray:
+    """First observations `(n, ...)` of environments of seed number i, reset with these seeds.
+
+    Those of seeds that crashed are 0.
+    """
+    first: list[np.ndarray | None] = []
+    shape = None
+    for i, env, seed in starts:
+        first.append(None)
+        if i in crashed:
+            continue
+        try:
+            first[-1] = reset(env, shape, seed)
+            shape = first[-1].shape
+        except (Exception, SystemExit) as error:
+            note_crash(crashed, i, seeds, error)
+    kept = kept_as(starts[0][1])
+    return np.stack([np.zeros(shape) if x is None else x for x in first]).astype(kept)
+
+
+def note_crash(
+    crashed: set[int], i: int, seeds: Sequence[int], error: BaseException, where: str = ""
+) -> None:
+    """Adds seed number i to those whose environment crashed: raised, ended the program, or gave what is
+    no observation or reward. The others go on.
+
+    Raises:
+        The error, where none is left; to end the program is none of an environment's rights.
+    """
+    crashed.add(i)
+    if len(crashed) == len(seeds):
+        if isinstance(error, SystemExit):
+            raise RuntimeError(f"the environment ended the program ({error!r})") from error
+        raise error
+    print(
+        f"corerl: the environment of seed {seeds[i]} crashed{where} "
+        f"({type(error).__name__}: {error}); the other seeds go on",
+        file=sys.stderr,
+    )
+
+
+def close(envs: Iterable[gymnasium.Env]) -> None:
+    """Closes environments; one that raises or hangs there keeps no finished run from its end."""
+
+    def each() -> None:
+        for env in envs:
+            try:
+                env.close()
+            except (Exception, SystemExit) as error:
+                print(
+                    f"corerl: {type(env.unwrapped).__name__} did not close: {error!r}",
+                    file=sys.stderr,
+                )
+
+    closing = threading.Thread(target=each, daemon=True)
+    closing.start()
+    closing.join(CLOSING)
+    if closing.is_alive():
+        print(f"corerl: an environment did not close in {CLOSING} s and is left", file=sys.stderr)
 
 
 def kept_as(env: gymnasium.Env) -> type:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.runs.record import Episodes
-from corerl.training.environments import kept_as
+from corerl.training.environments import begin, close, note_crash, step
 
 
 class Evaluator:
@@ -37,7 +37,7 @@ class Evaluator:
         at_once: int = 10,
         stream: str = "eval",
     ):
-        self._make_env = make_env
+        self._make_env, self._seeds = make_env, list(seeds)
         self._device = device
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
         self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
@@ -51,23 +51,31 @@ class Evaluator:
 
         A policy with a memory also has `begin(S, n)`, called before the first step of the n episodes of
         each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
-        A NaN acts as 0, so that a diverged seed cannot stop the others.
+        A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
+        crashes (`environments.note_crash`): all its returns of this call are NaN.
         """
-        rounds = [self._play(act, episodes) for episodes in self._rounds]
+        crashed: set[int] = set()
+        rounds = [self._play(act, episodes, crashed) for episodes in self._rounds]
+        for episodes in rounds:
+            episodes.returns[list(crashed)] = np.nan
         return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
 
-    def _play(self, act: Callable[[Tensor], Tensor], episodes: range) -> Episodes:
+    def _play(
+        self, act: Callable[[Tensor], Tensor], episodes: range, crashed: set[int]
+    ) -> Episodes:
         envs = [self._take(s, len(episodes)) for s in range(len(self._envs))]
-        observations = np.stack(
-            [
-                [env.reset(seed=seeds[e])[0] for env, e in zip(row, episodes, strict=True)]
-                for row, seeds in zip(envs, self._env_seeds, strict=True)
-            ]
-        ).astype(kept_as(envs[0][0]))
+        starts = [
+            (s, env, self._env_seeds[s][e])
+            for s, row in enumerate(envs)
+            for env, e in zip(row, episodes, strict=True)
+        ]
+        flat = begin(starts, crashed, self._seeds)
+        shape = flat.shape[1:]
+        observations = flat.reshape(len(envs), len(episodes), *shape)
         returns = np.zeros(observations.shape[:2])
         lengths = np.zeros(observations.shape[:2], dtype=np.int64)
         successes = np.full(observations.shape[:2], np.nan)
-        alive = [(s, e) for s, row in enumerate(envs) for e in range(len(row))]
+        alive = [(s, e) for s in range(len(envs)) for e in range(len(episodes))]
         remembers = hasattr(act, "begin")
         if remembers:
             act.begin(*observations.shape[:2])
@@ -77,12 +85,18 @@ class Evaluator:
             before = returns.copy()
             still = []
             for s, e in alive:
-                observation, reward, terminated, truncated, info = envs[s][e].step(actions[s, e])
-                observations[s, e] = observation
+                if s in crashed:
+                    continue
+                try:
+                    result = step(envs[s][e], actions[s, e], shape)
+                    success = float(result[4].get("success", np.nan))
+                except (Exception, SystemExit) as error:
+                    note_crash(crashed, s, self._seeds, error, " in evaluation")
+                    continue
+                observations[s, e], reward, terminated, truncated, _ = result
                 returns[s, e] += reward
                 lengths[s, e] += 1
-                if "success" in info:
-                    successes[s, e] = np.fmax(successes[s, e], float(info["success"]))
+                successes[s, e] = np.fmax(successes[s, e], success)
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
@@ -99,6 +113,4 @@ class Evaluator:
 
     def close(self) -> None:
         """Closes every environment."""
-        for row in self._envs:
-            for env in row:
-                env.close()
+        close(env for row in self._envs for env in row)

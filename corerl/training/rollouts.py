@@ -13,6 +13,7 @@ from corerl import seeding
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
+from corerl.training.environments import begin, close, note_crash, step
 
 
 class Played(NamedTuple):
@@ -32,7 +33,8 @@ class Played(NamedTuple):
 class Collector(Stateful):
     """Plays `episodes` episodes of every seed at each call, with environment seeds from a stream.
 
-    Nothing of an environment outlives a call, so that any environment can be resumed.
+    Nothing of an environment outlives a call, so that any environment can be resumed. Where a seed's
+    environment crashes (`environments.note_crash`), its rewards are NaN from there on.
 
     Args:
         make_env: builds one environment with vector observations.
@@ -53,6 +55,7 @@ class Collector(Stateful):
     ):
         self._envs = [[make_env() for _ in range(episodes)] for _ in seeds]
         self._max_steps, self._device = max_steps, device
+        self._numbers, self._crashed = list(seeds), set()
         self._seeds = seeding.indices(seeds, 2**31 - 1, episodes, purpose="env")
         env = self._envs[0][0]
         space, actions = env.observation_space, env.action_space
@@ -77,20 +80,28 @@ class Collector(Stateful):
         """
         lead = (len(self._envs), len(self._envs[0]))
         seeds = self._seeds.next().tolist()
-        now = np.zeros((*lead, self.observation_dim), np.float32)
-        for i, j in np.ndindex(lead):
-            now[i, j] = self._envs[i][j].reset(seed=seeds[i][j])[0]
+        starts = [(i, self._envs[i][j], seeds[i][j]) for i, j in np.ndindex(lead)]
+        now = begin(starts, self._crashed, self._numbers).astype(np.float32)
+        now = now.reshape(*lead, self.observation_dim)
         act.begin(*lead)
         going, steps = np.ones(lead, bool), []
+        going[list(self._crashed)] = False
         for _ in range(self._max_steps):
             observations = torch.tensor(now * going[..., None], device=self._device)
             actions = act(observations)
             rewards, alive = np.zeros(lead, np.float32), going.copy()
             numbers = actions.nan_to_num().cpu().numpy()
             for i, j in zip(*np.nonzero(alive), strict=True):
-                result = self._envs[i][j].step(numbers[i, j])
+                if i in self._crashed:
+                    continue
+                try:
+                    result = step(self._envs[i][j], numbers[i, j], now.shape[2:])
+                except (Exception, SystemExit) as error:
+                    note_crash(self._crashed, i, self._numbers, error)
+                    continue
                 now[i, j], rewards[i, j] = result[0], result[1]
                 going[i, j] = not (result[2] or result[3])
+            going[list(self._crashed)], rewards[list(self._crashed)] = False, np.nan
             act.reward(torch.from_numpy(rewards).to(self._device))
             alive = torch.from_numpy(alive).to(self._device)
             steps.append((observations, actions, torch.from_numpy(rewards), alive))
@@ -110,6 +121,4 @@ class Collector(Stateful):
 
     def close(self) -> None:
         """Closes every environment."""
-        for row in self._envs:
-            for env in row:
-                env.close()
+        close(env for row in self._envs for env in row)
