@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import corerl
@@ -40,6 +41,48 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; problems that the user can mend are one sentence and exit status 2."""
     argv = sys.argv[1:] if argv is None else argv
+    _open_output()
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+        return status
+    except CorerlError as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `corerl status | head`
+        _drop_output()
+        return 0
+    except OSError as error:
+        if error.filename:
+            return _refuse(f"{error.filename}: {error.strerror}.")
+        _drop_output()
+        return _refuse(f"Cannot write the output: {error.strerror or error}.")
+
+
+def _refuse(problem: str) -> int:
+    with suppress(OSError):
+        print(f"corerl: {problem}", file=sys.stderr)
+    return 2
+
+
+def _open_output() -> None:
+    """Streams that were closed before we began lead nowhere; what an encoding lacks is spelled out."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Python flushes at its end what could not be written, and would fail once more."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: list[str]) -> int:
+    """The exit status of one command."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
@@ -48,28 +91,19 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see experiments/kernel.py
     command, rest = argv[0], argv[1:]
-    try:
-        if command == "train":
-            from corerl.experiments.train import main as train
+    if command == "train":
+        from corerl.experiments.train import main as train
 
-            return train(rest)
-        if command not in COMMANDS:
-            known = [*COMMANDS, "train"]
-            raise CorerlError(
-                f"corerl has no command {command!r}.{nearest(command, known)} See corerl --help."
-            )
-        module = importlib.import_module(COMMANDS[command])
-        parser = argparse.ArgumentParser(f"corerl {command}", description=module.__doc__)
-        module.add_arguments(parser)
-        return module.run(parser.parse_args(rest))
-    except CorerlError as error:
-        print(f"corerl: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `corerl status | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return train(rest)
+    if command not in COMMANDS:
+        known = [*COMMANDS, "train"]
+        raise CorerlError(
+            f"corerl has no command {command!r}.{nearest(command, known)} See corerl --help."
+        )
+    module = importlib.import_module(COMMANDS[command])
+    parser = argparse.ArgumentParser(f"corerl {command}", description=module.__doc__)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(rest))
 
 
 def run_file(path: str) -> None:

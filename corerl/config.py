@@ -186,17 +186,24 @@ def require(condition: bool, problem: str) -> None:
         raise CorerlError(f"{problem}.")
 
 
+MOST_SEEDS = 10_000
+
+
 def seed_list(seeds: Any) -> list[int]:
     """`seeds` as a list: a count n means 0 to n-1.
 
     Raises:
-        CorerlError: neither a positive count nor a list of distinct non-negative integers.
+        CorerlError: neither a positive count nor a list of distinct non-negative integers, or more than
+            anybody runs.
     """
-    problem = f"seeds={seeds} must be a count (seeds=10) or a list of distinct seeds (seeds=[3,7])"
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
+    shown = str(seeds) if len(str(seeds)) < 60 else f"{str(seeds)[:50]}..."
+    problem = f"seeds={shown} must be a count (seeds=10) or a list of distinct seeds (seeds=[3,7])"
+    many = seeds if type(seeds) is int else len(seeds) if isinstance(seeds, list) else 0
+    require(many <= MOST_SEEDS, f"{problem}, at most {MOST_SEEDS:,}")
+    if type(seeds) is int:
         require(seeds > 0, problem)
         return list(range(seeds))
     require(isinstance(seeds, list) and len(seeds) > 0, problem)
-    require(all(isinstance(s, int) and s >= 0 for s in seeds), problem)
+    require(all(type(s) is int and 0 <= s < 2**63 for s in seeds), problem)
     require(len(set(seeds)) == len(seeds), problem)
     return seeds

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl import algos
-from corerl.config import KERNELS, require
+from corerl.config import KERNELS, MOST_SEEDS, require
 from corerl.errors import CorerlError, nearest
 from corerl.experiments import kernel
 from corerl.experiments.stopwatch import Case, Measured, measure, measure_processes
@@ -59,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     for name in args.algo:
         if name not in algos.names():
             raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algos.names())}")
+    for name in ("seeds", "processes"):
+        for count in getattr(args, name):
+            require(0 < count <= MOST_SEEDS, f"--{name} {count} must lie in 1 to {MOST_SEEDS:,}")
+    require(args.threads > 0, f"--threads {args.threads} must be positive")
     require(args.windows > 0, f"--windows {args.windows} must be positive")
     require(args.size >= 1000, f"--size {args.size} must be at least 1000, an episode")
     on_gpu = pick_device(args.device).type == "cuda"

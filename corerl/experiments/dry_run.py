@@ -47,8 +47,8 @@ def show(cells: list[Config]) -> int:
         if each.refused:
             told = [f"refused, note {notes.setdefault(each.refused, len(notes) + 1)}", *told]
         table.add_row(
-            each.cfg.task,
-            name,
+            status.plain(each.cfg.task),
+            status.plain(name),
             _seeds(each.cfg.seeds),
             str(each.done),
             f"{each.updates:,}",

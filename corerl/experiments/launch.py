@@ -23,10 +23,11 @@ from corerl.config import Config, seed_list
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.experiments.process import set_up
+from corerl.experiments.process import lasting_output, set_up
 from corerl.nn import compile
 from corerl.runs import checkpoint, files
-from corerl.runs.directory import cell_directory, group_name, seeds_of_group, settings
+from corerl.runs.directory import cell_directory, group_name, read_status, settings, strays
+from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training.environments import close
 from corerl.training.run import Interrupted, Run, pick_device
@@ -34,6 +35,10 @@ from corerl.training.run import Interrupted, Run, pick_device
 
 class SeedsFailed(CorerlError):
     """Some seeds of a cell failed; their directories say why."""
+
+
+class Diverged(SeedsFailed):
+    """Every seed of a cell diverged."""
 
 
 class Busy(CorerlError):
@@ -63,9 +68,12 @@ def launch(cfg: Config, place: str = "") -> None:
     cell = cell_directory(cfg)
     _write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
+    for stray in strays(cell):
+        print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
     groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
+        _refuse_diverged(cfg)
         return
     title = f"{cfg.label or cfg.algo.label} {cfg.task}"
     with Display(title, groups, processes, cfg.steps, place) as display:
@@ -80,6 +88,30 @@ def launch(cfg: Config, place: str = "") -> None:
             f"{', '.join(map(str, seeds))} failed, and error.txt in {cell}/seeds-* says why. The same "
             "command runs only what is missing."
         )
+    _refuse_diverged(cfg)
+
+
+def _refuse_diverged(cfg: Config) -> None:
+    """A cell of which no seed has a result is no success, though nothing is left to run."""
+    wanted, told = set(seed_list(cfg.seeds)), {}
+    for directory, seeds in groups_of(cell_directory(cfg)):
+        diverged = _status(directory).get("diverged", {})
+        told |= {seed: diverged[str(seed)] for seed in seeds if str(seed) in diverged}
+    if wanted <= told.keys():
+        steps = ", ".join(f"seed {seed} by step {told[seed]}" for seed in sorted(wanted)[:10])
+        raise Diverged(
+            f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged (NaN or overflow, or its "
+            f"environment crashed; {steps}), so there is no result."
+        )
+
+
+def _status(directory: Path) -> dict:
+    """Empty also where it is damaged: what is unfinished is then looked for in the checkpoint."""
+    try:
+        return read_status(directory)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return {}
 
 
 def _check_simulator(task: Task) -> None:
@@ -94,12 +126,10 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
     """The groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
     covered: set[int] = set()
     groups = []
-    for directory in sorted(cell.glob("seeds-*")):
-        group = seeds_of_group(directory.name)
+    for directory, group in groups_of(cell):
         if not set(group) & set(seeds):
             continue
-        done = (files.read_json(directory / "status.json") or {}).get("state") == "done"
-        if done:
+        if _status(directory).get("state") == "done":
             covered |= set(group)
         elif checkpoint.exists(directory / "checkpoint.safetensors"):
             covered |= set(group)
@@ -231,8 +261,10 @@ def _without_script():
 
 
 def _show_status(display: Display, cfg: Config, directory: Path) -> None:
-    status = files.read_json(directory / "status.json")
-    if status is not None:
+    with suppress(CorerlError):
+        status = read_status(directory)
+        if "steps" not in status:
+            return
         label = cfg.label or cfg.algo.label
         display.show(f"{label} {cfg.task} {directory.name}", status)
 
@@ -240,6 +272,11 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
 def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
     """A child process: trains one group, quietly; the parent reads `status.json`."""
     set_up(cfg, threads)
+    with lasting_output():
+        _work(cfg, seeds, parent)
+
+
+def _work(cfg: Config, seeds: list[int], parent: int) -> None:
     # Otherwise a stop before the first update would leave a status of "running".
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

@@ -1,7 +1,11 @@
 """What every process that trains sets up first."""
 
 import ctypes
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 import torch
 
@@ -28,6 +32,52 @@ def set_up(cfg: Config, threads: int | None = None) -> None:
         torch.set_num_threads(threads)
     if sys.platform == "linux":
         _keep_freed_memory()
+
+
+@contextmanager
+def lasting_output() -> Iterator[None]:
+    """Inside, what a closed pipe, a full disk or a terminal that is gone cannot take is dropped.
+
+    What is trained is worth more than what is said of it: `corerl train ... | head` trains to its end.
+    """
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_Lasting, streams)
+    try:
+        yield
+    finally:
+        for lasting in (sys.stdout, sys.stderr):
+            lasting.flush()
+        sys.stdout, sys.stderr = streams
+
+
+class _Lasting:
+    """A text stream, but for the errors of writing to it."""
+
+    def __init__(self, stream: TextIO | None):
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  None: closed before we began
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """From here on the file descriptor leads nowhere, for whatever else would write to it."""
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 def _keep_freed_memory() -> None:

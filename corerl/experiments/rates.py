@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +22,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from corerl.config import Config
+from corerl.errors import CorerlError
 from corerl.runs import provenance
+from corerl.runs.directory import read_settings, read_status
 from corerl.runs.files import read_json
 
 SHIPPED = "corerl/experiments/rates.csv"
@@ -89,14 +92,15 @@ def _of_runs(root: Path) -> list[tuple[tuple, str, float]]:
 
 def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
     for path in sorted(root.glob("**/seeds-*/status.json")):
-        status = read_json(path)
-        facts = read_json(path.with_name("env.json"))
-        config = path.parents[1] / "config.yaml"
-        if not facts or not config.exists() or status["step"] < ENOUGH:
-            continue
-        if rate := status["updates_per_s"] * len(status["seeds"]):
-            algo = yaml.safe_load(config.read_text())["algo"]
-            yield _size(algo["name"], algo), facts["gpu"] or facts["cpu"], rate
+        # Of a neighbour that is damaged, or none of ours, corerl status tells.
+        with suppress(CorerlError, LookupError, TypeError, AttributeError, ImportError):
+            status = read_status(path.parent)
+            facts = read_json(path.with_name("env.json"))
+            if not facts or status["step"] < ENOUGH:
+                continue
+            if rate := status["updates_per_s"] * len(status["seeds"]):
+                algo = read_settings(path.parents[1])["algo"]
+                yield _size(algo["name"], algo), facts["gpu"] or facts["cpu"], rate
 
 
 def measure(device: str) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError, nearest
-from corerl.runs import files
-from corerl.runs.directory import cell_directory, group_name, seeds_of_group
+from corerl.runs.directory import cell_directory, group_name, read_settings, read_status, strays
+from corerl.runs.directory import groups as groups_of
 
 
 class Group(NamedTuple):
-    """One group of seeds. `state` is done, running, stopped (resumable), failed or missing."""
+    """One group of seeds. `state` is done, running, stopped (resumable), failed, damaged or missing."""
 
     cell: Path
     label: str
@@ -37,13 +37,25 @@ def groups(root: Path) -> Iterator[Group]:
     Raises:
         CorerlError: there is no run below `root`.
     """
-    cells = sorted(path.parent for path in root.rglob("config.yaml"))
+    cells, skipped = _cells(root)
     if not cells:
-        raise CorerlError(f"There are no runs below {root}.")
-    for cell in cells:
-        config = yaml.safe_load((cell / "config.yaml").read_text())
+        raise CorerlError(" ".join([f"There are no runs below {root}.", *skipped]))
+    for cell, config in cells:
         label = config["label"] or config["algo"]["label"]
         yield from _of(cell, label, config["task"], seed_list(config["seeds"]), config["steps"])
+
+
+def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
+    """The cells below a folder with their settings, and what is skipped there and why."""
+    cells, skipped = [], []
+    for path in sorted(root.rglob("config.yaml")):
+        cell = path.parent
+        try:
+            cells.append((cell, read_settings(cell)))
+        except CorerlError as error:
+            skipped.append(f"Skipped: {error}")
+        skipped += [f"Skipped: {stray} is no group of seeds." for stray in strays(cell)]
+    return cells, skipped
 
 
 def of_cell(cfg: Config) -> Iterator[Group]:
@@ -57,8 +69,7 @@ def of_cell(cfg: Config) -> Iterator[Group]:
 
 def _of(cell: Path, label: str, task: str, wanted: list[int], steps: int) -> Iterator[Group]:
     seen: set[int] = set()
-    for directory in sorted(cell.glob("seeds-*"), key=lambda d: seeds_of_group(d.name)):
-        seeds = seeds_of_group(directory.name)
+    for directory, seeds in groups_of(cell):
         seen |= set(seeds)
         yield _group(cell, label, task, seeds, directory, steps)
     missing = [seed for seed in wanted if seed not in seen]
@@ -72,14 +83,17 @@ def _last_line(path: Path) -> str:
     """The last line of a traceback, without the name of our own exception; empty where there is none."""
     if not path.exists():
         return ""
-    line = path.read_text().rstrip().rpartition("\n")[2]
+    line = path.read_text(errors="replace").rstrip().rpartition("\n")[2]
     return re.sub(r"^corerl\.\S+: ", "", line)
 
 
 def _group(
     cell: Path, label: str, task: str, seeds: list[int], directory: Path, steps: int
 ) -> Group:
-    status = files.read_json(directory / "status.json") or {"state": "running", "step": 0}
+    try:
+        status = {"state": "running", "step": 0} | read_status(directory)
+    except CorerlError as error:
+        status = {"state": "damaged", "step": 0, "message": str(error)}
     state = status["state"]
     if state == "interrupted" or (state == "running" and not _is_locked(directory)):
         state = "stopped"
@@ -120,11 +134,20 @@ def run(args: argparse.Namespace) -> int:
         score = "" if group.score is None else f"{group.score:.1f}"
         seeds = group_name(group.seeds).removeprefix("seeds-")
         step = f"{group.step:,}/{group.steps:,}"
-        table.add_row(group.task, group.label, seeds, group.state, step, score, group.message)
+        cells = (group.task, group.label, seeds, group.state, step, score, group.message)
+        table.add_row(*map(plain, cells))
     console = wide_console()
     console.print(table)
-    console.print(", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items())))
+    print(plain(", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))))
+    if Path(args.what).is_dir() and not args.settings:
+        for line in _cells(Path(args.what))[1]:
+            print(plain(line))
     return 0
+
+
+def plain(text: str) -> Text:
+    """`text` as it is: brackets are no markup, and what would steer a terminal is spelled out."""
+    return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:

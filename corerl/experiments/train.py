@@ -25,6 +25,7 @@ from corerl.config import Columns, Config, Data, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells, for_each_cell, register, typed, with_sweep
 from corerl.experiments.messages import sentence
+from corerl.experiments.process import lasting_output
 from corerl.experiments.tables import variants
 from corerl.training.run import Interrupted
 
@@ -44,7 +45,8 @@ def main(arguments: list[str]) -> int:
         from corerl.experiments.dry_run import show
 
         return show(cells(arguments))
-    return _launch(arguments)
+    with lasting_output():
+        return _launch(arguments)
 
 
 def _launch(arguments: list[str]) -> int:
@@ -57,7 +59,8 @@ def _launch(arguments: list[str]) -> int:
 
     def job(cfg: DictConfig) -> None:
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
-        _job(cfg, problems, count)
+        with lasting_output():
+            _job(cfg, problems, count)
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]

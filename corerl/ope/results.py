@@ -12,6 +12,7 @@ import numpy as np
 from corerl.ope.estimators import NEEDS_MODEL, NEEDS_WEIGHTS
 from corerl.ope.evaluation import Judgement, Row
 from corerl.ope.selection import Selection
+from corerl.runs.directory import groups
 from corerl.runs.files import write_atomically
 from corerl.training.load import Loaded
 
@@ -60,8 +61,10 @@ def _key(row: dict[str, str]) -> tuple[str, ...]:
 def simulated(agent: Loaded) -> dict[int, float]:
     """The mean undiscounted return of each seed's last evaluation, where it was of the saved policy."""
     found = {}
-    for file in sorted(agent.path.glob("seeds-*/scores.csv")):
-        with open(file, newline="") as lines:
+    for group, _ in groups(agent.path):
+        if not (group / "scores.csv").exists():
+            continue
+        with open(group / "scores.csv", newline="") as lines:
             for row in csv.DictReader(lines):
                 seed, step = int(row["seed"]), int(row["step"])
                 if seed in agent.seeds and step == agent.steps[agent.seeds.index(seed)]:

@@ -7,14 +7,21 @@ same settings stand beside each other.
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from corerl.config import Config
-from corerl.errors import CorerlError
+import yaml
 
+from corerl.config import MOST_SEEDS, Config, seed_list
+from corerl.errors import CorerlError
+from corerl.runs import files
+
+LARGEST_SETTINGS = 1 << 20  # bytes; ours have some hundred
+NOT_READ = (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError)
 LONGEST = 255  # bytes in the name of a file or folder, on nearly every file system
 NOT_IN_HASH = (
     *("seeds", "root", "device", "compile", "processes", "save_every", "log_every", "wandb"),
@@ -101,9 +108,84 @@ def group_name(seeds: Sequence[int]) -> str:
 
 
 def seeds_of_group(name: str) -> list[int]:
-    """The inverse of `group_name`."""
-    numbers = name.removeprefix("seeds-")
-    if "_" in numbers:
-        return [int(n) for n in numbers.split("_")]
-    first, _, last = numbers.partition("-")
-    return list(range(int(first), int(last or first) + 1))
+    """The inverse of `group_name`.
+
+    Raises:
+        CorerlError: `group_name` makes no such name, as of a copy (`seeds-0.bak`).
+    """
+    found = re.fullmatch(r"seeds-(\d+)(?:-(\d+)|((?:_\d+)+))?", name, re.ASCII)
+    if found is None:
+        raise CorerlError(f"{name} names no group of seeds.")
+    first, last, others = found.groups()
+    if others:
+        seeds = [int(n) for n in name.removeprefix("seeds-").split("_")]
+    elif int(last or first) - int(first) < MOST_SEEDS:
+        seeds = list(range(int(first), int(last or first) + 1))
+    else:
+        seeds = []
+    if not seeds or group_name(seeds) != name:
+        raise CorerlError(f"{name} names no group of seeds.")
+    return seeds
+
+
+def groups(cell: Path) -> Iterator[tuple[Path, list[int]]]:
+    """The directories of a cell that are groups of seeds, and those seeds, by their numbers."""
+    found = []
+    for directory in cell.glob("seeds-*"):
+        with suppress(CorerlError):
+            found.append((seeds_of_group(directory.name), directory))
+    yield from ((directory, seeds) for seeds, directory in sorted(found))
+
+
+def strays(cell: Path) -> list[Path]:
+    """What is named nearly as a group of seeds and is none, such as somebody's copy of one."""
+    return sorted(set(cell.glob("seeds-*")) - {directory for directory, _ in groups(cell)})
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """What `status.json` says of a group; empty where there is none.
+
+    Raises:
+        CorerlError: it is damaged.
+    """
+    path = directory / "status.json"
+    status = files.read_json(path)
+    if status is None:
+        return {}
+    wanted = {
+        "state": str,
+        "step": int,
+        "message": str,
+        "diverged": dict,
+        "score": int | float | None,
+        "return": int | float | None,
+    }
+    if not isinstance(status, dict) or not isinstance(status.get("state"), str):
+        raise CorerlError(f"{path} is damaged: it has no state.")
+    for name, kind in wanted.items():
+        if name in status and not isinstance(status[name], kind):
+            raise CorerlError(f"{path} is damaged: {name} is {str(status[name])[:40]!r}.")
+    return status
+
+
+def read_settings(cell: Path) -> dict[str, Any]:
+    """What `config.yaml` says of a cell.
+
+    Raises:
+        CorerlError: it is damaged, or none of ours.
+    """
+    path = cell / "config.yaml"
+    try:
+        if path.stat().st_size > LARGEST_SETTINGS:
+            raise ValueError("it is too large")
+        values = yaml.safe_load(path.read_text())
+        seed_list(values["seeds"])
+        names = (values["task"], values["algo"]["label"], values["algo"]["name"])
+        label = values["label"]
+        texts = all(isinstance(name, str) for name in (*names, "" if label is None else label))
+        if not texts or type(values["steps"]) is not int:
+            raise ValueError("its settings are of other types")
+    except (*NOT_READ, CorerlError) as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        raise CorerlError(f"{path} is not the settings of a run ({reason[:200]}).") from e
+    return values

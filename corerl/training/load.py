@@ -29,6 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
+from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import read_json
 from corerl.training.collector import EpsilonGreedy
@@ -270,7 +271,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
                 else f"There is no run at {path}: no config.yaml."
             )
         cell = cells[0]
-        groups = sorted(cell.glob("seeds-*"), key=lambda g: seeds_of_group(g.name))
+        groups = [group for group, _ in groups_of(cell)]
     saved = [group for group in groups if (group / CHECKPOINT).exists() or _needs_none(group)]
     if not saved:
         raise CorerlError(f"{cell} has no checkpoint yet: its seeds have not saved.")

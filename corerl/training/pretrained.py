@@ -10,8 +10,8 @@ import yaml
 from torch import Tensor
 
 from corerl.errors import CorerlError
-from corerl.runs import checkpoint, files
-from corerl.runs.directory import seeds_of_group
+from corerl.runs import checkpoint
+from corerl.runs.directory import groups, read_status
 from corerl.training.run import Run
 
 SHARED = "normalizer"
@@ -64,10 +64,9 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
 
 def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
     """The agents of the group that holds the seed, and the seed's place among them."""
-    for directory in sorted(folder.glob("seeds-*")):
-        group = seeds_of_group(directory.name)
+    for directory, group in groups(folder):
         if seed in group:
-            status = files.read_json(directory / "status.json") or {}
+            status = read_status(directory)
             if status.get("state") != "done":
                 problem = f"{directory.name} has not finished (step {status.get('step')})"
                 raise _refusal(folder, problem)
