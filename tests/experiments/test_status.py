@@ -22,6 +22,7 @@ def somewhere(tmp_path, monkeypatch):
 
 def begun(cell, name: str, state: str, step: int = 0, message: str = "", **more) -> None:
     facts = {"state": state, "step": step, "message": message, "updates_per_s": 10.0}
+    files.make_directory(cell / name)
     files.write_json(cell / name / "status.json", facts | {"seeds": [0]} | more)
 
 
