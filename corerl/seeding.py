@@ -5,6 +5,7 @@ between seeds, and adding a draw for one purpose never shifts the draws of anoth
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 BLOCK = 256
-"""Steps drawn in one call: it keeps the host out of the inner loop at a few MB per seed."""
+"""Most steps drawn in one call, which keeps the host out of the inner loop."""
+BLOCK_BYTES = 16 * 2**20
+"""Most bytes of one seed's block, of which there are two while the next one is drawn."""
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -41,7 +44,8 @@ class Stream:
         purpose: names the stream; equal names give equal numbers.
         draw: `draw(generator, block) -> Tensor (block, *shape)` on the generator's device.
         device: where the numbers are drawn and stay.
-        block: steps drawn in one call; fewer where one step's draw is large.
+        block: steps drawn in one call; None is `BLOCK`, or fewer where those are more than `BLOCK_BYTES`.
+        step_bytes: of one seed's draw of one step.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class Stream:
         purpose: str,
         draw: Callable[[torch.Generator, int], Tensor],
         device: torch.device | str = "cpu",
-        block: int = BLOCK,
+        block: int | None = None,
+        step_bytes: int = 1,
     ):
         self._generators = generators(seeds, purpose, device)
         self._draw = draw
-        self._size = block
-        self._position = block
+        self._given = block or BLOCK
+        self._size = block or max(1, min(BLOCK, BLOCK_BYTES // max(1, step_bytes)))
+        self._position = self._size
         self._block_start: list[Tensor] = []
         self._block: Tensor | None = None
 
@@ -69,18 +75,27 @@ class Stream:
 
     def _fill(self) -> None:
         self._block_start = [g.get_state() for g in self._generators]
-        self._block = torch.stack([self._draw(g, self._size) for g in self._generators], dim=1)
-        self._position = 0
+        first = self._draw(self._generators[0], self._size)
+        block = first.new_empty(self._size, len(self._generators), *first.shape[1:])
+        block[:, 0] = first
+        for i, g in enumerate(self._generators[1:], start=1):
+            block[:, i] = self._draw(g, self._size)
+        self._block, self._position = block, 0
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on with the very next draw."""
         inside = self._position < self._size
         starts = self._block_start if inside else [g.get_state() for g in self._generators]
-        return {"generators": torch.stack(starts), "position": self._position}
+        return {
+            "generators": torch.stack(starts),
+            "position": self._position,
+            "block": self._size,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         for g, start in zip(self._generators, state["generators"], strict=True):
             g.set_state(start.cpu().clone())  # torch crashes on a view into a larger tensor
+        self._size = state.get("block", self._given)  # of another size the numbers would be others
         if state["position"] < self._size:
             self._fill()
         self._position = state["position"]
@@ -91,14 +106,14 @@ def normal(
     purpose: str,
     shape: tuple[int, ...],
     device: torch.device | str = "cpu",
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Stream:
     """A stream of standard normal draws `(S, *shape)`."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randn((block, *shape), generator=g, device=device)
 
-    return Stream(seeds, purpose, draw, device, block)
+    return Stream(seeds, purpose, draw, device, block, 4 * math.prod(shape))
 
 
 def uniform(
@@ -106,14 +121,14 @@ def uniform(
     purpose: str,
     shape: tuple[int, ...],
     device: torch.device | str = "cpu",
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Stream:
     """A stream of draws `(S, *shape)` uniform on [0, 1)."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.rand((block, *shape), generator=g, device=device)
 
-    return Stream(seeds, purpose, draw, device, block)
+    return Stream(seeds, purpose, draw, device, block, 4 * math.prod(shape))
 
 
 def indices(
@@ -139,9 +154,9 @@ def indices(
             uniform = torch.rand(shape, generator=g, device=device, dtype=torch.float64)
             return torch.searchsorted(sums, uniform, right=True).clamp_(max=last)
 
-        return Stream(seeds, purpose, weighted, device)
+        return Stream(seeds, purpose, weighted, device, step_bytes=8 * batch_size)
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randint(size, (block, batch_size), generator=g, device=device)
 
-    return Stream(seeds, purpose, draw, device)
+    return Stream(seeds, purpose, draw, device, step_bytes=8 * batch_size)

@@ -12,7 +12,14 @@ MAKERS = {
     "uniform": lambda seeds: seeding.uniform(seeds, "noise", (2, 3)),
     "indices": lambda seeds: seeding.indices(seeds, 1000, 4),
     "small blocks": lambda seeds: seeding.normal(seeds, "noise", (2, 3), block=7),
+    "large draws": lambda seeds: seeding.uniform(seeds, "noise", (2, 600)),
 }
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """So that the large draws above come 54 steps at a time."""
+    monkeypatch.setattr(seeding, "BLOCK_BYTES", 260_000)
 
 
 def draws(stream: seeding.Stream, count: int) -> torch.Tensor:
@@ -87,3 +94,23 @@ def test_the_distributions_are_what_they_say():
     counts = torch.bincount(rows.flatten(), minlength=7)
     assert len(counts) == 7
     assert (counts - 50_000 / 7).abs().max() < 5 * (50_000 / 7) ** 0.5
+
+
+def test_a_block_of_large_draws_is_a_few_steps(monkeypatch):
+    """The dropout of IQL's policy: 134 MB of 256 steps of one seed."""
+    monkeypatch.undo()
+    dropout = seeding.uniform([0, 1], "dropout", (2, 256, 256))
+    dropout.next()
+    assert dropout._block.nbytes == 2 * seeding.BLOCK_BYTES and len(dropout._block) == 32
+    huge = seeding.uniform([0], "dropout", (8, 1024, 1024))
+    assert huge.next().shape == (1, 8, 1024, 1024) and len(huge._block) == 1
+
+
+def test_a_stream_goes_on_with_the_blocks_that_it_was_saved_with():
+    old = seeding.normal([0], "noise", (2, 601), block=BLOCK)
+    draws(old, 100)
+    for state in (old.state_dict(), {k: v for k, v in old.state_dict().items() if k != "block"}):
+        new = seeding.normal([0], "noise", (2, 601))
+        new.load_state_dict(state)
+        expected = seeding.normal([0], "noise", (2, 601), block=BLOCK)
+        assert torch.equal(draws(new, 200), draws(expected, 300)[100:])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers import room
 from corerl.config import require
 
 
@@ -57,7 +58,7 @@ class FrameReplay:
         device: where the rows live.
 
     Raises:
-        CorerlError: the capacity is too small for a single return.
+        CorerlError: the capacity is too small for a single return, or too large for the device.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class FrameReplay:
         self._frame = (shape[0] // stack, *shape[1:])
         self._lead, self._capacity, self._stack = (len(seeds), batch_size), capacity, stack
         lead = (len(seeds), capacity)
-        self._frames = torch.empty(*lead, *self._frame, dtype=dtype, device=device)
+        self._frames = room.take((*lead, *self._frame), dtype, device, "algo.data.capacity")
         self._actions = torch.zeros(lead, dtype=torch.int64, device=device)
         self._rewards = torch.zeros(*lead, sources, device=device)
         self._ends = torch.zeros(*lead, 3, dtype=torch.uint8, device=device)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers import room
 from corerl.data.dataset import Transitions
 
 
@@ -120,6 +121,9 @@ class ReplayBuffer:
         seeds: the S seeds; each has its own stream of row numbers.
         batch_size: B.
         device: where the rows live.
+
+    Raises:
+        CorerlError: the device has no room for them.
     """
 
     def __init__(
@@ -132,7 +136,8 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
     ):
         self._sizes = [observation_dim, action_dim, 1, observation_dim, 1, 1]
-        self._rows = torch.empty(len(seeds), capacity, sum(self._sizes), device=device)
+        shape = (len(seeds), capacity, sum(self._sizes))
+        self._rows = room.take(shape, torch.float32, device, "capacity")
         self._incoming = np.empty((len(seeds), sum(self._sizes)), np.float32)
         self._columns = np.split(self._incoming, np.cumsum(self._sizes)[:-1], axis=1)
         self._added = 0

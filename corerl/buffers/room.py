@@ -1,0 +1,56 @@
+"""Whether there is memory for a replay, asked before it is taken."""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from corerl.config import require
+
+WORTH_SAYING = 2**30
+"""Bytes from which a person is told what a replay takes."""
+GB = 1e9
+
+
+def take(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, setting: str
+) -> torch.Tensor:
+    """An uninitialised tensor `(S, capacity, ...)`, said aloud where it is large.
+
+    Args:
+        setting: what to lower where there is not enough, as in `algo.capacity`.
+
+    Raises:
+        CorerlError: the device has less memory free.
+    """
+    device = torch.device(device)
+    seeds, capacity = shape[:2]
+    size = math.prod(shape) * dtype.itemsize
+    free = available(device)
+    needs = (
+        f"The replay of {capacity:,} steps for {seeds} seed{'s' if seeds > 1 else ''} takes "
+        f"{size / GB:,.1f} GB on {device} ({size / seeds / GB:,.2f} a seed)"
+    )
+    require(
+        free is None or size <= free,
+        f"{needs}, and {(free or 0) / GB:,.1f} GB are free: choose a smaller {setting}, fewer "
+        "seeds, or on a CPU fewer processes",
+    )
+    if size >= WORTH_SAYING:
+        print(f"corerl: {needs}.", file=sys.stderr)
+    return torch.empty(tuple(shape), dtype=dtype, device=device)
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that can still be had on the device; None where nobody tells."""
+    if device.type == "cuda":
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + idle
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError):
+        return None
+    return int(kilobytes) * 1024
