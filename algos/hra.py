@@ -15,83 +15,57 @@ Differences
  3. No head is given less than the whole observation (the paper's Pac-Man has a head per object).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.nn.encoders import Encoder, variance_scaling
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, group, one_of, positive, within
+from corerl.nn import compile, optim
+from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.encoders import variance_scaling
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "hra"
     label: str = "HRA"
 
-    sources: str = "all"  # all | total: one head, DQN
-    bootstrap: str = "own"  # own: every head by its best action | total: by the best sum
-    discount: float = 0.99
-    target_every: int = 10_000  # environment steps between copies to the target network
+    sources: str = one_of("all", "total")  # total: one head, DQN
+    bootstrap: str = one_of("own", "total")  # own: every head by its best action; or the best sum's
+    discount: float = within(0.99, "[0, 1]")
+    target_every: int = positive(10_000)  # environment steps between copies to the target network
 
-    lr: float = 5e-5
-    adam_eps: float = 0.01 / 32
-    batch_size: int = 32
-    hidden_layers: int = 1  # dense, after the convolutions where observations are images
-    hidden_width: int = 512
-    padding: str = "same"  # same (authors of MD3QN) | valid, of the convolutions
-    data: Collect = field(default_factory=Collect)
+    lr: float = positive(5e-5)
+    adam_eps: float = positive(0.01 / 32)
+    batch_size: int = positive(32)
+    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
+    hidden_width: int = positive(512)
+    padding: str = one_of("same", "valid")  # of the convolutions; same: authors of MD3QN
+    data: Collect = group(Collect)
 
     def __post_init__(self):
-        require(self.sources in ("all", "total"), f"algo.sources={self.sources} unknown")
-        require(self.bootstrap in ("own", "total"), f"algo.bootstrap={self.bootstrap} unknown")
-        require(self.padding in ("same", "valid"), f"algo.padding={self.padding} unknown")
-        require(self.hidden_layers > 0, f"algo.hidden_layers={self.hidden_layers} must be positive")
+        super().__post_init__()
         self.data.require_turns(self.target_every)
 
 
-class Heads(nn.Module):
-    """Q of each of K sources for each of A actions, `(S, B, *shape) -> (S, B, A, K)`."""
-
-    def __init__(self, cfg: Config, shape: tuple[int, ...], counts: tuple[int, int], rngs):
-        super().__init__()
-        init = variance_scaling(3**-0.5)
-        self.encoder = Encoder(
-            shape, cfg.hidden_layers, cfg.hidden_width, rngs, init=init, padding=cfg.padding
-        )
-        outputs = counts[0] * counts[1]
-        self.head = networks.Linear(cfg.hidden_width, outputs, (len(rngs),), rngs, init)
-        self.counts = counts
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.head(self.encoder(observations)).unflatten(-1, self.counts)
-
-
 class HRA(Stateful):
-    """S independent learners. `shape`: of an observation; `actions`, `sources`: how many there are."""
+    """S independent learners. `sources`: K, the heads of every action."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        shape: tuple[int, ...],
-        actions: int,
-        sources: int,
-        rngs: list[torch.Generator],
-        *,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec, sources: int):
         self.cfg = cfg
-        self.heads = Heads(cfg, shape, (actions, sources), rngs).to(device)
+        outputs, dense = (spec.action_dim, sources), (cfg.hidden_layers, cfg.hidden_width)
+        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
+        self.heads = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
+        self.heads.to(spec.device)
         self.target = optim.target_of(self.heads)
         self.optimizer = optim.Adam(self.heads.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...); the loss is (S,).
 
@@ -102,23 +76,15 @@ class HRA(Stateful):
             if self.cfg.bootstrap == "own":
                 bootstrap = next_values.amax(2)
             else:
-                bootstrap = self._of(next_values, next_values.sum(-1).argmax(-1))
+                bootstrap = of_action(next_values, next_values.sum(-1).argmax(-1))
             y = batch.rewards + batch.discounts[..., None] * bootstrap
-        values = self._of(self.heads(batch.observations), batch.actions)
+        values = of_action(self.heads(batch.observations), batch.actions)
         loss = F.huber_loss(values, y, reduction="none").sum(-1).mean(-1)
         return loss, {"loss": loss, "value": values.sum(-1).mean(-1)}
 
-    @staticmethod
-    def _of(values: Tensor, actions: Tensor) -> Tensor:
-        """The rows `(S, B, K)` of `values` `(S, B, A, K)` that belong to `actions` `(S, B)`."""
-        rows = actions[..., None, None].expand(-1, -1, 1, values.shape[-1])
-        return values.gather(2, rows).squeeze(2)
-
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """One step of Adam."""
-        grads, metrics = self._gradients(batch)
-        self.optimizer.step(grads)
-        return metrics
+        return self._step(batch)
 
     def copy_target(self) -> None:
         """Makes the target network equal to the online one."""
@@ -132,19 +98,14 @@ class HRA(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
-    envs, sources = experience.envs, experience.sources
-    agent = HRA(
-        cfg, envs.shape, envs.actions, sources, run.rngs(), device=run.device, mode=run.mode
-    )
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
+    agent = HRA(cfg, run.spec(experience), experience.sources)
+    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(
-        stride=cfg.data.train_every, agent=agent, experience=experience, policy=policy
-    ):
+    state = {"agent": agent, "experience": experience, "policy": policy}
+    for step in run.steps(stride=cfg.data.train_every, **state):
         experience.play(step, agent.act)
         if experience.enough(step):
-            metrics = update(experience.sample())
-            run.log(step, metrics | {"episode_return": envs.episode_returns})
+            run.log(step, update(experience.sample()) | experience.metrics())
         if step % cfg.target_every == 0:
             agent.copy_target()
         run.evaluate(step, policy)

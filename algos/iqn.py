@@ -17,121 +17,113 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.algos.qr_dqn import of_action
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import require
+from corerl.config import Settings, at_least, group, positive, within
 from corerl.nn import compile, networks, optim
+from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "iqn"
     label: str = "IQN"
 
-    fractions: int = 64  # N: predicted per update
-    target_fractions: int = 64  # N'
-    policy_fractions: int = 32  # K: averaged to choose an action
-    cosines: int = 64  # of the embedding
-    risk: float = 1.0  # actions maximise CVaR at this level; 1: the mean
-    kappa: float = 1.0  # where the squared error turns into the absolute one; 0: always absolute
-    discount: float = 0.99
+    fractions: int = positive(64)  # N: predicted per update
+    target_fractions: int = positive(64)  # N'
+    policy_fractions: int = positive(32)  # K: averaged to choose an action
+    cosines: int = positive(64)  # of the embedding
+    risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level; 1: the mean
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    discount: float = within(0.99, "[0, 1]")
     double: bool = False  # the online network chooses the next action
-    target_every: int = 10_000  # environment steps between copies to the target network
+    target_every: int = positive(10_000)  # environment steps between copies to the target network
 
-    lr: float = 5e-5
-    adam_eps: float = 0.01 / 32
-    batch_size: int = 32
-    hidden_layers: int = 1  # dense, after fraction and features have met
-    hidden_width: int = 512
-    data: Collect = field(default_factory=Collect)
+    lr: float = positive(5e-5)
+    adam_eps: float = positive(0.01 / 32)
+    batch_size: int = positive(32)
+    hidden_layers: int = positive(1)  # dense, after the product of features and embedded fraction
+    hidden_width: int = positive(512)
+    data: Collect = group(Collect)
 
     def __post_init__(self):
-        for name in ("fractions", "target_fractions", "policy_fractions", "cosines"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.{name}={value} must be positive")
-        require(0 < self.risk <= 1, f"algo.risk={self.risk} must lie in (0, 1]")
-        require(self.kappa >= 0, f"algo.kappa={self.kappa} must not be negative")
-        require(self.hidden_layers > 0, f"algo.hidden_layers={self.hidden_layers} must be positive")
+        super().__post_init__()
         self.data.require_turns(self.target_every)
+
+
+class Draws(NamedTuple):
+    """Uniform fractions of an update, `(S, B, ...)`."""
+
+    predicted: Tensor  # (S, B, N)
+    target: Tensor  # (S, B, N')
+    choosing: Tensor  # (S, B, K): of the next action
 
 
 class ImplicitQuantiles(nn.Module):
     """Z at states `(S, B, *shape)` and fractions `(S, B, N)`: `(S, B, A, N)`."""
 
-    def __init__(self, cfg: Config, shape: tuple[int, ...], actions: int, rngs):
+    def __init__(self, cfg: Config, spec: Spec):
         super().__init__()
-        lead = (len(rngs),)
+        shape, rngs = spec.observation_dim, spec.rngs
         layers = 0 if len(shape) == 3 else 1  # the convolutions are features enough (eq. 4)
         self.encoder = Encoder(shape, layers, cfg.hidden_width, rngs)
-        self.embedding = networks.Linear(cfg.cosines, self.encoder.features, lead, rngs)
+        self.embedding = networks.Linear(cfg.cosines, self.encoder.features, spec.lead, rngs)
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        self.head = networks.MLP([self.encoder.features, *hidden, actions], lead, rngs)
+        sizes = [self.encoder.features, *hidden, spec.action_dim]
+        self.head = networks.MLP(sizes, spec.lead, rngs)
         counts = torch.arange(1, cfg.cosines + 1, dtype=torch.get_default_dtype())
         self.register_buffer("frequencies", math.pi * counts, persistent=False)
 
     def forward(self, observations: Tensor, fractions: Tensor) -> Tensor:
         waves = torch.cos(fractions[..., None] * self.frequencies).flatten(1, 2)
         embedded = F.relu(self.embedding(waves)).unflatten(1, fractions.shape[1:])
-        together = self.encoder(observations)[:, :, None] * embedded
-        values = self.head(together.flatten(1, 2)).unflatten(1, fractions.shape[1:])
+        product = self.encoder(observations)[:, :, None] * embedded
+        values = self.head(product.flatten(1, 2)).unflatten(1, fractions.shape[1:])
         return values.transpose(2, 3)
 
 
 class IQN(Stateful):
-    """S independent learners. `shape`: of an observation; `actions`: how many; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        shape: tuple[int, ...],
-        actions: int,
-        rngs: list[torch.Generator],
-        *,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        self.quantiles = ImplicitQuantiles(cfg, shape, actions, rngs).to(device)
+        self.quantiles = ImplicitQuantiles(cfg, spec).to(spec.device)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self.draws_per_state = cfg.fractions + cfg.target_fractions + cfg.policy_fractions
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self.counts = (cfg.fractions, cfg.target_fractions, cfg.policy_fractions)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
-    # Losses. Batch fields are (S, B, ...), draws are (S, B, N + N' + K); the loss is (S,).
+    # Losses. Batch fields are (S, B, ...); the loss is (S,).
 
-    def loss(self, batch: Transitions, draws: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Transitions, uniforms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Eqs. 2 and 3: Z at N fractions towards r + discount * Z' at N' others."""
-        cfg = self.cfg
-        fractions, others, choosing = draws.split(
-            [cfg.fractions, cfg.target_fractions, cfg.policy_fractions], -1
-        )
+        cfg, draws = self.cfg, Draws(*uniforms.split(self.counts, -1))
         with torch.no_grad():
             chooser = self.quantiles if cfg.double else self.target
-            values = chooser(batch.next_observations, cfg.risk * choosing)
+            values = chooser(batch.next_observations, cfg.risk * draws.choosing)
             best = values.mean(-1).argmax(-1)
-            next_quantiles = of_action(self.target(batch.next_observations, others), best)
+            next_quantiles = of_action(self.target(batch.next_observations, draws.target), best)
             y = batch.rewards + batch.discounts[..., None] * next_quantiles
-        quantiles = of_action(self.quantiles(batch.observations, fractions), batch.actions)
-        loss = huber_quantile_loss(quantiles, y, fractions, cfg.kappa).mean(-1)
+        predicted = self.quantiles(batch.observations, draws.predicted)
+        quantiles = of_action(predicted, batch.actions)
+        loss = huber_quantile_loss(quantiles, y, draws.predicted, cfg.kappa).mean(-1)
         return loss, {"loss": loss, "value": quantiles.mean((1, 2))}
 
-    def update(self, batch: Transitions, draws: Tensor) -> dict[str, Tensor]:
-        """One step of Adam. `draws` (S, B, N + N' + K) are uniform."""
-        grads, metrics = self._gradients(batch, draws)
-        self.optimizer.step(grads)
-        return metrics
+    def update(self, batch: Transitions, uniforms: Tensor) -> dict[str, Tensor]:
+        """One step of Adam. `uniforms` are (S, B, N + N' + K)."""
+        return self._step(batch, uniforms)
 
     def copy_target(self) -> None:
         """Makes the target network equal to the online one."""
@@ -147,19 +139,16 @@ class IQN(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
-    envs = experience.envs
-    agent = IQN(cfg, envs.shape, envs.actions, run.rngs(), device=run.device, mode=run.mode)
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
-    noise = seeding.uniform(
-        run.seeds, "noise", (cfg.batch_size, agent.draws_per_state), run.device, block=16
-    )
+    agent = IQN(cfg, run.spec(experience))
+    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
+    shape = (cfg.batch_size, sum(agent.counts))
+    noise = seeding.uniform(run.seeds, "noise", shape, run.device, block=16)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "policy": policy, "noise": noise}
     for step in run.steps(stride=cfg.data.train_every, **state):
         experience.play(step, agent.act)
         if experience.enough(step):
-            metrics = update(experience.sample(), noise.next())
-            run.log(step, metrics | {"episode_return": envs.episode_returns})
+            run.log(step, update(experience.sample(), noise.next()) | experience.metrics())
         if step % cfg.target_every == 0:
             agent.copy_target()
         run.evaluate(step, policy)

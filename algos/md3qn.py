@@ -9,39 +9,42 @@ else of the law. With one source it is MMD-QN (Nguyen-Tang et al. 2021, arXiv:20
     corerl train algo=md3qn task=atari/MsPacman steps=50000000 seeds=3
     corerl train algo=mmdqn task=atari/Pong steps=50000000 seeds=3
 
-Differences. The authors' code is their release (one commit, TensorFlow 1); of the paper we know the
-submitted text.
- 1. The loss is the code's: the biased estimator (`estimator=v`: all M^2 pairs, clamped at 0), squared
-    distances averaged over the sources (`distance=mean`) and kernels weighted by sqrt(b)
-    (`kernel_weight=sqrt`), which made the figures. The paper writes equal weights and summed distances
-    (`equal`, `sum`), and sums over i != j only. The left-out terms are constant, so that this has the
-    code's gradient; `estimator=u` is the unbiased one, with means over i != j.
- 2. Convolutions have the code's `padding=same` (7744 features; `valid`: 3136).
- 3. In the target, actions of exactly equal value share the particles by average, as in the code. An
-    action to play is the first of equal ones; the code draws among them.
- 4. `policy=uniform` learns the law of the uniform policy (the paper's maze figures): the next action is
-    drawn anew with every transition, as in the code.
- 5. A time limit is no end. Ends of the authors' mazes at 150 steps are terminal, in Dopamine a game
-    stopped at its limit is joined to the next.
- 6. The authors draw random actions until 50,000 steps on Atari and 20,000 on the mazes; see
-    configs/md3qn.yaml. Their MMD-QN learns the sum of the clipped sources (`data.clip=source`), which is
-    up to K where the usual clipped reward is 1 (`data.clip=total`).
- 7. `cosine=true` (ours, for the mazes) lets the learning rate fall, so that means settle.
- 8. Bounds on returns (the paper's appendix, mazes v3 to v6) are not an objective here; the authors'
-    code tests them with the reward counted twice.
+What differs, and its switch. The authors' code is their release (one commit, TensorFlow 1), which made the
+figures and is the default; of the paper we know the submitted text.
+
+    item            paper                       authors' code                        switch
+ 1  estimator       sums over i != j only       v: all M^2 pairs, clamped at 0       estimator
+ 2  kernel weights  equal                       sqrt(bandwidth)                      kernel_weight
+ 3  distance        squares summed over K       averaged over the sources            distance
+ 4  convolutions    -                           same: 7744 features; valid: 3136     padding
+ 5  equal actions   -                           share the target's particles; ours   -
+                                                plays the first, theirs draws one
+ 6  uniform policy  law of the mazes' figures   next action drawn anew each time     policy
+ 7  time limit      -                           an end on mazes (150 steps), on      -
+                                                Atari joined to the next; ours: none
+ 8  random start    -                           50,000 steps on Atari, 20,000 mazes  data.learning_starts
+ 9  MMD-QN's reward -                           sum of clipped sources, up to K;     data.clip
+                                                usual is the clipped total, 1
+10  learning rate   constant                    constant; ours may fall, for mazes   cosine
+11  bounds on       appendix, mazes v3 to v6    tested with the reward counted       -
+    returns                                     twice; ours: none
+
+In 1 the left-out terms are constant, so that v has the gradient of the paper's sum; u is the unbiased
+estimator, with means over i != j.
 """
 
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.nn.encoders import Encoder, variance_scaling
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.nn import compile, optim
+from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.encoders import variance_scaling
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
@@ -50,97 +53,63 @@ CHUNK = {"cpu": 2**16, "cuda": 2**22}
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "md3qn"
     label: str = "MD3QN"
 
-    particles: int = 200  # M
-    sources: str = "all"  # all | total: one return, MMD-QN
-    policy: str = "greedy"  # greedy | uniform: whose law is learned
-    discount: float = 0.99
-    target_every: int = 10_000  # environment steps between copies to the target network
+    particles: int = at_least(2, 200)  # M
+    sources: str = one_of("all", "total")  # total: one return, MMD-QN
+    policy: str = one_of("greedy", "uniform")  # whose law is learned
+    discount: float = within(0.99, "[0, 1]")
+    target_every: int = positive(10_000)  # environment steps between copies to the target network
 
-    estimator: str = "v"  # v (authors' code) | u, see difference 1
-    kernel_weight: str = "sqrt"  # sqrt(b) (authors' code) | equal (paper)
-    distance: str = "mean"  # mean (authors' code) | sum (paper), over the sources
+    estimator: str = one_of("v", "u")  # v: authors' code, see 1
+    kernel_weight: str = one_of("sqrt", "equal")  # sqrt: authors' code; equal: paper
+    distance: str = one_of("mean", "sum")  # over the sources; mean: authors' code, sum: paper
     bandwidths: list[float] = field(default_factory=lambda: [2.0**i for i in range(-8, 9)])
 
-    lr: float = 5e-5
+    lr: float = positive(5e-5)
     cosine: bool = False  # the rate decays to 0 over the run
-    adam_eps: float = 0.01 / 32
-    batch_size: int = 32
-    hidden_layers: int = 1  # dense, after the convolutions where observations are images
-    hidden_width: int = 512
-    padding: str = "same"  # same (authors) | valid, of the convolutions
-    data: Collect = field(default_factory=Collect)
+    adam_eps: float = positive(0.01 / 32)
+    batch_size: int = positive(32)
+    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
+    hidden_width: int = positive(512)
+    padding: str = one_of("same", "valid")  # of the convolutions; same: authors
+    data: Collect = group(Collect)
 
     def __post_init__(self):
-        require(self.particles > 1, f"algo.particles={self.particles} must be at least 2")
-        require(self.sources in ("all", "total"), f"algo.sources={self.sources} unknown")
-        require(self.policy in ("greedy", "uniform"), f"algo.policy={self.policy} unknown")
-        require(self.estimator in ("v", "u"), f"algo.estimator={self.estimator} unknown")
-        weight = self.kernel_weight
-        require(weight in ("sqrt", "equal"), f"algo.kernel_weight={weight} unknown")
-        require(self.distance in ("mean", "sum"), f"algo.distance={self.distance} unknown")
-        require(self.padding in ("same", "valid"), f"algo.padding={self.padding} unknown")
+        super().__post_init__()
         require(
-            len(self.bandwidths) > 0 and min(self.bandwidths) > 0,
+            len(self.bandwidths) > 0 and all(0 < b < float("inf") for b in self.bandwidths),
             f"algo.bandwidths={self.bandwidths} must be positive numbers",
         )
         require(
             self.policy == "greedy" or self.data.epsilon == 1,
             "algo.policy=uniform learns of random actions and needs algo.data.epsilon=1",
         )
-        require(self.hidden_layers > 0, f"algo.hidden_layers={self.hidden_layers} must be positive")
         self.data.require_turns(self.target_every)
 
 
-class Particles(nn.Module):
-    """M particles in R^K for each of A actions, `(S, B, *shape) -> (S, B, A, M, K)`."""
-
-    def __init__(self, cfg: Config, shape: tuple[int, ...], counts: tuple[int, int, int], rngs):
-        super().__init__()
-        init = variance_scaling(3**-0.5)
-        self.encoder = Encoder(
-            shape, cfg.hidden_layers, cfg.hidden_width, rngs, init=init, padding=cfg.padding
-        )
-        outputs = counts[0] * counts[1] * counts[2]
-        self.head = networks.Linear(cfg.hidden_width, outputs, (len(rngs),), rngs, init)
-        self.counts = counts
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.head(self.encoder(observations)).unflatten(-1, self.counts)
-
-
 class MD3QN(Stateful):
-    """S independent learners.
+    """S independent learners of M particles in R^K for every action. `sources`: K."""
 
-    `shape`: of an observation; `actions`, `sources`: how many there are; `steps`: updates, for the cosine.
-    """
-
-    def __init__(
-        self,
-        cfg: Config,
-        shape: tuple[int, ...],
-        actions: int,
-        sources: int,
-        rngs: list[torch.Generator],
-        *,
-        steps: int = 1,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
-        self.cfg, self._actions = cfg, actions
-        counts = (actions, cfg.particles, sources)
-        self.particles = Particles(cfg, shape, counts, rngs).to(device)
+    def __init__(self, cfg: Config, spec: Spec, sources: int):
+        self.cfg, self._actions = cfg, spec.action_dim
+        outputs = (spec.action_dim, cfg.particles, sources)
+        dense = (cfg.hidden_layers, cfg.hidden_width)
+        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
+        self.particles = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
+        self.particles.to(spec.device)
         self.target = optim.target_of(self.particles)
         self.optimizer = optim.Adam(self.particles.parameters(), cfg.lr, eps=cfg.adam_eps)
-        if cfg.cosine:
-            self.schedule = optim.Schedule(self.optimizer, optim.cosine(steps))
-        bandwidths = torch.tensor(cfg.bandwidths, dtype=torch.get_default_dtype(), device=device)
-        self._bandwidths = bandwidths
-        self._weights = bandwidths.sqrt() if cfg.kernel_weight == "sqrt" else bandwidths**0
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        falling = optim.cosine(spec.steps)
+        self.schedule = optim.Schedule(self.optimizer, falling) if cfg.cosine else None
+        dtype = torch.get_default_dtype()
+        self._bandwidths = torch.tensor(cfg.bandwidths, dtype=dtype, device=spec.device)
+        self._weights = (
+            self._bandwidths.sqrt() if cfg.kernel_weight == "sqrt" else self._bandwidths**0
+        )
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     # Losses. Batch fields are (S, B, ...), draws are (S, B); the loss is (S,).
 
@@ -152,9 +121,7 @@ class MD3QN(Stateful):
             chosen = (share[..., None, None] * next_particles).sum(2)
             discounts = batch.discounts[..., None, None]
             y = batch.rewards[:, :, None] + discounts * chosen
-        every = self.particles(batch.observations)
-        rows = batch.actions.view(*batch.actions.shape, 1, 1, 1).expand(-1, -1, 1, *every.shape[3:])
-        x = every.gather(2, rows).squeeze(2)
+        x = of_action(self.particles(batch.observations), batch.actions)
         loss = self.squared_mmd(x, y).mean(-1)
         spread = x.std(2, correction=0).mean((1, 2))
         return loss, {"loss": loss, "value": x.mean(2).sum(-1).mean(-1), "spread": spread}
@@ -184,11 +151,7 @@ class MD3QN(Stateful):
 
     def update(self, batch: Transitions, draws: Tensor | None = None) -> dict[str, Tensor]:
         """One step of Adam. `draws` (S, B) are uniform, for `policy=uniform`."""
-        grads, metrics = self._gradients(batch, draws)
-        self.optimizer.step(grads)
-        if self.cfg.cosine:
-            self.schedule.step()
-        return metrics
+        return self._step(batch, draws)
 
     def copy_target(self) -> None:
         """Makes the target network equal to the online one."""
@@ -219,30 +182,20 @@ def kernel(distances: Tensor, bandwidths: Tensor, weights: Tensor) -> Tensor:
 
 
 def train(cfg: Config, run: Run) -> None:
-    by_source = cfg.sources == "all"
-    experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, by_source)
-    envs = experience.envs
-    agent = MD3QN(
-        cfg,
-        envs.shape,
-        envs.actions,
-        experience.sources,
-        run.rngs(),
-        steps=run.cfg.steps // cfg.data.train_every,
-        device=run.device,
-        mode=run.mode,
-    )
+    experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
+    spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
+    agent = MD3QN(cfg, spec, experience.sources)
     noise = None
     if cfg.policy == "uniform":
         noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
+    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "noise": noise, "policy": policy}
     for step in run.steps(stride=cfg.data.train_every, **state):
         experience.play(step, agent.act)
         if experience.enough(step):
             metrics = update(experience.sample(), noise and noise.next())
-            run.log(step, metrics | {"episode_return": envs.episode_returns})
+            run.log(step, metrics | experience.metrics())
         if step % cfg.target_every == 0:
             agent.copy_target()
         run.evaluate(step, policy)

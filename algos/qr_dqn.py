@@ -17,84 +17,57 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  6. A time limit is no end: see corerl/buffers/frame_replay.py.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.nn.encoders import Encoder
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, at_least, group, positive, within
+from corerl.nn import compile, optim
+from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "qr_dqn"
     label: str = "QR-DQN"
 
-    quantiles: int = 200  # N
-    kappa: float = 1.0  # where the squared error turns into the absolute one; 0: always absolute
-    discount: float = 0.99
+    quantiles: int = positive(200)  # N
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    discount: float = within(0.99, "[0, 1]")
     double: bool = False  # the online network chooses the next action
-    target_every: int = 10_000  # environment steps between copies to the target network
+    target_every: int = positive(10_000)  # environment steps between copies to the target network
 
-    lr: float = 5e-5
-    adam_eps: float = 0.01 / 32
-    batch_size: int = 32
-    hidden_layers: int = 1  # dense, after the convolutions where observations are images
-    hidden_width: int = 512
-    data: Collect = field(default_factory=Collect)
+    lr: float = positive(5e-5)
+    adam_eps: float = positive(0.01 / 32)
+    batch_size: int = positive(32)
+    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
+    hidden_width: int = positive(512)
+    data: Collect = group(Collect)
 
     def __post_init__(self):
-        require(self.quantiles > 0, f"algo.quantiles={self.quantiles} must be positive")
-        require(self.kappa >= 0, f"algo.kappa={self.kappa} must not be negative")
-        require(self.hidden_layers > 0, f"algo.hidden_layers={self.hidden_layers} must be positive")
+        super().__post_init__()
         self.data.require_turns(self.target_every)
 
 
-class Quantiles(nn.Module):
-    """N quantiles of the return of each of A actions, `(S, B, *shape) -> (S, B, A, N)`."""
-
-    def __init__(self, cfg: Config, shape: tuple[int, ...], actions: int, rngs):
-        super().__init__()
-        self.encoder = Encoder(shape, cfg.hidden_layers, cfg.hidden_width, rngs)
-        self.head = networks.Linear(cfg.hidden_width, actions * cfg.quantiles, (len(rngs),), rngs)
-        self.counts = (actions, cfg.quantiles)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.head(self.encoder(observations)).unflatten(-1, self.counts)
-
-
-def of_action(values: Tensor, actions: Tensor) -> Tensor:
-    """The rows `(S, B, N)` of `values` `(S, B, A, N)` that belong to `actions` `(S, B)`."""
-    rows = actions[..., None, None].expand(-1, -1, 1, values.shape[-1])
-    return values.gather(2, rows).squeeze(2)
-
-
 class QRDQN(Stateful):
-    """S independent learners. `shape`: of an observation; `actions`: how many; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        shape: tuple[int, ...],
-        actions: int,
-        rngs: list[torch.Generator],
-        *,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        self.quantiles = Quantiles(cfg, shape, actions, rngs).to(device)
+        outputs = (spec.action_dim, cfg.quantiles)
+        dense = (cfg.hidden_layers, cfg.hidden_width)
+        self.quantiles = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs)
+        self.quantiles.to(spec.device)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self._fractions = midpoints(cfg.quantiles, device)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._fractions = midpoints(cfg.quantiles, spec.device)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...); the loss is (S,).
 
@@ -112,9 +85,7 @@ class QRDQN(Stateful):
 
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """One step of Adam."""
-        grads, metrics = self._gradients(batch)
-        self.optimizer.step(grads)
-        return metrics
+        return self._step(batch)
 
     def copy_target(self) -> None:
         """Makes the target network equal to the online one."""
@@ -128,17 +99,14 @@ class QRDQN(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
-    envs = experience.envs
-    agent = QRDQN(cfg, envs.shape, envs.actions, run.rngs(), device=run.device, mode=run.mode)
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, envs.actions, run.seeds)
+    agent = QRDQN(cfg, run.spec(experience))
+    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(
-        stride=cfg.data.train_every, agent=agent, experience=experience, policy=policy
-    ):
+    state = {"agent": agent, "experience": experience, "policy": policy}
+    for step in run.steps(stride=cfg.data.train_every, **state):
         experience.play(step, agent.act)
         if experience.enough(step):
-            metrics = update(experience.sample())
-            run.log(step, metrics | {"episode_return": envs.episode_returns})
+            run.log(step, update(experience.sample()) | experience.metrics())
         if step % cfg.target_every == 0:
             agent.copy_target()
         run.evaluate(step, policy)

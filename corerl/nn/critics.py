@@ -1,11 +1,13 @@
-"""Values of states, and critics of state and action: N heads of one batched product."""
+"""Values of states, critics of state and action, and values of every numbered action."""
 
+import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from corerl.nn.networks import MLP
+from corerl.nn.encoders import Encoder
+from corerl.nn.networks import MLP, Init, Linear, torch_init
 
 
 class Critics(MLP):
@@ -42,3 +44,40 @@ class StateValue(MLP):
 
     def forward(self, observations: Tensor) -> Tensor:
         return super().forward(observations).squeeze(-1)
+
+
+class ActionValues(nn.Module):
+    """Numbers for every numbered action: `(S, B, *shape)` to `(S, B, A, *sizes)`.
+
+    Args:
+        shape: of an observation, a vector or an image.
+        outputs: A, and the sizes of what each action has: quantiles, sources of reward.
+        layers, width: dense layers, after the convolutions where observations are images.
+        rngs, init, padding: as for `Encoder`.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: tuple[int, ...],
+        layers: int,
+        width: int,
+        rngs: Sequence[torch.Generator],
+        *,
+        init: Init = torch_init,
+        padding: str = "valid",
+    ):
+        super().__init__()
+        self.encoder = Encoder(shape, layers, width, rngs, init=init, padding=padding)
+        self.head = Linear(width, math.prod(outputs), (len(rngs),), rngs, init)
+        self.outputs = outputs
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.head(self.encoder(observations)).unflatten(-1, self.outputs)
+
+
+def of_action(values: Tensor, actions: Tensor) -> Tensor:
+    """What belongs to `actions` `(S, B)`: of `values` `(S, B, A, ...)` the rows `(S, B, ...)`."""
+    sizes = values.shape[3:]
+    rows = actions.view(*actions.shape, 1, *[1] * len(sizes)).expand(-1, -1, 1, *sizes)
+    return values.gather(2, rows).squeeze(2)

@@ -22,6 +22,7 @@ from corerl import seeding
 from corerl.algos import md3qn
 from corerl.envs import mazes
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.report import colours, figures
 from corerl.report.files import write
 from corerl.runs import checkpoint
@@ -45,8 +46,9 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
     cfg = md3qn.Config(**{**own, "data": Collect(**own["data"])})
     env = mazes.make(task.removeprefix("maze/"))
     seeds = seeds_of_group(run.name)
-    sizes = env.observation_space.shape, int(env.action_space.n), len(env.maze.sources)
-    agent = md3qn.MD3QN(cfg, *sizes, seeding.generators(seeds, "init"))
+    shape, actions = env.observation_space.shape, int(env.action_space.n)
+    spec = Spec(shape, actions, seeding.generators(seeds, "init"))
+    agent = md3qn.MD3QN(cfg, spec, len(env.maze.sources))
     if not (run / "checkpoint.safetensors").exists():
         raise CorerlError(f"{run} has no checkpoint.safetensors, so there is no agent to draw.")
     agent.load_state_dict(

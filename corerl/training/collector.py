@@ -5,7 +5,7 @@ An algorithm's `train` makes one `Experience`, and in each turn lets it play, dr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay, Transitions
-from corerl.config import require
+from corerl.config import Settings, one_of, positive, require, within
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.training.environments import Environments
@@ -26,35 +26,31 @@ Act = Callable[[Tensor], Tensor]
 
 
 @dataclass
-class Collect:
+class Collect(Settings):
     """How experience is gathered and what of it is learned; part of an algorithm's `Config`."""
 
-    learning_starts: int = 50_000  # first steps of each seed, at random and without an update
-    train_every: int = 4  # environment steps of each seed per update
-    capacity: int = 1_000_000  # steps kept per seed
-    n_step: int = 1  # rewards summed before the bootstrap
-    epsilon: float = 0.01  # share of random actions once it has come down
-    epsilon_steps: int = 1_000_000  # over which it comes down from 1, after learning starts
-    eval_epsilon: float = 0.001  # share of random actions when evaluated
-    clip: str = "none"  # none | source (each) | total (the reward as a whole), to [-1, 1]
-    residual: str = "drop"  # drop | last: what no source explains is lost, or the last source's
-    life_loss: bool = True  # a lost life is a terminal where a game has lives
+    prefix: ClassVar[str] = "algo.data."
 
-    def __post_init__(self):
-        for name in ("learning_starts", "train_every", "n_step", "epsilon_steps", "capacity"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.data.{name}={value} must be positive")
-        for name in ("epsilon", "eval_epsilon"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"algo.data.{name}={value} must lie in [0, 1]")
-        require(self.clip in ("none", "source", "total"), f"algo.data.clip={self.clip} unknown")
-        require(self.residual in ("drop", "last"), f"algo.data.residual={self.residual} unknown")
+    learning_starts: int = positive(
+        50_000
+    )  # first steps of each seed, random and without an update
+    train_every: int = positive(4)  # environment steps of each seed per update
+    capacity: int = positive(1_000_000)  # steps kept per seed
+    n_step: int = positive(1)  # rewards summed before the bootstrap
+    epsilon: float = within(0.01, "[0, 1]")  # share of random actions once it has come down
+    epsilon_steps: int = positive(
+        1_000_000
+    )  # over which it comes down from 1, after learning starts
+    eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions when evaluated
+    clip: str = one_of("none", "source", "total")  # to [-1, 1]: each source's reward, or the total
+    residual: str = one_of("drop", "last")  # what no source explains: lost, or the last source's
+    life_loss: bool = True  # a lost life is a terminal where a game has lives
 
     def require_turns(self, target_every: int) -> None:
         """Raises CorerlError where targets would be copied in the middle of a turn."""
         require(
-            target_every > 0 and target_every % self.train_every == 0,
-            f"algo.target_every={target_every} must be a positive multiple of "
+            target_every % self.train_every == 0,
+            f"algo.target_every={target_every} must be a multiple of "
             f"algo.data.train_every={self.train_every}",
         )
 
@@ -160,6 +156,9 @@ class DiscreteEnvironments(Environments):
 class Experience(Stateful):
     """The environments of a run, the replay of what happened in them, and the exploration.
 
+    Attributes:
+        observation_dim: the shape of an observation. action_dim: how many actions there are.
+
     Args:
         cfg: its settings. run: names the task, the seeds and the device.
         batch_size, discount: of the batches.
@@ -176,6 +175,7 @@ class Experience(Stateful):
         task = run.task
         make_env = task.make_training_env if cfg.life_loss else task.make_env
         self.envs = envs = DiscreteEnvironments(make_env, run.seeds, run.device)
+        self.observation_dim, self.action_dim = envs.shape, envs.actions
         if by_source:
             _check_sources(task.id, envs, cfg)
         self.replay = FrameReplay(
@@ -218,6 +218,10 @@ class Experience(Stateful):
     def sample(self) -> Transitions:
         """The next batch of every seed."""
         return self.replay.sample()
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Returns of the last training episodes `(S,)`."""
+        return {"episode_return": self.envs.episode_returns}
 
 
 def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:

@@ -9,6 +9,7 @@ from reference_distributional import SEEDS, A, B, O, agree, make_transitions
 
 from corerl import seeding
 from corerl.algos.iqn import IQN, Config
+from corerl.nn.learner import Spec
 
 SWITCHES = {
     "paper": {},
@@ -28,7 +29,7 @@ def agent_of(seeds=SEEDS, **changes):
         lr=1e-2,
         **changes,
     )
-    return IQN(cfg, (O,), A, seeding.generators(range(seeds), "init"))
+    return IQN(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)

@@ -17,6 +17,7 @@ from corerl.algos.md3qn import MD3QN, Config
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.experiments.tables import table
+from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.collector import Collect
 from corerl.training.run import Run
@@ -34,7 +35,7 @@ SWITCHES = {
 
 def agent_of(seeds=SEEDS, sources=K, **changes):
     cfg = Config(**SMALL, **{"particles": 3, "bandwidths": [0.25, 2.0]} | changes)
-    return MD3QN(cfg, (O,), A, sources, seeding.generators(range(seeds), "init"))
+    return MD3QN(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")), sources)
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -51,7 +52,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
 @pytest.mark.parametrize("bootstrap", ["own", "total"])
 def test_hra_equals_the_equations(bootstrap, tolerance):
     cfg = hra.Config(**SMALL, bootstrap=bootstrap)
-    agent = hra.HRA(cfg, (O,), A, K, seeding.generators(range(SEEDS), "init"))
+    agent = hra.HRA(cfg, Spec((O,), A, seeding.generators(range(SEEDS), "init")), K)
     agree(ReferenceHRA, agent, agent.heads, make_transitions(5), None, tolerance)
 
 
@@ -141,7 +142,7 @@ def learned(tmp_path, name: str, steps: int) -> np.ndarray:
     md3qn.train(cfg.algo, run)
     env = mazes.make(f"{name}-vector")
     first, _ = env.reset(seed=0)
-    agent = MD3QN(cfg.algo, first.shape, 4, len(env.maze.sources), run.rngs())
+    agent = MD3QN(cfg.algo, Spec(first.shape, 4, run.rngs()), len(env.maze.sources))
     saved = load_checkpoint(run.directory / "checkpoint.safetensors")["state"]["agent"]
     agent.load_state_dict(saved)
     with torch.no_grad():

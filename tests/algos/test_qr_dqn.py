@@ -13,6 +13,7 @@ from corerl.algos import hra, iqn, md3qn, qr_dqn
 from corerl.algos.qr_dqn import QRDQN, Config
 from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
+from corerl.nn.learner import Spec
 from corerl.risk.quantiles import huber_quantile_loss
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.collector import Collect
@@ -35,7 +36,7 @@ ALGOS = {
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**SMALL, quantiles=5, **changes)
-    return QRDQN(cfg, (O,), A, seeding.generators(range(seeds), "init"))
+    return QRDQN(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
