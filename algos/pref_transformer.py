@@ -251,7 +251,8 @@ class RewardModel(Stateful):
             np.append(0, rows.episode_ends[:-1]), np.diff(rows.episode_ends, prepend=0)
         )
         starts = torch.from_numpy(starts).to(device)
-        parts = [torch.from_numpy(x).to(device) for x in (rows.observations, rows.actions)]
+        like = network.norm.weight
+        parts = [torch.from_numpy(x).to(like) for x in (rows.observations, rows.actions)]
         back = torch.arange(-self.cfg.window + 1, 1, device=device)
 
         @torch.no_grad()

@@ -140,11 +140,11 @@ class MarkovReward(Stateful):
 
     def rewards(self, observations: np.ndarray, actions: np.ndarray) -> Tensor:
         """Of every member at every row, `(S, M, N)`."""
-        device = self.network.layers[0].weight.device
+        like = self.network.layers[0].weight
 
         @torch.no_grad()
         def of_rows(rows: slice) -> Tensor:
-            parts = (torch.from_numpy(x[rows]).to(device) for x in (observations, actions))
+            parts = (torch.from_numpy(x[rows]).to(like) for x in (observations, actions))
             return self(torch.cat(list(parts), -1)[None, None])
 
         return in_pieces(of_rows, len(observations), 16_384)

@@ -118,8 +118,16 @@ class Kept(Run):
     evaluate = save = log
 
 
+@pytest.fixture
+def float64():
+    """Adam turns the rounding of a gradient that is zero (attention's key bias) into steps of its rate."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name):
+def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name, float64):
     found = []
     for seeds in ([3], [1, 3]):
         cfg = config(tmp_path, name)
@@ -129,7 +137,7 @@ def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name):
         found.append(parameters(agent) | (parameters(reward) if reward else {}))
     alone, together = found
     for key in alone:
-        torch.testing.assert_close(alone[key][0], together[key][1], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(alone[key][0], together[key][1], rtol=1e-6, atol=1e-8)
     if name != "dtr blocks":  # whose rewards are one and the same
         weights = [key for key in together if key.endswith("weight")]
         assert weights and all((together[key][0] != together[key][1]).any() for key in weights)
@@ -145,7 +153,7 @@ def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp
     if name != "pref_iql first":  # whose rewards are looked up as they are needed
         rewards = checkpoint(folder)["state"]["buffer"]["rewards"]
         assert rewards.std(1).min() > 0
-        assert torch.equal(rewards[0], rewards[1]) == (name == "dtr blocks")
+        assert torch.allclose(rewards[0], rewards[1]) == (name == "dtr blocks")
 
 
 def unread(task):
