@@ -32,15 +32,15 @@ Differences, each with its reason:
     offered: a comparison here is given by its label.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from corerl.config import require
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs
@@ -51,76 +51,58 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "cpl"
     label: str = "CPL"
 
-    alpha: float = 0.1  # log-probabilities times this are advantages
-    bias: float = 0.5  # b, in (0, 1]: weight of the other segment's score
-    bc_weight: float = 0.0  # of behaviour cloning beside the contrastive loss; CPL-BC: 1
+    alpha: float = positive(0.1)  # log-probabilities times this are advantages
+    bias: float = within(0.5, "(0, 1]")  # b, in (0, 1]: weight of the other segment's score
+    bc_weight: float = at_least(
+        0, 0.0
+    )  # of behaviour cloning beside the contrastive loss; CPL-BC: 1
     reference: bool = False  # log pi counts from the cloned policy's; CPL-KL
-    bc_steps: int = 200_000  # first updates, which clone all segments
+    bc_steps: int = at_least(0, 200_000)  # first updates, which clone all segments
 
-    lr: float = 1e-4
-    warmup_steps: int = 10_000  # of the contrastive phase, linear
-    lr_factor: float = 1.0  # the contrastive phase's rate over the cloning's; CPL-KL: 0.1
-    pairs: int = 96  # comparisons in a batch
-    crop: int | None = None  # steps of each segment in a batch; null: all
-    preferences: Preferences = field(default_factory=Preferences)
-    policy: str = "deterministic"  # log pi = -|pi(s) - a|^2 | gaussian
-    hidden_layers: int = 2
-    hidden_width: int = 512
-    dropout: float = 0.25
+    lr: float = positive(1e-4)
+    warmup_steps: int = positive(10_000)  # of the contrastive phase, linear
+    lr_factor: float = positive(1.0)  # the contrastive phase's rate over the cloning's; CPL-KL: 0.1
+    pairs: int = positive(96)  # comparisons in a batch
+    crop: int | None = positive(None)  # steps of each segment in a batch; null: all
+    preferences: Preferences = group(Preferences)
+    policy: str = one_of("deterministic", "gaussian")  # log pi = -|pi(s) - a|^2 | gaussian
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(512)
+    dropout: float = within(0.25, "[0, 1)")
     log_std_min: float = -5.0  # of policy=gaussian
     log_std_max: float = 2.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):
-        require(self.alpha > 0, f"algo.alpha={self.alpha} must be positive")
-        require(0 < self.bias <= 1, f"algo.bias={self.bias} must lie in (0, 1]")
-        require(self.bc_weight >= 0, f"algo.bc_weight={self.bc_weight} must not be negative")
-        require(self.bc_steps >= 0, f"algo.bc_steps={self.bc_steps} must not be negative")
+        super().__post_init__()
         require(
             self.bc_steps > 0 or not self.reference,
             "algo.reference=true compares with the cloned policy, and algo.bc_steps=0 clones none",
         )
-        for name in ("pairs", "warmup_steps", "lr_factor"):
-            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
         loading.check_crop(self.crop, self.preferences)
-        require(self.policy in ("deterministic", "gaussian"), f"algo.policy={self.policy} unknown")
-        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
 
 
 class CPL(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        sizes = [observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, action_dim]
+        sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        policy = GaussianPolicy(sizes, rngs, init=networks.orthogonal(1.0), **limits)
-        self.policy = policy.to(device)
-        self.normalizer = normalizer or nn.Identity()
+        policy = GaussianPolicy(sizes, spec.rngs, init=networks.orthogonal(1.0), **limits)
+        self.policy = policy.to(spec.device)
+        self.normalizer = spec.normalizer
         if cfg.reference:
             self.reference = optim.target_of(self.policy)
         self.bc_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
         self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr * cfg.lr_factor)
         self.schedule = optim.Schedule(self.optimizer, optim.warmup(cfg.warmup_steps))
-        parameters = self.optimizer.parameters
-        self._bc_gradients = compile.gradients(self.bc_loss, parameters, mode)
-        self._gradients = compile.gradients(self.loss, parameters, mode)
+        self._bc_step = GradientStep(self.bc_loss, self.bc_optimizer, spec.mode)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     # Losses, each (S,).
 
@@ -159,18 +141,14 @@ class CPL(Stateful):
 
     def imitate(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
         """One step of the first phase; `keys` (S, layers) are for dropout."""
-        grads, metrics = self._bc_gradients(pairs, keys)
-        self.bc_optimizer.step(grads)
+        metrics = self._bc_step(pairs, keys)
         if self.cfg.reference:
             optim.polyak(self.reference, self.policy, 1.0)
         return metrics
 
     def update(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
         """One step of the second phase; `keys` (S, layers) are for dropout."""
-        grads, metrics = self._gradients(pairs, keys)
-        self.optimizer.step(grads)
-        self.schedule.step()
-        return metrics
+        return self._step(pairs, keys)
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -186,15 +164,7 @@ def train(cfg: Config, run: Run) -> None:
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
     compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)
-    agent = CPL(
-        cfg,
-        pairs.observation_dim,
-        pairs.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = CPL(cfg, run.spec(pairs, normalizer))
     keys = None
     if cfg.dropout:
         keys = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)

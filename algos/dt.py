@@ -8,20 +8,22 @@ K steps and is trained to name the action; at evaluation the return-to-go is the
 
 The default is the authors' Gym code; `table=dt_corl` is CORL's settings, which made CORL's scores.
 
-Differences, each with its reason:
- 1. The heads for states and returns are left out, for they carry no loss in the authors' code.
- 2. The table is filled and masked as the authors do it: short windows padded on the left with states 0
-    (before normalisation), actions -10, returns and time steps 0. No padded token is looked at, so
-    neither the side nor the values move any number; `padding=right` is CORL's.
- 3. The loss is the mean over the steps that are no padding (authors). `loss_over=all` divides by K,
-    padding included (CORL), so that short windows weigh less.
- 4. `init=corl` draws every linear layer and the time table from N(0, 0.02), and `activation=gelu` is
-    CORL's; the authors do so inside the blocks only and leave the embeddings to torch.
- 5. A recording's last, cut episode is kept; both codes drop it.
- 6. Every target is evaluated; scores are of the largest (CORL; the authors' code does not say), and the
-    others' go to metrics.jsonl. Without targets the best return in the data is asked for.
- 7. The last block computes only the state tokens, for the action is read there; no number changes.
- 8. Dropout masks come from one key per seed and place, so attention weights are explicit in training.
+What differs, and its switch:
+
+    item            authors' Gym code, ours                    CORL                   switch
+ 1  heads           of actions; those of states, returns       the same               -
+                    carry no loss and are left out
+ 2  padding         left; states 0, actions -10: never looked  right                  padding
+                    at, so that no number depends on it
+ 3  loss            mean over steps that are no padding        over K, padding too    loss_over
+ 4  initialisation  N(0, 0.02) in the blocks, torch's in       N(0, 0.02) in all,     init, activation
+                    the embeddings; ReLU                       GELU
+ 5  cut episode     dropped; ours: kept                        dropped                -
+ 6  target returns  not said; ours: the best in the data       scores of the largest  targets
+                    where none; others' to metrics.jsonl
+ 7  last block      all tokens; ours: state tokens, the        all tokens             -
+                    numbers are the same
+ 8  dropout         torch's; ours: one key a seed and place    torch's                -
 """
 
 from dataclasses import dataclass
@@ -33,63 +35,52 @@ from torch.nn import functional as F
 
 from corerl.buffers.context import Recent
 from corerl.buffers.sequences import SequenceBuffer, Windows
-from corerl.config import added, group, require
+from corerl.config import Settings, added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import preprocessing
 from corerl.training.run import Run
 from corerl.training.weighting import Weighting, probabilities
 
 
+class TransformerSettings(Settings):
+    """Settings with a `width` that is shared out among `heads`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width, heads, key = self.width, self.heads, self.prefix
+        require(width % heads == 0, f"{key}width={width} must be a multiple of {key}heads={heads}")
+
+
 @dataclass
-class Config:
+class Config(TransformerSettings):
     name: str = "dt"
     label: str = "DT"
 
-    context: int = 20  # K steps, three tokens each
+    context: int = positive(20)  # K steps, three tokens each
     targets: list[float] | None = None  # returns to ask for, raw; null: the best in the data
-    return_scale: float = 1000.0  # returns-to-go are divided by it
-    max_timestep: int = 1000  # size of the time table; later steps count as its last
+    return_scale: float = positive(1000.0)  # returns-to-go are divided by it
+    max_timestep: int = positive(1000)  # size of the time table; later steps count as its last
 
-    layers: int = 3
-    heads: int = 1
-    width: int = 128
-    activation: str = "relu"  # relu (authors) | gelu (CORL)
-    dropout: float = 0.1  # of the embedding, the attention weights, and each block's two outputs
-    init: str = "official"  # official | corl
+    layers: int = positive(3)
+    heads: int = positive(1)
+    width: int = positive(128)
+    activation: str = one_of("relu", "gelu")
+    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
+    init: str = one_of("official", "corl")
 
-    lr: float = 1e-4
-    warmup_steps: int = 10_000  # linear, then constant
-    weight_decay: float = 1e-4  # on all parameters
-    max_grad_norm: float = 0.25  # over all parameters of a seed
-    batch_size: int = 64
-    padding: str = "left"  # left (authors) | right (CORL)
-    loss_over: str = "valid"  # valid (authors) | all (CORL) steps of a window
+    lr: float = positive(1e-4)
+    warmup_steps: int = positive(10_000)  # linear, then constant
+    weight_decay: float = at_least(0, 1e-4)  # on all parameters
+    max_grad_norm: float = positive(0.25)  # over all parameters of a seed
+    batch_size: int = positive(64)
+    padding: str = one_of("left", "right")  # authors | CORL
+    loss_over: str = one_of("valid", "all")  # authors | CORL; steps of a window
     data: Weighting = added(group(Weighting))
 
     def __post_init__(self):
-        check(self)
-        require(self.warmup_steps > 0, f"algo.warmup_steps={self.warmup_steps} must be positive")
+        super().__post_init__()
         require(self.targets is None or len(self.targets) > 0, "algo.targets=[] names no target")
-        choices = {"padding": ("left", "right"), "loss_over": ("valid", "all")}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
-
-
-def check(cfg) -> None:
-    """What a `__post_init__` asks of the settings of the transformer and its windows."""
-    positive = ("context", "layers", "heads", "max_timestep", "return_scale", "max_grad_norm")
-    for name in (*positive, "lr", "batch_size"):
-        require(getattr(cfg, name) > 0, f"algo.{name}={getattr(cfg, name)} must be positive")
-    require(
-        cfg.width % cfg.heads == 0,
-        f"algo.width={cfg.width} must be a multiple of algo.heads={cfg.heads}",
-    )
-    require(0 <= cfg.dropout < 1, f"algo.dropout={cfg.dropout} must lie in [0, 1)")
-    for name, known in {"activation": ("relu", "gelu"), "init": ("official", "corl")}.items():
-        value = getattr(cfg, name)
-        require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
 
 
 class Transformer(nn.Module):
@@ -186,27 +177,19 @@ class Transformer(nn.Module):
 
 
 class DT(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        self.transformer = Transformer(cfg, observation_dim, action_dim, rngs).to(device)
-        self.normalizer = normalizer or nn.Identity()
+        sizes = spec.observation_dim, spec.action_dim
+        self.transformer = Transformer(cfg, *sizes, spec.rngs).to(spec.device)
+        self.normalizer = spec.normalizer
         self.optimizer = optim.Adam(
             self.transformer.parameters(), cfg.lr, weight_decay=cfg.weight_decay
         )
         self.schedule = optim.Schedule(self.optimizer, optim.warmup(cfg.warmup_steps))
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        clipped = {"max_norm": cfg.max_grad_norm}
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule, **clipped)
 
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared error of the actions, mean over a seed's steps and action dimensions."""
@@ -220,10 +203,7 @@ class DT(Stateful):
 
     def update(self, windows: Windows, keys: Tensor | None) -> dict[str, Tensor]:
         """One step; `keys` are for dropout."""
-        grads, metrics = self._gradients(windows, keys)
-        self.optimizer.step(optim.clip_per_seed(grads, self.cfg.max_grad_norm))
-        self.schedule.step()
-        return metrics
+        return self._step(windows, keys)
 
     def player(self, target: float) -> "Player":
         """A policy that asks for the return `target`, raw."""
@@ -286,15 +266,7 @@ def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, li
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer, targets = load(cfg, run)
-    agent = DT(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = DT(cfg, run.spec(buffer, normalizer))
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
     largest, *others = [agent.player(target) for target in targets]
     also = {f"target {other.target:g}": other for other in others}

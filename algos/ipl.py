@@ -38,17 +38,18 @@ Differences, each with its reason:
     class of the authors' code prefers the smaller one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.learner import Stateful
+from corerl.nn.critics import Critics, StateValue
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
@@ -57,61 +58,51 @@ from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
-FORMS = ("iql", "awac", "xql")
-
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "ipl"
     label: str = "IPL"
 
-    form: str = "iql"  # iql | awac | xql (not in the authors' code)
-    chi2: float = 0.5  # lambda, weight of the squared implicit rewards
-    expectile: float = 0.7  # of form=iql
-    temperature: float = 1 / 3  # divides the advantage; the authors' beta, and 1 / IQL's
-    advantage_limit: float = 100.0  # largest weight of a sample in the policy's loss
+    form: str = one_of("iql", "awac", "xql")  # iql | awac | xql (not in the authors' code)
+    chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
+    expectile: float = within(0.7, "(0, 1)")  # of form=iql
+    temperature: float = positive(1 / 3)  # divides the advantage; the authors' beta, and 1 / IQL's
+    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)); not of form=awac
     replay: bool = True  # the task's dataset beside the comparisons; false: comparisons alone
-    replay_weight: float = 0.5  # share of the dataset in every mean; the comparisons have the rest
+    replay_weight: float = within(0.5, "[0, 1]")  # share of the dataset in every mean
     min_target: bool = False  # form=awac: the smaller critic's next value, not the mean
-    gumbel_scale: float = 1.0  # form=xql: divides Q - V
-    gumbel_limit: float = 7.0  # form=xql: clips it from above
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every update
+    gumbel_scale: float = positive(1.0)  # form=xql: divides Q - V
+    gumbel_limit: float = positive(7.0)  # form=xql: clips it from above
+    discount: float = within(0.99, "[0, 1)")
+    polyak: float = within(
+        0.005, "[0, 1]"
+    )  # share of the new critics in their targets, every update
 
-    lr: float = 3e-4  # of all networks
-    pairs: int = 8  # comparisons in a batch
-    crop: int | None = 64  # steps of each segment in a batch; null: all
-    preferences: Preferences = field(default_factory=Preferences)
-    batch_size: int = 256  # transitions of the dataset in a batch
-    critics: int = 2
-    hidden_layers: int = 2
-    hidden_width: int = 256
-    dropout: float = 0.0  # in the policy
+    lr: float = positive(3e-4)  # of all networks
+    pairs: int = positive(8)  # comparisons in a batch
+    crop: int | None = positive(64)  # steps of each segment in a batch; null: all
+    preferences: Preferences = group(Preferences)
+    batch_size: int = positive(256)  # transitions of the dataset in a batch
+    critics: int = positive(2)
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
+    dropout: float = within(0.0, "[0, 1)")  # in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):
-        require(self.form in FORMS, f"algo.form={self.form} is not one of {', '.join(FORMS)}")
-        require(0 < self.expectile < 1, f"algo.expectile={self.expectile} must lie in (0, 1)")
-        require(0 <= self.discount < 1, f"algo.discount={self.discount} must lie in [0, 1)")
-        require(0 <= self.dropout < 1, f"algo.dropout={self.dropout} must lie in [0, 1)")
-        weight = self.replay_weight
-        require(0 <= weight <= 1, f"algo.replay_weight={weight} must lie in [0, 1]")
+        super().__post_init__()
         require(
             self.dropout == 0 or self.form != "awac",
             f"algo.dropout={self.dropout} with algo.form=awac: that form has no dropout",
         )
         require(
-            self.chi2 > 0 or (self.chi2 == 0 and not self.target_clipping),
+            self.chi2 > 0 or not self.target_clipping,
             f"algo.chi2={self.chi2} must be positive, or 0 with algo.target_clipping=false",
         )
-        for name in ("temperature", "advantage_limit", "gumbel_scale", "pairs", "batch_size"):
-            require(getattr(self, name) > 0, f"algo.{name}={getattr(self, name)} must be positive")
-        require(self.critics > 0, f"algo.critics={self.critics} must be positive")
         loading.check_crop(self.crop, self.preferences, least=2)
 
 
@@ -131,54 +122,46 @@ class Points(NamedTuple):
         return cls(batch, pairs.labels, pairs.actions.shape[3] - 1)
 
 
-class IPL(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+class Noise(NamedTuple):
+    """Standard normal draws for form=awac, `(S, N, A)` each."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    next_states: Tensor
+    states: Tensor
+
+
+class IPL(Stateful):
+    """S independent learners."""
+
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        init, seeds = networks.orthogonal(1.0), len(rngs)
-        hidden = [cfg.hidden_width] * cfg.hidden_layers
-        critic = networks.MLP(
-            [observation_dim + action_dim, *hidden, 1], (seeds, cfg.critics), rngs, init=init
-        )
+        init, hidden = networks.orthogonal(1.0), [cfg.hidden_width] * cfg.hidden_layers
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        self.critic = Critics([O, A, *hidden], rngs, cfg.critics, init=init).to(device)
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        sizes = [observation_dim, *hidden, action_dim]
-        policy = GaussianPolicy(sizes, rngs, init=init, **limits)
-        self.critic, self.policy = critic.to(device), policy.to(device)
+        self.policy = GaussianPolicy([O, *hidden, A], rngs, init=init, **limits).to(device)
         self.target = optim.target_of(self.critic)
-        self.normalizer = normalizer or nn.Identity()
+        self.normalizer = spec.normalizer
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
         self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
-        pi, q = self.policy_optimizer.parameters, self.critic_optimizer.parameters
+        pi, q = self.policy_optimizer, self.critic_optimizer
         if cfg.form == "awac":
-            self._critic_gradients = compile.gradients(self._awac_critic_loss, q, mode)
-            self._policy_gradients = compile.gradients(self._awac_policy_loss, pi, mode)
+            self._critic_step = GradientStep(self._awac_critic_loss, q, spec.mode)
+            self._policy_step = GradientStep(self._awac_policy_loss, pi, spec.mode)
             return
-        self.value = networks.MLP([observation_dim, *hidden, 1], (seeds,), rngs, init=init)
-        self.value.to(device)
+        self.value = StateValue([O, *hidden], rngs, init=init).to(device)
         self.value_optimizer = optim.Adam(self.value.parameters(), cfg.lr)
-        self._value_gradients = compile.gradients(
-            self.value_loss, self.value_optimizer.parameters, mode
+        self._value_step = GradientStep(self.value_loss, self.value_optimizer, spec.mode)
+        self._policy_and_critic_step = GradientStep(
+            self._policy_and_critic_loss, (pi, q), spec.mode
         )
-        self._later_gradients = compile.gradients(self._policy_and_critic_loss, pi + q, mode)
 
     # Losses, each (S,). What is per point is (..., N).
 
     def value_loss(self, points: Points) -> tuple[Tensor, dict[str, Tensor]]:
         """The expectile (IQL, eq. 5) or Gumbel regression of the smallest target Q."""
         with torch.no_grad():
-            target_q = self._q(self.target, points.batch.observations, points.batch.actions).amin(1)
-        difference = target_q - self._v(points.batch.observations)
+            target_q = self.target(points.batch.observations, points.batch.actions).amin(1)
+        difference = target_q - self.value(points.batch.observations)
         if self.cfg.form == "xql":
             z = (difference / self.cfg.gumbel_scale).clamp(max=self.cfg.gumbel_limit)
             per_point = torch.exp(z) - z - 1
@@ -191,7 +174,7 @@ class IPL(Stateful):
 
     def critic_loss(self, points: Points, next_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of the comparisons under the implicit rewards, and lambda times their squares."""
-        q = self._q(self.critic, points.batch.observations, points.batch.actions)
+        q = self.critic(points.batch.observations, points.batch.actions)
         discount = self.cfg.discount * (1 - points.batch.terminated)
         rewards = q - (discount * next_value)[:, None]
         of_segments = self._compared(rewards, points).unflatten(-1, (-1, 2, points.steps)).sum(-1)
@@ -216,8 +199,8 @@ class IPL(Stateful):
 
     def _policy_and_critic_loss(self, points: Points, target_q: Tensor, keys: Tensor | None):
         with torch.no_grad():
-            advantage = target_q - self._v(points.batch.observations)
-            next_value = self._v(points.batch.next_observations)
+            advantage = target_q - self.value(points.batch.observations)
+            next_value = self.value(points.batch.next_observations)
             if self.cfg.target_clipping:
                 limit = 1 / (self.cfg.chi2 * (1 - self.cfg.discount))
                 next_value = next_value.clamp(-limit, limit)
@@ -229,7 +212,7 @@ class IPL(Stateful):
         """V(s') is the target critics' at one sample of the policy there."""
         with torch.no_grad():
             states = points.batch.next_observations
-            next_q = self._q(self.target, states, self._sample(states, noise))
+            next_q = self.target(states, self._sample(states, noise))
             next_value = next_q.amin(1) if self.cfg.min_target else next_q.mean(1)
         return self.critic_loss(points, next_value)
 
@@ -237,7 +220,7 @@ class IPL(Stateful):
         """The advantage is `q`, of before the critics' step, over the new Q of one sample."""
         with torch.no_grad():
             states = points.batch.observations
-            advantage = q - self._q(self.critic, states, self._sample(states, noise)).mean(1)
+            advantage = q - self.critic(states, self._sample(states, noise)).mean(1)
         loss = self.policy_loss(points, advantage, None)
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
@@ -252,14 +235,6 @@ class IPL(Stateful):
         replayed = per_point[..., compared.shape[-1] :]
         return torch.lerp(compared.mean(-1), replayed.mean(-1), self.cfg.replay_weight)
 
-    @staticmethod
-    def _q(critic: nn.Module, observations: Tensor, actions: Tensor) -> Tensor:
-        """Every critic, `(S, critics, N)`."""
-        return critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
-
-    def _v(self, observations: Tensor) -> Tensor:
-        return self.value(observations).squeeze(-1)
-
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
         return self.policy(observations) + self.policy.std * noise
 
@@ -272,26 +247,21 @@ class IPL(Stateful):
         """
         points = Points.of(pairs, replay)
         if self.cfg.form == "awac":
-            metrics = self._update_awac(points, *draws.unbind(1))
+            metrics = self._update_awac(points, Noise(*draws.unbind(1)))
         else:
             metrics = self._update_iql(points, draws)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"q": metrics["q"].mean(-1)}
 
     def _update_iql(self, points: Points, keys: Tensor | None) -> dict[str, Tensor]:
-        grads, metrics = self._value_gradients(points)
-        self.value_optimizer.step(grads)
+        metrics = self._value_step(points)
         target_q = metrics["target_q"]
-        grads, more = self._later_gradients(points, target_q, keys)
-        optim.step((self.policy_optimizer, self.critic_optimizer), grads)
-        return metrics | more | {"target_q": target_q.mean(-1)}
+        metrics |= self._policy_and_critic_step(points, target_q, keys)
+        return metrics | {"target_q": target_q.mean(-1)}
 
-    def _update_awac(self, points: Points, later: Tensor, now: Tensor) -> dict[str, Tensor]:
-        grads, metrics = self._critic_gradients(points, later)
-        self.critic_optimizer.step(grads)
-        grads, more = self._policy_gradients(points, metrics["q"], now)
-        self.policy_optimizer.step(grads)
-        return metrics | more
+    def _update_awac(self, points: Points, noise: Noise) -> dict[str, Tensor]:
+        metrics = self._critic_step(points, noise.next_states)
+        return metrics | self._policy_step(points, metrics["q"], noise.states)
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -302,15 +272,7 @@ class IPL(Stateful):
 def train(cfg: Config, run: Run) -> None:
     compared, beside, normalizer = loading.load(cfg, run)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop, crop_alike=True)
-    agent = IPL(
-        cfg,
-        pairs.observation_dim,
-        pairs.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = IPL(cfg, run.spec(pairs, normalizer))
     draws = None
     if cfg.form == "awac":
         rows = cfg.pairs * 2 * (pairs.length - 1) + cfg.batch_size * cfg.replay

@@ -35,7 +35,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.algos import iql
 from corerl.buffers.replay import Batch
-from corerl.config import one_of, require
+from corerl.config import group, one_of, positive, require
 from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.preferences import loading
@@ -67,8 +67,8 @@ class Config(iql.Config):
     critic_loss: str = one_of("mean", "sum")  # as IPL's code has it
     reward: Markov = field(default_factory=one_network)
     reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
-    preferences: Preferences = field(default_factory=Preferences)
-    crop: int | None = 64  # steps of each segment in a batch; null: all
+    preferences: Preferences = group(Preferences)
+    crop: int | None = positive(64)  # steps of each segment in a batch; null: all
     replay: bool = True  # IQL learns from the task's dataset; false: from the comparisons' steps
 
     def __post_init__(self):
@@ -105,11 +105,9 @@ def train(cfg: Config, run: Run) -> None:
     compared, beside, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     agent = PrefIQL(cfg, run.spec(segments, normalizer, run.cfg.steps - waits), reward)
-    dropout = None
-    if cfg.dropout:
-        rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
-        shape = (cfg.hidden_layers, rows, cfg.hidden_width)
-        dropout = seeding.uniform(run.seeds, "dropout", shape, run.device, 32)
+    rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
+    shape = (cfg.hidden_layers, rows, cfg.hidden_width)
+    dropout = seeding.uniform(run.seeds, "dropout", shape, run.device, 32) if cfg.dropout else None
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, pairs=segments, buffer=beside, dropout=dropout):

@@ -28,7 +28,8 @@ at f71647b), each with its reason:
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,9 +37,10 @@ from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.algos import iql
-from corerl.config import require
+from corerl.algos.dt import TransformerSettings
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.relabelling import Rows
@@ -49,41 +51,32 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Reward:
+class Reward(TransformerSettings):
     """The reward transformer and how it is fitted."""
 
-    steps: int = 20_000  # of the run's: 10,000 epochs of 500 comparisons, in two batches each
+    prefix: ClassVar[str] = "algo.reward."
+
+    steps: int = positive(
+        20_000
+    )  # of the run's: 10,000 epochs of 500 comparisons, in two batches each
     attention: bool = True  # the preference-attention layer; false: the README's commands
-    keep: str = "best"  # best (authors) | last weights
-    window: int = 100  # steps of context where the dataset is relabelled
+    keep: str = one_of("best", "last")  # best (authors) | last weights
+    window: int = positive(100)  # steps of context where the dataset is relabelled
 
-    layers: int = 1
-    heads: int = 4
-    width: int = 256
-    dropout: float = 0.1  # of the embedding, the attention weights, and each block's two outputs
+    layers: int = positive(1)
+    heads: int = positive(4)
+    width: int = positive(256)
+    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
 
-    lr: float = 1e-3  # reached after the warm-up; it begins and ends at a tenth
-    warmup: float = 0.1  # share of the steps
-    weight_decay: float = 1e-4  # on all parameters
-    batch_size: int = 256  # comparisons
-    clip_actions: float = 0.999  # actions are clipped to plus-minus this
+    lr: float = positive(1e-3)  # reached after the warm-up; it begins and ends at a tenth
+    warmup: float = within(0.1, "[0, 1)")  # share of the steps
+    weight_decay: float = at_least(0, 1e-4)  # on all parameters
+    batch_size: int = positive(256)  # comparisons
+    clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 
     def __post_init__(self):
-        key = "algo.reward"
-        for name in ("steps", "window", "layers", "heads", "width", "lr", "batch_size"):
-            require(getattr(self, name) > 0, f"{key}.{name}={getattr(self, name)} must be positive")
-        require(
-            self.width % self.heads == 0,
-            f"{key}.width={self.width} must be a multiple of {key}.heads={self.heads}",
-        )
-        require(self.width % 2 == 0, f"{key}.width={self.width} must be even")
-        for name in ("dropout", "warmup"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"{key}.{name}={value} must lie in [0, 1)")
-        decay, limit = self.weight_decay, self.clip_actions
-        require(decay >= 0, f"{key}.weight_decay={decay} must not be negative")
-        require(0 < limit <= 1, f"{key}.clip_actions={limit} must lie in (0, 1]")
-        require(self.keep in ("best", "last"), f"{key}.keep={self.keep} is neither best nor last")
+        super().__post_init__()
+        require(self.width % 2 == 0, f"algo.reward.width={self.width} must be even")
 
 
 @dataclass
@@ -91,11 +84,11 @@ class Config(iql.Config):
     name: str = "pref_transformer"
     label: str = "PT+IQL"
 
-    reward: Reward = field(default_factory=Reward)
-    preferences: Preferences = field(default_factory=Preferences)
+    reward: Reward = group(Reward)
+    preferences: Preferences = group(Preferences)
     spread_worst: bool = False  # first takes the worst return from every episode, over its steps
-    data: preprocessing.Preprocess = field(  # its scales are for the learned rewards
-        default_factory=lambda: preprocessing.Preprocess(return_range=True, clip_actions=1 - 1e-5)
+    data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
+        preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )
 
     def __post_init__(self):
@@ -194,31 +187,22 @@ class RewardTransformer(nn.Module):
 
 
 class RewardModel(Stateful):
-    """S learners of a reward; `rngs` one per seed. `rewards` uses the weights that were kept."""
+    """S learners of a reward on segments of `length`. `rewards` uses the weights that were kept."""
 
     IMPROVED = 1e-3  # by how much a loss must be smaller to count as better
 
-    def __init__(
-        self,
-        cfg: Reward,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        length: int,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Reward, spec: Spec, length: int):
         self.cfg = cfg
         length = max(length, cfg.window)
-        self.network = RewardTransformer(cfg, observation_dim, action_dim, rngs, length).to(device)
+        sizes = spec.observation_dim, spec.action_dim
+        self.network = RewardTransformer(cfg, *sizes, spec.rngs, length).to(spec.device)
         self.kept = optim.target_of(self.network)
-        self.best_loss = networks.Scalar(math.inf, len(rngs)).to(device).requires_grad_(False)
+        self.best_loss = networks.Scalar(math.inf, spec.seeds).to(spec.device).requires_grad_(False)
         self.optimizer = optim.Adam(
             self.network.parameters(), cfg.lr, weight_decay=cfg.weight_decay
         )
         self.schedule = optim.Schedule(self.optimizer, optim.rise_and_fall(cfg.steps, cfg.warmup))
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of the labels; `keys` are for dropout."""
@@ -229,10 +213,7 @@ class RewardModel(Stateful):
 
     def update(self, pairs: Pairs, keys: Tensor | None) -> dict[str, Tensor]:
         """One step."""
-        grads, metrics = self._gradients(pairs, keys)
-        self.optimizer.step(grads)
-        self.schedule.step()
-        return metrics
+        return self._step(pairs, keys)
 
     @torch.no_grad()
     def look(self, pairs: Pairs) -> None:
@@ -275,25 +256,17 @@ def train(cfg: Config, run: Run) -> None:
     )
     compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
-    sizes = (buffer.observation_dim, buffer.action_dim)
     at_once = min(cfg.reward.batch_size, len(compared))
     pairs = PairBuffer(compared, run.seeds, at_once, run.device)
     last_tenth = pairs.last(max(1, len(pairs) // 10))
     look_every = 5 * (len(pairs) // cfg.reward.batch_size + 1)
-    reward = RewardModel(
-        cfg.reward,
-        *sizes,
-        seeding.generators(run.seeds, "reward"),
-        length=pairs.length,
-        device=run.device,
-        mode=run.mode,
-    )
-    agent = iql.IQL(cfg, run.spec(buffer, normalizer, policy_steps))
+    spec = run.spec(buffer, normalizer, policy_steps)
+    agent = iql.IQL(cfg, spec)
+    of_reward = replace(spec, rngs=seeding.generators(run.seeds, "reward"))
+    reward = RewardModel(cfg.reward, of_reward, pairs.length)
     keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
-    dropout = None
-    if cfg.dropout:
-        shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-        dropout = seeding.uniform(run.seeds, "dropout", shape, run.device)
+    shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
+    dropout = seeding.uniform(run.seeds, "dropout", shape, run.device) if cfg.dropout else None
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
     parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}

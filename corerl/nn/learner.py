@@ -73,6 +73,7 @@ class GradientStep:
             their parameters at the values before the step.
         mode: `off`, `compile` or `graph`.
         schedule: of the learning rate, advanced after the step.
+        max_norm: each seed's gradient is clipped to this norm; None leaves it.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class GradientStep:
         optimizers: optim.Adam | Sequence[optim.Adam],
         mode: str,
         schedule: optim.Schedule | None = None,
+        max_norm: float | None = None,
     ):
         self._optimizers = [optimizers] if isinstance(optimizers, optim.Adam) else list(optimizers)
         parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
         self.gradients = compile.gradients(loss, parameters, mode)
-        self._schedule = schedule
+        self._schedule, self._max_norm = schedule, max_norm
 
     def __call__(self, *inputs) -> dict[str, Tensor]:
         grads, metrics = self.gradients(*inputs)
@@ -94,6 +96,8 @@ class GradientStep:
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Steps along gradients that `gradients(*inputs)` gave earlier."""
+        if self._max_norm is not None:
+            grads = optim.clip_per_seed(grads, self._max_norm)
         optim.step(self._optimizers, grads)
         if self._schedule is not None:
             self._schedule.step()

@@ -8,6 +8,7 @@ reward sees one step at a time: `MarkovReward`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.config import require
-from corerl.nn import compile, networks, optim
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, at_least, one_of, positive, within
+from corerl.nn import networks, optim
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.comparisons import Comparisons
 from corerl.training.run import Run
@@ -27,39 +28,27 @@ INITS = {"torch": networks.torch_init, "orthogonal": networks.orthogonal(1.0)}
 
 
 @dataclass
-class Markov:
+class Markov(Settings):
     """A reward of one state and action; part of an algorithm's `Config`, as `reward`."""
 
-    steps: int = 1_600  # of the run's `steps`: 50 epochs of 2,000 comparisons, in 32 batches each
-    members: int = 3  # networks whose rewards are averaged; each draws comparisons of its own
-    hidden_layers: int = 3
-    hidden_width: int = 256
-    activation: str = "leaky_relu"  # leaky_relu | relu
-    init: str = "torch"  # torch | orthogonal, of gain 1
-    bounded: bool = True  # rewards pass through tanh
-    score: str = "sum"  # sum | mean of a segment's rewards
-    lr: float = 3e-4
-    batch_size: int = 64  # comparisons, for each member
-    stop_accuracy: float | None = 0.968  # on an epoch's decided comparisons, ends the training
-    seed: int | None = None  # one reward for all seeds, learned as this seed's; null: each its own
+    prefix: ClassVar[str] = "algo.reward."
 
-    def __post_init__(self):
-        for name in ("steps", "members", "hidden_width", "lr", "batch_size"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.reward.{name}={value} must be positive")
-        choices = {"activation": ACTIVATIONS, "init": INITS, "score": ("sum", "mean")}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            require(value in known, f"algo.reward.{name}={value} is not one of {', '.join(known)}")
-        limit = self.stop_accuracy
-        require(
-            limit is None or 0 < limit <= 1,
-            f"algo.reward.stop_accuracy={limit} must lie in (0, 1]",
-        )
-        require(
-            self.seed is None or self.seed >= 0,
-            f"algo.reward.seed={self.seed} must not be negative",
-        )
+    steps: int = positive(
+        1_600
+    )  # of the run's `steps`: 50 epochs of 2,000 comparisons, in 32 batches each
+    members: int = positive(
+        3
+    )  # networks whose rewards are averaged; each draws comparisons of its own
+    hidden_layers: int = at_least(0, 3)
+    hidden_width: int = positive(256)
+    activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu
+    init: str = one_of("torch", "orthogonal")  # torch | orthogonal, of gain 1
+    bounded: bool = True  # rewards pass through tanh
+    score: str = one_of("sum", "mean")  # sum | mean of a segment's rewards
+    lr: float = positive(3e-4)
+    batch_size: int = positive(64)  # comparisons, for each member
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # of an epoch, ends the training
+    seed: int | None = at_least(0, None)  # whose reward all seeds take; null: each its own
 
     def seeds(self, seeds: Sequence[int]) -> list[int]:
         """Whose weights and comparisons are drawn, for each of the run's seeds."""
@@ -83,32 +72,23 @@ def preference_loss(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MarkovReward(Stateful):
-    """S ensembles of M networks r(s, a), `rngs` one per seed; every update uses M * B comparisons.
+    """S ensembles of M networks r(s, a); every update uses M * B comparisons.
 
     Args:
         epoch: updates after which the accuracy is looked at; a seed that has reached `stop_accuracy`
             in an epoch learns no more.
     """
 
-    def __init__(
-        self,
-        cfg: Markov,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        epoch: int = 1,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Markov, spec: Spec, epoch: int = 1):
         self.cfg, self._epoch = cfg, epoch
-        sizes = [observation_dim + action_dim, *[cfg.hidden_width] * cfg.hidden_layers, 1]
-        lead = (len(rngs), cfg.members)
+        inputs = spec.observation_dim + spec.action_dim
+        sizes = [inputs, *[cfg.hidden_width] * cfg.hidden_layers, 1]
+        lead = (spec.seeds, cfg.members)
         options = {"init": INITS[cfg.init], "activation": ACTIVATIONS[cfg.activation]}
-        self.network = networks.MLP(sizes, lead, rngs, **options).to(device)
+        self.network = networks.MLP(sizes, lead, spec.rngs, **options).to(spec.device)
         self.optimizer = optim.Adam(self.network.parameters(), cfg.lr)
-        self.stopping = Stopping(len(rngs), device)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self.stopping = Stopping(spec.seeds, spec.device)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
@@ -126,16 +106,13 @@ class MarkovReward(Stateful):
 
     def update(self, pairs: Pairs) -> dict[str, Tensor]:
         """One step; where a seed has stopped, nothing moves."""
-        grads, metrics = self._gradients(pairs)
         limit = self.cfg.stop_accuracy
         if limit is None:
-            self.optimizer.step(grads)
-        else:
-            going = self.stopping.going
-            before = [p.detach().clone() for p in self.optimizer.parameters]
-            self.optimizer.step(grads)
-            keep_where(going, self.optimizer.parameters, before)
-            self.stopping.look(metrics["reward_accuracy"], self._epoch, limit)
+            return self._step(pairs)
+        before = [p.detach().clone() for p in self.optimizer.parameters]
+        metrics = self._step(pairs)
+        keep_where(self.stopping.going, self.optimizer.parameters, before)
+        self.stopping.look(metrics["reward_accuracy"], self._epoch, limit)
         return metrics
 
     def rewards(self, observations: np.ndarray, actions: np.ndarray) -> Tensor:
@@ -159,15 +136,10 @@ def markov(
     """
     seeds, at_once = cfg.seeds(run.seeds), min(cfg.batch_size, len(compared))
     pairs = PairBuffer(compared, seeds, cfg.members * at_once, run.device, **crops)
-    reward = MarkovReward(
-        cfg,
-        pairs.observation_dim,
-        pairs.action_dim,
-        seeding.generators(seeds, "reward"),
-        epoch=math.ceil(len(compared) / at_once),
-        device=run.device,
-        mode=run.mode,
-    )
+    rngs = seeding.generators(seeds, "reward")
+    sizes = pairs.observation_dim, pairs.action_dim
+    spec = Spec(*sizes, rngs, device=run.device, mode=run.mode)
+    reward = MarkovReward(cfg, spec, epoch=math.ceil(len(compared) / at_once))
     return reward, pairs
 
 

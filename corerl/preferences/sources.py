@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from corerl.config import require
+from corerl.config import Settings, at_least, positive, require, within
 from corerl.data import download
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
@@ -28,41 +28,39 @@ SOURCES = ("teacher", *readers.REPOSITORIES, "file")
 
 
 @dataclass
-class Preferences:
+class Preferences(Settings):
     """Which comparisons are learned from; part of an algorithm's `Config`."""
+
+    prefix: ClassVar[str] = "algo.preferences."
 
     source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
     path: str | None = None  # the labels' file or folder; null: <data folder>/preferences/<source>
-    pairs: int | None = None  # the first so many; null: all of a file, 2,000 of a teacher
+    pairs: int | None = positive(None)  # the first so many; null: all of a file, 2,000 of a teacher
     crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
-    length: int = 64  # steps of a teacher's segments; files have their own
-    seed: int = 0  # of a teacher's pairs, which are the same for all seeds of a run
+    length: int = positive(64)  # steps of a teacher's segments; files have their own
+    seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = None  # rational to P = sigmoid(beta x difference); null: always
-    gamma: float = 1.0  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
-    epsilon: float = 0.0  # chance that a preference is turned round
-    skip: float = 0.0  # skips pairs that are worth less than this share of a usual segment
-    equal: float = 0.0  # ties differ by less than this share of a usual segment
-    discount: float = 1.0  # the t-th reward counts discount^t (IPL on MetaWorld: 0.99)
+    beta: float | None = at_least(
+        0, None
+    )  # rational to P = sigmoid(beta x difference); null: always
+    gamma: float = within(1.0, "(0, 1]")  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
+    epsilon: float = within(0.0, "[0, 1]")  # chance that a preference is turned round
+    skip: float = at_least(
+        0, 0.0
+    )  # skips pairs that are worth less than this share of a usual segment
+    equal: float = at_least(0, 0.0)  # ties differ by less than this share of a usual segment
+    discount: float = within(
+        1.0, "(0, 1]"
+    )  # the t-th reward counts discount^t (IPL on MetaWorld: 0.99)
 
     def __post_init__(self):
+        super().__post_init__()
         key = "algo.preferences"
         known = ", ".join(SOURCES)
         require(self.source in SOURCES, f"{key}.source={self.source} is not one of {known}")
         crossing, ways = self.crossing, readers.CROSSINGS
         require(crossing in ways, f"{key}.crossing={crossing} is not one of {', '.join(ways)}")
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
-        require(self.pairs is None or self.pairs > 0, f"{key}.pairs={self.pairs} must be positive")
-        require(self.length > 0, f"{key}.length={self.length} must be positive")
-        require(self.seed >= 0, f"{key}.seed={self.seed} must not be negative")
-        require(self.beta is None or self.beta >= 0, f"{key}.beta={self.beta} must not be negative")
-        for name in ("gamma", "discount"):
-            value = getattr(self, name)
-            require(0 < value <= 1, f"{key}.{name}={value} must lie in (0, 1]")
-        require(0 <= self.epsilon <= 1, f"{key}.epsilon={self.epsilon} must lie in [0, 1]")
-        for name in ("skip", "equal"):
-            value = getattr(self, name)
-            require(value >= 0, f"{key}.{name}={value} must not be negative")
 
 
 def load(run: Run, cfg: Preferences) -> Comparisons:

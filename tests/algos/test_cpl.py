@@ -21,12 +21,13 @@ from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, on
 
 from corerl.algos.cpl import CPL, Config
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 
 
 def make(**more) -> CPL:
     settings = {"hidden_width": WIDTH, "lr": 1e-3, "bc_steps": 2, "warmup_steps": 2, "dropout": 0.0}
-    return CPL(Config(**settings | more), O, A, generators())
+    return CPL(Config(**settings | more), Spec(O, A, generators()))
 
 
 KINDS = {
@@ -67,7 +68,7 @@ def test_six_updates_equal_the_equations(kind, tolerance):
 
 def still(**more) -> CPL:
     """One seed whose policy is 0 everywhere."""
-    agent = CPL(Config(hidden_layers=0, alpha=0.5, **more), 1, 1, generators(1))
+    agent = CPL(Config(hidden_layers=0, alpha=0.5, **more), Spec(1, 1, generators(1)))
     set_linear(agent.policy.body, [[0.0]], [0.0])
     return agent
 

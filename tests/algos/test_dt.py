@@ -18,6 +18,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.nn import networks, transformer
+from corerl.nn.learner import Spec
 from corerl.nn.optim import clip_per_seed
 
 O, A, K, B, MAX_TIME = 3, 2, 4, 5, 6
@@ -80,7 +81,7 @@ VERSIONS = {
 @pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
 def test_five_updates_equal_the_equations(version, tolerance):
     cfg = settings(**version)
-    agent = DT(cfg, O, A, generators())
+    agent = DT(cfg, Spec(O, A, generators()))
     scramble(agent.transformer)
     buffer = loaded(cfg)[0]
     keys = transformer.dropout_keys(range(SEEDS), agent.transformer.places)
@@ -170,7 +171,7 @@ def test_windows_hold_no_copy_of_the_data():
 
 def test_padding_moves_no_prediction():
     """What stands under the mask, and on which side, is the same to every valid step."""
-    agent = DT(settings(), O, A, generators())
+    agent = DT(settings(), Spec(O, A, generators()))
     scramble(agent.transformer)
     start = torch.tensor([[1], [1]])  # two steps are left of the first episode
     left = loaded(settings())[0].windows(start)
@@ -186,7 +187,7 @@ def test_padding_moves_no_prediction():
 
 
 def test_no_step_sees_the_future_or_its_own_action():
-    agent = DT(settings(), O, A, generators())
+    agent = DT(settings(), Spec(O, A, generators()))
     scramble(agent.transformer)
     windows = loaded(settings())[0].windows(torch.tensor([[3], [3]]))
     for name in ("observations", "actions", "returns_to_go"):
@@ -201,7 +202,7 @@ def test_no_step_sees_the_future_or_its_own_action():
 
 def test_the_loss_averages_over_valid_steps_only():
     """Predictions of 0 against actions of 1: 1 in every valid step, whatever the padding."""
-    agent = DT(settings(dropout=0.0), O, A, generators(1))
+    agent = DT(settings(dropout=0.0), Spec(O, A, generators(1)))
     with torch.no_grad():
         agent.transformer.action.weight.zero_()
         agent.transformer.action.bias.zero_()
@@ -216,11 +217,11 @@ def test_the_loss_averages_over_valid_steps_only():
 
 def test_gradients_are_clipped_per_seed():
     cfg = settings(dropout=0.0, weight_decay=0.0, warmup_steps=1)
-    agent = DT(cfg, O, A, generators())
+    agent = DT(cfg, Spec(O, A, generators()))
     windows = loaded(cfg)[0].sample()
     huge = windows._replace(actions=torch.cat([windows.actions[:1], 1e6 * windows.actions[1:]]))
-    grads = agent._gradients(windows, None)[0]
-    spoiled = agent._gradients(huge, None)[0]
+    grads = agent._step.gradients(windows, None)[0]
+    spoiled = agent._step.gradients(huge, None)[0]
     for g, h in zip(clip_per_seed(grads, 0.25), clip_per_seed(spoiled, 0.25), strict=True):
         assert torch.equal(g[0], h[0])
     norm = sum(g[1].double().square().sum() for g in clip_per_seed(spoiled, 0.25)).sqrt()
@@ -230,7 +231,8 @@ def test_gradients_are_clipped_per_seed():
 def test_the_player_lowers_its_target_by_what_it_earned_and_remembers_k_steps():
     """Against the authors' loop: the whole history, cut to the last K, padded on the left."""
     agent = DT(
-        settings(), O, A, generators(), normalizer=networks.Normalizer.of([1.0] * O, [2.0] * O)
+        settings(),
+        Spec(O, A, generators(), normalizer=networks.Normalizer.of([1.0] * O, [2.0] * O)),
     )
     scramble(agent.transformer)
     player = agent.player(50.0)
@@ -276,7 +278,7 @@ def test_states_are_normalised_over_all_steps():
 
 def test_initial_weights_are_the_authors_or_corls():
     official, corl = (
-        DT(Config(init=i), 17, 6, generators(1)).transformer for i in ("official", "corl")
+        DT(Config(init=i), Spec(17, 6, generators(1))).transformer for i in ("official", "corl")
     )
     for model in (official, corl):
         wide = model.blocks[1].widen
@@ -315,7 +317,7 @@ def test_evaluation_uses_torchs_attention_and_agrees_with_the_explicit_one():
 
 def test_a_seed_alone_is_the_seed_among_others():
     both, alone = [5, 9], [9]
-    agents = [DT(settings(), O, A, seeding.generators(s, "init")) for s in (both, alone)]
+    agents = [DT(settings(), Spec(O, A, seeding.generators(s, "init"))) for s in (both, alone)]
     for agent, seeds in zip(agents, (both, alone), strict=True):
         buffer = loaded(settings(), seeds=seeds)[0]
         keys = transformer.dropout_keys(seeds, agent.transformer.places)
@@ -328,7 +330,7 @@ def test_a_seed_alone_is_the_seed_among_others():
 def test_a_seeds_data_never_reaches_another():
     results = []
     for shift in (0.0, 1.0):
-        agent = DT(settings(), O, A, generators())
+        agent = DT(settings(), Spec(O, A, generators()))
         buffer = loaded(settings())[0]
         keys = transformer.dropout_keys(range(SEEDS), agent.transformer.places)
         for _ in range(2):

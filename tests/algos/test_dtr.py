@@ -11,9 +11,10 @@ from agreement import SEEDS, assert_losses, assert_networks, generators, net, sc
 
 from corerl import seeding
 from corerl.algos import dt
-from corerl.algos.dtr import ASKED, DTR, Config, Player
+from corerl.algos.dtr import DTR, TARGETS, Config, Player
 from corerl.errors import CorerlError
 from corerl.nn import networks, transformer
+from corerl.nn.learner import Spec
 from corerl.preferences import relabelling
 from corerl.preferences.relabelling import RelabelledSequences, RewardedWindows
 
@@ -77,7 +78,7 @@ def sample(cfg: Config, count: int, starts=None) -> list[RewardedWindows]:
 @pytest.mark.parametrize("dropout", [0.0, 0.25], ids=["plain", "dropout"])
 def test_five_updates_equal_the_equations(dropout, tolerance):
     cfg = settings(dropout=dropout)
-    agent = DTR(cfg, O, A, generators(), steps=STEPS)
+    agent = DTR(cfg, Spec(O, A, generators(), steps=STEPS))
     scramble(agent.transformer, agent.critic, agent.target_transformer, agent.target_critic)
     keys = transformer.dropout_keys(range(SEEDS), 2 * agent.transformer.places)
     order = seeding.uniform(range(SEEDS), "order", (1,))
@@ -137,7 +138,7 @@ def masks(keys: list[int], cfg: Config):
 
 def test_targets_by_hand():
     """Discount 1/2, value 8 at the end: rewards 1, 2, 4 on the way give 1 + 1 + 1 + 8/8, 2 + 2 + 8/4, ..."""
-    agent = DTR(settings(discount=0.5), O, A, generators(1), steps=STEPS)
+    agent = DTR(settings(discount=0.5), Spec(O, A, generators(1), steps=STEPS))
     with torch.no_grad():
         for p in agent.target_critic.parameters():
             p.zero_()
@@ -155,7 +156,7 @@ def test_targets_by_hand():
 
 
 def test_the_weight_of_q_grows_from_nothing_and_follows_the_drawn_order():
-    agent = DTR(settings(dropout=0.0), O, A, generators(), steps=STEPS)
+    agent = DTR(settings(dropout=0.0), Spec(O, A, generators(), steps=STEPS))
     scramble(agent.transformer, agent.critic)
     windows = sample(settings(), 1)[0]
     low, high = torch.zeros(SEEDS, 1), torch.ones(SEEDS, 1)
@@ -172,7 +173,7 @@ def test_the_weight_of_q_grows_from_nothing_and_follows_the_drawn_order():
 
 
 def test_a_window_of_one_step_teaches_the_critics_nothing_and_spoils_nothing():
-    agent = DTR(settings(), O, A, generators(), steps=STEPS)
+    agent = DTR(settings(), Spec(O, A, generators(), steps=STEPS))
     windows = sample(settings(), 1, torch.tensor([[13], [13]]))[0]  # an episode of one step
     assert windows.valid.sum() == SEEDS
     assert agent.critic_loss(windows, None)[0].tolist() == [0.0, 0.0]
@@ -204,12 +205,9 @@ def test_windows_carry_their_own_seeds_rewards_and_returns_to_go():
 
 
 def acting(**more):
-    agent = DTR(
-        settings(**more),
-        *(O, A, generators()),
-        steps=STEPS,
-        normalizer=networks.Normalizer.of([1.0] * O, [2.0] * O),
-    )
+    normalizer = networks.Normalizer.of([1.0] * O, [2.0] * O)
+    spec = Spec(O, A, generators(), steps=STEPS, normalizer=normalizer)
+    agent = DTR(settings(**more), spec)
     scramble(agent.transformer, agent.target_critic)
     agent.best_return.value.copy_(torch.tensor([50.0, 20.0]))
     return agent, Player(agent, [0, 1])
@@ -263,7 +261,7 @@ def test_argmax_takes_the_best_of_five_and_asks_for_less_at_every_step():
                 left = 1 - (seen.shape[1] - 1) / agent.cfg.max_timestep
                 tried = [
                     history_action(agent, s, seen[s], done[s], best * x, best * x * left)
-                    for x in ASKED
+                    for x in TARGETS
                 ]
                 expected = max(tried, key=lambda pair: pair[1])[0]
                 np.testing.assert_allclose(actions[s, 0], expected, atol=1e-5)
@@ -290,7 +288,7 @@ def test_a_step_tries_ten_of_each_return_all_but_five_with_noise():
     _, player = acting(select="softmax", return_noise=0.5)
     player.begin(2, 3)
     asked = player._first
-    torch.testing.assert_close(asked[:, 1], torch.tensor([[5.0], [2.0]]) * torch.tensor(ASKED))
+    torch.testing.assert_close(asked[:, 1], torch.tensor([[5.0], [2.0]]) * torch.tensor(TARGETS))
     last = player._last_returns(asked)
     assert last.shape == (2, 3, 5, 10)
     noise = last - asked[..., None]
@@ -312,7 +310,7 @@ def test_the_candidate_that_is_chosen_is_done():
         seen = np.concatenate([seen, rng.normal(size=(2, 1, O))], 1)
         actions = player(torch.from_numpy(seen[:, -1:]).float())
         for s, (best, number) in enumerate(((5.0, 7), (2.0, 2))):
-            asked = best * ASKED[number // 2]
+            asked = best * TARGETS[number // 2]
             last = asked * (1 - t / agent.cfg.max_timestep) + (0.5 if number % 2 else -0.5)
             action, value = history_action(agent, s, seen[s], done[s], asked, last)
             np.testing.assert_allclose(actions[s, 0], action, atol=1e-5)

@@ -26,6 +26,7 @@ from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, on
 from corerl.algos.ipl import IPL, Config, Points
 from corerl.buffers.replay import Batch
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.sources import Preferences
 
@@ -34,7 +35,7 @@ ROWS = COMPARISONS * 2 * (LENGTH - 1)
 
 def make(**more) -> IPL:
     settings = {"hidden_width": WIDTH, "polyak": 0.1, "discount": 0.9, "lr": 1e-3}
-    return IPL(Config(**settings | more), O, A, generators())
+    return IPL(Config(**settings | more), Spec(O, A, generators()))
 
 
 def parts(agent: IPL, seed: int) -> tuple:
@@ -89,7 +90,7 @@ def test_five_updates_equal_the_equations(form, replay, tolerance):
 
 def line(**more) -> IPL:
     """One seed, one feature, no hidden layer: Q = 2 s + a + 1 and 2 s + a + 3, V = s, gamma 1/2."""
-    agent = IPL(Config(hidden_layers=0, discount=0.5, **more), 1, 1, generators(1))
+    agent = IPL(Config(hidden_layers=0, discount=0.5, **more), Spec(1, 1, generators(1)))
     set_linear(agent.critic, [[2.0], [1.0], [2.0], [1.0]], [1.0, 3.0])
     set_linear(agent.target, [[2.0], [1.0], [2.0], [1.0]], [1.0, 3.0])
     if agent.cfg.form != "awac":
@@ -192,7 +193,7 @@ def test_awac_advantage_is_over_the_policys_sample():
 
 def test_initial_weights_are_the_authors():
     """Orthogonal with gain 1 in every layer, outputs too; biases and log-std zero."""
-    agent = IPL(Config(), 17, 6, generators())
+    agent = IPL(Config(), Spec(17, 6, generators()))
     for mlp in (agent.value, agent.policy.body, agent.critic):
         for layer in mlp.layers:
             w = layer.weight.detach()
@@ -218,7 +219,7 @@ def test_a_seeds_data_never_reaches_another():
 
 def test_a_seed_alone_is_the_seed_among_others():
     both, alone = (
-        IPL(Config(hidden_width=WIDTH), O, A, generators(SEEDS)[first:]) for first in (0, 1)
+        IPL(Config(hidden_width=WIDTH), Spec(O, A, generators(SEEDS)[first:])) for first in (0, 1)
     )
     for pairs, batch in zip(make_pairs(3), make_batches(3), strict=True):
         batch = without_next_actions(batch)

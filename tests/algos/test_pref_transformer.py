@@ -12,6 +12,7 @@ from agreement import SEEDS, assert_networks, generators, net, scramble
 from corerl.algos.pref_transformer import Config, Reward, RewardModel
 from corerl.errors import CorerlError
 from corerl.nn import transformer
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.relabelling import Rows
 
@@ -34,7 +35,7 @@ def settings(**more) -> Reward:
 
 
 def model(cfg: Reward, seeds: int = SEEDS) -> RewardModel:
-    made = RewardModel(cfg, O, A, generators(seeds), length=L)
+    made = RewardModel(cfg, Spec(O, A, generators(seeds)), length=L)
     scramble(made.network, made.kept)
     return made
 
@@ -188,7 +189,7 @@ def test_kept_weights_make_the_rewards():
 
 
 def model_of_last(mine: RewardModel) -> RewardModel:
-    other = RewardModel(settings(keep="last"), O, A, generators(), length=L)
+    other = RewardModel(settings(keep="last"), Spec(O, A, generators()), length=L)
     other.load_state_dict(mine.state_dict())
     return other
 
@@ -198,7 +199,7 @@ def model_of_last(mine: RewardModel) -> RewardModel:
 
 def test_weights_begin_as_flax_draws_them():
     cfg = Reward(width=256, heads=4)
-    network = RewardModel(cfg, 17, 6, generators(1), length=100).network
+    network = RewardModel(cfg, Spec(17, 6, generators(1)), length=100).network
     for layer in (network.blocks[0].widen, network.preference, network.embed_state):
         fan_in = layer.weight.shape[-2]
         assert layer.weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.05)
@@ -206,7 +207,7 @@ def test_weights_begin_as_flax_draws_them():
         assert not layer.bias.any()
     assert network.embed_time.weight.std().item() == pytest.approx(1 / 16, rel=0.05)
     assert len(network.blocks) == 1 and network.preference.weight.shape[-1] == 513
-    head = RewardModel(Reward(attention=False), 17, 6, generators(1), length=100).network.head
+    head = RewardModel(Reward(attention=False), Spec(17, 6, generators(1)), length=100).network.head
     assert [layer.weight.shape[-1] for layer in head.layers] == [128, 1]
 
 
@@ -215,7 +216,7 @@ def test_weights_begin_as_flax_draws_them():
     [
         ({"window": 0}, "algo.reward.window=0 must be positive"),
         ({"width": 9}, "algo.reward.width=9 must be a multiple of algo.reward.heads=2"),
-        ({"keep": "first"}, "algo.reward.keep=first is neither best nor last"),
+        ({"keep": "first"}, "algo.reward.keep=first is not one of best, last"),
         ({"dropout": 1.0}, r"algo.reward.dropout=1.0 must lie in \[0, 1\)"),
         ({"clip_actions": 0.0}, r"algo.reward.clip_actions=0.0 must lie in \(0, 1\]"),
     ],

@@ -197,7 +197,7 @@ def slope(agent) -> float:
 
 def test_ipl_learns_what_is_preferred():
     cfg = ipl.Config(**BANDIT, replay=False, discount=0.0, temperature=0.2, target_clipping=False)
-    agent, buffer = ipl.IPL(cfg, 2, 2, generators(1)), bandit()
+    agent, buffer = ipl.IPL(cfg, Spec(2, 2, generators(1))), bandit()
     for _ in range(300):
         agent.update(buffer.sample())
     assert 0.65 < slope(agent) < 1.1
@@ -205,7 +205,7 @@ def test_ipl_learns_what_is_preferred():
 
 def test_cpl_learns_what_is_preferred():
     cfg = cpl.Config(**BANDIT, bc_steps=0, dropout=0.0, alpha=1.0, warmup_steps=1)
-    agent, buffer = cpl.CPL(cfg, 2, 2, generators(1)), bandit()
+    agent, buffer = cpl.CPL(cfg, Spec(2, 2, generators(1))), bandit()
     for _ in range(300):
         agent.update(buffer.sample())
     assert 0.5 < slope(agent) < 0.8
@@ -214,7 +214,7 @@ def test_cpl_learns_what_is_preferred():
 def test_p_iql_learns_what_is_preferred():
     of_reward = replace(pref_iql.one_network(), hidden_width=32, lr=2e-3)
     cfg = pref_iql.Config(**BANDIT, replay=False, discount=0.0, beta=5.0, reward=of_reward)
-    reward, buffer = MarkovReward(of_reward, 2, 2, generators(1)), bandit()
+    reward, buffer = MarkovReward(of_reward, Spec(2, 2, generators(1))), bandit()
     agent = pref_iql.PrefIQL(cfg, Spec(2, 2, generators(1), steps=300), reward=reward)
     for _ in range(300):
         pairs = buffer.sample()

@@ -10,6 +10,7 @@ import torch
 from agreement import SEEDS, A, O, assert_losses, assert_networks, generators, net, scramble
 
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.reward_models import (
@@ -41,7 +42,7 @@ REWARDS = {
 @pytest.mark.parametrize("version", REWARDS.values(), ids=REWARDS)
 def test_five_updates_of_the_reward_equal_the_equations(version, tolerance):
     cfg = Markov(**{"hidden_width": 8, "lr": 1e-2, "stop_accuracy": None} | version)
-    model = MarkovReward(cfg, O, A, generators())
+    model = MarkovReward(cfg, Spec(O, A, generators()))
     scramble(model.network)
     references = [
         reference_dtr.Reward([net(model.network, s, m) for m in range(cfg.members)], cfg)
@@ -63,7 +64,8 @@ def test_five_updates_of_the_reward_equal_the_equations(version, tolerance):
 def test_unbounded_rewards_are_the_networks_outputs():
     inputs = torch.randn(1, 1, 7, O + A)
     wide, narrow = (
-        MarkovReward(Markov(hidden_width=8, bounded=b), O, A, generators()) for b in (False, True)
+        MarkovReward(Markov(hidden_width=8, bounded=b), Spec(O, A, generators()))
+        for b in (False, True)
     )
     assert torch.equal(wide(inputs), wide.network(inputs).squeeze(-1))
     assert torch.equal(narrow(inputs), torch.tanh(wide(inputs)))
@@ -86,7 +88,7 @@ def test_ensemble_normalization_is_per_member_and_seed():
 
 
 def test_rewards_of_a_dataset_are_the_ensembles():
-    model = MarkovReward(Markov(hidden_width=8), O, A, generators())
+    model = MarkovReward(Markov(hidden_width=8), Spec(O, A, generators()))
     rng = np.random.default_rng(0)
     observations, actions = (rng.normal(size=(24, n)).astype("f4") for n in (O, A))
     rewards = model.rewards(observations, actions)
@@ -112,7 +114,7 @@ def test_pieces_are_joined_without_a_seam():
 def test_a_seed_stops_after_an_epoch_above_the_limit_and_the_other_goes_on():
     """Seed 0 sees one clear comparison, seed 1 the same with contradicting labels."""
     cfg = Markov(hidden_width=8, members=1, lr=0.05, stop_accuracy=0.9)
-    model = MarkovReward(cfg, O, A, generators(), epoch=10)
+    model = MarkovReward(cfg, Spec(O, A, generators()), epoch=10)
     observations, actions, _ = comparisons(1, pairs=2)
     observations[:, 1], actions[:, 1] = observations[:, 0], actions[:, 0]
     pairs = Pairs(observations, actions, torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
@@ -152,7 +154,7 @@ def test_a_runs_reward_draws_for_every_member_and_one_seed_may_stand_for_all():
         ({"members": 0}, "algo.reward.members=0 must be positive"),
         ({"steps": 0}, "algo.reward.steps=0 must be positive"),
         ({"score": "max"}, "algo.reward.score=max is not one of sum, mean"),
-        ({"activation": "gelu"}, "algo.reward.activation=gelu is not one of relu, leaky_relu"),
+        ({"activation": "gelu"}, "algo.reward.activation=gelu is not one of leaky_relu, relu"),
         ({"init": "flax"}, "algo.reward.init=flax is not one of torch, orthogonal"),
         ({"seed": -1}, "algo.reward.seed=-1 must not be negative"),
         ({"stop_accuracy": 1.5}, "algo.reward.stop_accuracy=1.5 must lie in"),
