@@ -41,6 +41,7 @@ Differences, each with its reason:
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -262,6 +263,36 @@ class IPL(Stateful):
     def _update_awac(self, points: Points, noise: Noise) -> dict[str, Tensor]:
         metrics = self._critic_step(points, noise.next_states)
         return metrics | self._policy_step(points, metrics["q"], noise.states)
+
+    @torch.no_grad()
+    def implied_rewards(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        next_observations: np.ndarray,
+        terminated: np.ndarray,
+    ) -> Tensor:
+        """Q(s, a) - discount V(s') at normalised rows `(n, ...)`, mean over critics, `(S, n)`, on the CPU.
+
+        With form=awac, V(s') is Q of the policy's mean action there.
+        """
+        device, seeds = self.policy.log_std.device, len(self.policy.log_std)
+        parts = []
+        for start in range(0, len(actions), 16_384):
+            piece = slice(start, start + 16_384)
+            s, a, following, over = (
+                torch.from_numpy(np.asarray(x[piece], np.float32))
+                .to(device)
+                .expand(seeds, *x[piece].shape)
+                for x in (observations, actions, next_observations, terminated)
+            )
+            if self.cfg.form == "awac":
+                value = self._q(self.critic, following, self.policy(following)).mean(1)
+            else:
+                value = self._v(following)
+            rewards = self._q(self.critic, s, a).mean(1) - self.cfg.discount * (1 - over) * value
+            parts.append(rewards.cpu())
+        return torch.cat(parts, 1)
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:

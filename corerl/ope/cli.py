@@ -3,6 +3,7 @@
   corerl evaluate RUN --episodes 100            plays them
   corerl evaluate RUN --method fqe,pdis,snis --data corerl/cartpole
   corerl evaluate RUN RUN RUN --method fqe --select chosen/   how well estimates choose among runs
+  corerl evaluate RUN --rewards     the distance of a reward learned from comparisons to the true one
 
 Methods: fqe; is, pdis (importance sampling of episodes, of decisions), snis, snpdis (self-normalised);
 dr, sndr (doubly robust); cdf, sncdf (the whole law of returns). docs/ope.md says what each needs.
@@ -28,6 +29,7 @@ from corerl.ope import fqe, intervals, results, selection
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run
+from corerl.preferences import reward_distances
 from corerl.training import simulation
 from corerl.training.load import Loaded, load
 
@@ -40,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu")
     add("--episodes", type=int, default=100, help="to play of every seed (default: 100)")
     add("--task", help="to play in: another one with the same observations and actions")
+    add(
+        "--rewards",
+        action="store_true",
+        help="how far is the reward that it learned from the true one",
+    )
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
@@ -75,6 +82,8 @@ def _settings() -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
+    if args.rewards:
+        return _rewards(args)
     methods = [name for name in args.method.split(",") if name]
     console = Console(width=None if sys.stdout.isatty() else 120)
     if not methods:
@@ -112,6 +121,21 @@ def _play(console: Console, args: argparse.Namespace) -> int:
         agent = load(path, args.seed, device=args.device)
         task = agent.task if args.task is None else resolve(args.task)
         simulation.tell(console, agent, task, simulation.simulate(agent, task, args.episodes))
+    return 0
+
+
+def _rewards(args) -> int:
+    for path in args.runs:
+        agent = load(path, args.seed, device=args.device)
+        found = reward_distances.distances(agent, resolve(args.data).load() if args.data else None)
+        table = Table(title=f"{agent.label} of {agent.task.id}: its reward beside the true one")
+        for column in ("seed", "STARC distance", "rank correlation", "correlation", "rows"):
+            table.add_column(column, justify="right")
+        for d in found:
+            numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
+            table.add_row(str(d.seed), *numbers, f"{d.rows:,}")
+        Console(width=None if sys.stdout.isatty() else 120).print(table)
+        print(f"written to {reward_distances.write(agent, found)}")
     return 0
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from corerl.errors import CorerlError
-from corerl.report import colours, figures, risk, stats
+from corerl.report import colours, figures, rewards, risk, stats
 from corerl.report.figures import Plot
 from corerl.report.files import make_folder, write
 from corerl.report.formats import FORMATS, guarded, to_text
@@ -39,6 +39,7 @@ def build(args: argparse.Namespace) -> int:
     pictures, failures = {}, []
     for section in parts:
         risk.add(section, options)
+        rewards.add(section)
         folder = args.out / section.folder
         _write_tables(section, folder)
         pictures[section.folder] = _draw(section, folder, look, options, failures)

@@ -191,9 +191,10 @@ def potentials(
 
 
 def _basis(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis `(N, K)` of the columns, without directions that are rounding."""
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return left[:, sizes > 1e-10 * sizes[0]]
+    """An orthonormal basis `(N, K)` of the columns; one that depends on those before it adds nothing."""
+    directions, upper = np.linalg.qr(columns)
+    added = np.abs(np.diag(upper))
+    return directions[:, added > 1e-10 * added.max()]
 
 
 def _whole(rewards: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

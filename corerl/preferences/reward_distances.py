@@ -1,0 +1,105 @@
+"""How far a reward that was learned from comparisons is from the true one, on the dataset's rows.
+
+The distance is STARC's (corerl/risk/rewards.py), blind to shaping and scale, which comparisons cannot
+tell; beside it are Spearman's and Pearson's correlations of the numbers as they are, which are not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+
+from corerl.data.dataset import Dataset, Transitions
+from corerl.errors import CorerlError
+from corerl.preferences.relabelling import rows_of
+from corerl.preferences.reward_models import MarkovReward, ensemble_mean
+from corerl.risk.rewards import starc_of_rows
+from corerl.runs.files import write_atomically
+from corerl.training.load import Loaded
+
+FILE = "reward_distances.csv"
+ROWS = 20_000
+"""Rows that the distance is taken over, at most: a fit of 256 features needs no more."""
+
+
+class Distance(NamedTuple):
+    """Of one seed's reward from the dataset's, over `rows` of them."""
+
+    seed: int
+    data: str
+    starc: float  # 0: the same order of all policies; 1: the reverse
+    rank: float  # Spearman's correlation of the rewards themselves
+    linear: float  # Pearson's
+    rows: int
+
+
+def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
+    """Of every seed of a run that learned its reward.
+
+    Raises:
+        CorerlError: the algorithm learns no reward, or the dataset's rewards are all equal.
+    """
+    dataset = agent.task.load() if dataset is None else dataset
+    t = dataset.transitions()
+    if np.ptp(t.rewards) == 0:
+        raise CorerlError(
+            f"All rewards of {dataset.id} are {t.rewards[0]:g}: none is far from them."
+        )
+    chosen = np.random.default_rng(0).permutation(len(t.rewards))[:ROWS]
+    true, found = t.rewards[chosen].astype(np.float64), []
+    discount = getattr(agent.cfg.algo, "discount", 0.99)
+    for seeds, parts in agent.states():
+        learned = _learned(agent, parts, dataset, t)
+        learned = np.broadcast_to(learned, (len(seeds), learned.shape[1]))[:, chosen]
+        for seed, mine in zip(seeds, learned.astype(np.float64), strict=True):
+            starc = starc_of_rows(
+                *(mine, true, t.observations[chosen], t.next_observations[chosen]),
+                *(t.terminated[chosen], discount),
+            )
+            rank, linear = stats.spearmanr(mine, true)[0], stats.pearsonr(mine, true)[0]
+            found.append(Distance(seed, dataset.id, starc, float(rank), float(linear), len(true)))
+    return sorted(found)
+
+
+def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transitions) -> np.ndarray:
+    """Rewards `(S or 1, N)` of the transitions."""
+    cfg, learner = agent.cfg.algo, parts.get("agent")
+    reward = parts.get("reward", getattr(learner, "reward", None))
+    if not hasattr(reward, "rewards") and not hasattr(learner, "implied_rewards"):
+        raise CorerlError(
+            f"{agent.label} learns no reward: distances are of P-IQL, PT, DTR and IPL, which do."
+        )
+    limit = getattr(cfg, "clip_actions", None) or cfg.data.clip_actions
+    rows = rows_of(dataset, limit)
+    if isinstance(reward, MarkovReward):
+        observations = t.observations
+        if reward is getattr(learner, "reward", None):  # it saw what the policy sees
+            observations = _normalised(learner, observations)
+        members = reward.rewards(observations, rows.actions)
+        return ensemble_mean(members, getattr(cfg, "ensemble_normalization", False)).cpu().numpy()
+    if reward is not None:
+        return reward.rewards(rows).cpu().numpy()
+    pair = [_normalised(learner, x) for x in (t.observations, t.next_observations)]
+    return learner.implied_rewards(pair[0], rows.actions, pair[1], t.terminated).numpy()
+
+
+def _normalised(learner: Any, observations: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        device = next(learner.policy.parameters()).device
+        return learner.normalizer(torch.from_numpy(observations).to(device)).cpu().numpy()
+
+
+def write(agent: Loaded, found: list[Distance]) -> Path:
+    """`reward_distances.csv` in the run's folder, where a report finds it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([Distance._fields, *found])
+    path = agent.path / FILE
+    write_atomically(path, text.getvalue().encode())
+    return path

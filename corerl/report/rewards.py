@@ -1,0 +1,59 @@
+"""What a report says of learned rewards: how far each is from the true one, beside its policy's score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from corerl.report.section import Section
+from corerl.report.tables import Cell, Column, Row, Table
+
+FILE = "reward_distances.csv"  # of `corerl evaluate RUN --rewards` (corerl/preferences)
+
+
+def add(section: Section) -> None:
+    """Gives a section the table of its runs' distances, where they have been computed."""
+    found = read(section.runs)
+    if len(found):
+        section.tables.append(_table(section, found))
+
+
+def read(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row per run with a distance: algorithm, task, seed, score, starc, rank, linear."""
+    rows = []
+    for file, group in runs.groupby("file", sort=False):
+        path = Path(file).parent.parent / FILE
+        if path.exists():
+            known = pd.read_csv(path)[["seed", "starc", "rank", "linear"]]
+            rows.append(group[["algorithm", "task", "seed", "score"]].merge(known, on="seed"))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+def _table(section: Section, found: pd.DataFrame) -> Table:
+    rows = [
+        Row(
+            f"{task.partition('/')[2]}: {algorithm}",
+            tuple(_cell(group[name]) for name in ("score", "starc", "rank", "linear")),
+        )
+        for (task, algorithm), group in found.groupby(["task", "algorithm"])
+    ]
+    names = ("score", "STARC distance", "rank correlation", "correlation")
+    return Table(
+        "rewards",
+        f"{section.name}: learned rewards beside the true one",
+        "task: algorithm",
+        tuple(map(Column, names)),
+        tuple(rows),
+        digits=2,
+        notes=(
+            "Mean and standard deviation over seeds. STARC distance (arXiv:2309.15257): 0 for a reward that "
+            "orders all policies as the true one does, about 0.71 for an unrelated one, 1 for its negative; "
+            "potentials that shape it are fitted on 20,000 rows of the data. The correlations are of the "
+            "rewards as they are, which comparisons determine only up to shaping.",
+        ),
+    )
+
+
+def _cell(values: pd.Series) -> Cell:
+    return Cell(float(values.mean()), std=float(values.std(ddof=1)), n=str(len(values)))
