@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -125,3 +126,11 @@ def test_the_shipped_grid_is_whole_and_agrees_with_the_released_scores(shared):
     best = rows[(rows["algorithm"] == "BC") & (rows["task"] == "neorl2/DMSD")]
     best = best[best["cell"] == "actor_layers=2 actor_lr=0.001"].set_index("seed")["return"]
     assert best.round(1).to_dict() == {7: 574.5, 42: 567.8, 210: 548.6}
+
+
+def test_our_rows_of_that_grid_fit_it():
+    scores = Path(__file__).parents[2] / "results/reproduced/neorl2_protocol/scores.csv"
+    ours = grids.read(scores)
+    assert (ours.groupby(["algorithm", "task", "cell"])["seed"].agg(set) == {7, 42, 210}).all()
+    table = grids.markdown(grids.compare(ours, grids.published()))
+    assert table in scores.with_name("README.md").read_text()
