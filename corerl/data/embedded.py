@@ -16,7 +16,7 @@ import numpy as np
 
 from corerl.data import download, mixtures, suites
 from corerl.data.dataset import Dataset, flags
-from corerl.data.reading import reading
+from corerl.data.reading import npz, reading
 from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError
 
@@ -91,7 +91,7 @@ def read(path: Path, id: str) -> Dataset:
     """A file that `make` wrote, or one of the package."""
     if path.suffix == ".hdf5":
         return _read_packaged(path, id)
-    with reading(path, "an npz file"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file") as file:
         return _dataset(id, {key: file[key] for key in file.files})
 
 

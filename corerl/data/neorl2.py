@@ -19,7 +19,7 @@ import numpy as np
 
 from corerl.data import download, tables
 from corerl.data.dataset import Dataset
-from corerl.data.reading import reading, unit_actions
+from corerl.data.reading import npz, unit_actions
 from corerl.errors import CorerlError
 
 REPOSITORY = (
@@ -80,7 +80,7 @@ def fetch(name: str, split: str = "train") -> Path:
 def read(path: Path | str, id: str | None = None) -> Dataset:
     """One npz file in NeoRL-2's layout."""
     path = Path(path)
-    with reading(path, "an npz file"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file") as file:
         missing = [key for key in KEYS if key not in file.files]
         if missing:
             raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")

@@ -22,7 +22,7 @@ import numpy as np
 
 from corerl.data import download
 from corerl.data.dataset import Dataset, flags
-from corerl.data.reading import reading
+from corerl.data.reading import npz, reading
 from corerl.errors import CorerlError
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
@@ -81,7 +81,7 @@ def fetch(name: str) -> Path:
 
 def read(path: Path, name: str) -> Dataset:
     """One npz file in OGBench's layout, with the rewards of the task `name`."""
-    with reading(path, "an npz file"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file") as file:
         missing = [key for key in (*KEYS, "qpos") if key not in file.files]
         if missing:
             raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")

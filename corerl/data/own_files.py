@@ -10,6 +10,7 @@ may be flat (D4RL; d3rlpy 1), hold a group per episode (Minari) or an array per 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 from corerl.config import Columns, Data
 from corerl.data import download
 from corerl.data.dataset import Dataset
-from corerl.data.reading import reading
+from corerl.data.reading import Npz, reading
 from corerl.errors import CorerlError
 
 NAMES = {
@@ -186,8 +187,8 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
         if kind in ("csv", "parquet"):
             return Contents(*_of_table(_table(path, kind), columns), kind)
         if kind == "npz":
-            with np.load(path, allow_pickle=False) as file:
-                return Contents(*_of_arrays(file, columns), kind)
+            with zipfile.ZipFile(path) as archive:
+                return Contents(*_of_arrays(Npz(archive), columns), kind)
         with h5py.File(path, "r") as file:
             return Contents(*_of_arrays(_flattened(file), columns), kind)
 

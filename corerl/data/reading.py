@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +21,46 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
     try:
         yield
     except CorerlError as e:
-        raise CorerlError(f"{path}: {e}") from e
+        raise CorerlError(f"{path}: {' '.join(str(e).split())}") from e
     except Exception as e:  # h5py, zipfile and numpy raise nearly every kind on damaged bytes
         raise CorerlError(
             f"{path} is cut off or not {kind} ({one_line(e)}): delete it and fetch it again."
         ) from e
+
+
+@contextmanager
+def npz(path: Path | str, kind: str = "an npz file") -> Iterator[Npz]:
+    """The arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
+    with reading(path, kind), zipfile.ZipFile(path) as archive:
+        yield Npz(archive)
+
+
+class Npz(Mapping[str, np.ndarray]):
+    """An npz file whose arrays are checked against its checksums.
+
+    `np.load` reads as much of an array as its header says, and a checksum is looked at only at the end: a
+    header damaged to fewer rows would be taken for the whole.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile):
+        self._archive = archive
+        self.files = [name.removesuffix(".npy") for name in archive.namelist()]
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        content = io.BytesIO(self._archive.read(f"{key}.npy"))
+        array = np.lib.format.read_array(content, allow_pickle=False)
+        if content.read(1):
+            raise ValueError(f"{key} has more bytes than its shape {array.shape}")
+        return array
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
 
 
 def one_line(error: Exception) -> str:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data.dataset import Dataset
-from corerl.data.reading import reading
+from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.preferences.comparisons import LABELS, Comparisons
 from corerl.preferences.pickles import read_array, read_integers
@@ -201,7 +201,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
         # *_eval.npz are the last tenth of the *_train.npz beside them, not others.
         path = _one(_folder("ipl", root, environment), "*_train.npz")
     wanted = ("obs_1", "obs_2", "action_1", "action_2", "label")
-    with reading(path, "an npz file of segments"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file of segments") as file:
         parts = _keys(file, wanted)
         for name in wanted[1:4]:
             like = parts["obs_1" if name == "obs_2" else "action_1"]
@@ -255,7 +255,7 @@ def read_own(path: Path, dataset: Dataset) -> Comparisons:
         CorerlError: the file is broken, or of another dataset or version of it.
     """
     names = ("starts", "labels", "length", "source", "dataset", "sha256")
-    with reading(path, "an npz file of comparisons"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file of comparisons") as file:
         parts = _keys(file, names)
         if str(parts["sha256"]) != fingerprint(dataset):
             raise CorerlError(
