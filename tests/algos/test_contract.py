@@ -1,0 +1,158 @@
+"""What every algorithm owes, over the files of `algos/` as they are found: a new file is tested unasked.
+
+A seed is the same alone and in company, and deaf to its neighbours; a run that was stopped goes on as if it
+had not been; odd sizes train, or are refused with a sentence. Compiled and captured updates are held to the
+same files in tests/nn/test_compile.py and test_graphs.py.
+"""
+
+import contextlib
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from small import flatten, parameters
+
+from corerl import algos
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+from corerl.runs.checkpoint import load_checkpoint
+from corerl.training.run import Interrupted, Run
+
+UPDATES = 3
+
+
+class Watched(tiny.Short):
+    """Keeps the state before the first update, and may disturb one seed's weights there."""
+
+    disturbed: int | None = None
+
+    def steps(self, *, stride: int = 1, **parts):
+        self.initial = flatten(weights({k: p for k, p in parts.items() if p is not None}))
+        if self.disturbed is not None:
+            for tensor in weights(parts).values():
+                tensor.data[self.disturbed] *= 1.5
+        yield from super().steps(stride=stride, **parts)
+
+
+class Disturbed(Watched):
+    disturbed = 0
+
+
+def weights(parts: dict) -> dict[str, torch.Tensor]:
+    """What an algorithm learns, by name; every tensor has the seed axis in front."""
+    agents = {name: part for name, part in parts.items() if name in ("agent", "reward")}
+    return {
+        f"{name}/{key}": tensor
+        for name, agent in agents.items()
+        for key, tensor in parameters(agent).items()
+        if "normalizer" not in key
+    }
+
+
+@pytest.fixture(scope="module", params=tiny.LEARNERS)
+def cfg(request):
+    return tiny.settings(request.param)
+
+
+@pytest.fixture(scope="module")
+def together(cfg) -> Watched:
+    return Watched(cfg, (1, 3), updates=UPDATES)
+
+
+def test_a_seed_is_the_same_alone_and_in_company(cfg, together):
+    alone = Watched(cfg, (3,), updates=UPDATES)
+    assert alone.initial.keys() == together.initial.keys() and alone.initial
+    for name, (shape, mine) in alone.initial.items():
+        assert together.initial[name][0][0] == 2 * shape[0], name
+        assert together.initial[name][1].endswith(mine), f"{name} begins otherwise in company"
+    for one, both in zip(alone.metrics, together.metrics, strict=True):
+        assert one.keys() == both.keys()
+        for name in one:
+            torch.testing.assert_close(one[name][0], both[name][1], rtol=2e-3, atol=1e-4)
+
+
+def test_a_seed_does_not_hear_its_neighbour(cfg, together):
+    disturbed = Disturbed(cfg, (1, 3), updates=UPDATES)
+    one, other = weights(together.parts), weights(disturbed.parts)
+    assert any(not torch.equal(one[name][0], other[name][0]) for name in one)
+    for name in one:
+        assert torch.equal(one[name][1], other[name][1]), name
+
+
+def run(root: Path, name: str, stop_at: int | None = None) -> Path:
+    cfg = tiny.settings(name)
+    cfg = replace(cfg, root=str(root), save_every=20, log_every=10, device="cpu", compile="off")
+    job = Run(replace(cfg, eval=replace(cfg.eval, episodes=1)), [0, 4], lambda *_: None)
+    if stop_at is not None:
+        save = job.save
+        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
+    with contextlib.suppress(Interrupted):
+        importlib.import_module(f"corerl.algos.{name}").train(cfg.algo, job)
+    return job.directory
+
+
+@pytest.mark.parametrize("name", tiny.LEARNERS)
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
+    whole = run(tmp_path / "whole", name)
+    run(tmp_path / "broken", name, stop_at=36)
+    resumed = run(tmp_path / "broken", name)
+    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
+        assert (resumed / file).read_text() == (whole / file).read_text()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
+    assert flatten(one) == flatten(two)
+
+
+def test_every_file_of_algos_is_among_these():
+    files = {path.stem for path in Path(algos.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(tiny.LEARNERS) | tiny.EXACT == files
+
+
+def episodes_of_one_step(size: int = 60) -> Dataset:
+    """One observation and one action, and every episode ends with its first step."""
+    rng = np.random.default_rng(0)
+    observations = rng.standard_normal((size, 1), dtype=np.float32)
+    return Dataset.from_steps(
+        id="test/short",
+        observations=observations,
+        actions=np.tanh(rng.standard_normal((size, 1), dtype=np.float32)),
+        rewards=rng.standard_normal(size, dtype=np.float32),
+        next_observations=observations + 1,
+        terminated=np.ones(size, bool),
+        truncated=np.zeros(size, bool),
+    )
+
+
+class ShortEpisodes(tiny.Short):
+    def dataset(self) -> Dataset:
+        return episodes_of_one_step()
+
+
+def finite_or_refused(kind: type, cfg) -> None:
+    try:
+        metrics = kind(cfg, updates=UPDATES).metrics
+    except CorerlError:
+        return
+    assert len(metrics) == UPDATES
+    for update in metrics:
+        for name, value in update.items():
+            assert torch.isfinite(value).all() or name == "episode_return", name
+
+
+def test_a_batch_of_one_trains(cfg):
+    own = {name: 1 for name in ("batch_size", "pairs") if hasattr(cfg.algo, name)}
+    finite_or_refused(tiny.Short, replace(cfg, algo=replace(cfg.algo, **own)))
+
+
+def learns_from_data(name: str) -> bool:
+    cfg = tiny.settings(name)
+    return cfg.task == tiny.OFFLINE and getattr(cfg.algo, "phase", "offline") == "offline"
+
+
+@pytest.mark.parametrize("name", [name for name in tiny.LEARNERS if learns_from_data(name)])
+def test_episodes_of_one_step_and_one_action_train(name):
+    finite_or_refused(ShortEpisodes, tiny.settings(name))
