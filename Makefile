@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow operations gpu lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/corerl train sweep=demo
@@ -21,6 +21,25 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+# What one update of each algorithm launches: the table that the tests compare with.
+operations: $(INSTALLED)
+	$(BIN)/python tests/operations.py
+
+# On a machine with a GPU: tests, speed of every algorithm, a full run; writes results/bench/gpu.md.
+# Without a network, with a torch that sees the GPU and what it lacks as wheels in a folder:
+#   make gpu WHEELS=folder PYTHON=python3
+# Fewer stages at a time: make gpu GPU="--stages bench --minutes 9"
+ifdef WHEELS
+SITE := $(CURDIR)/$(VENV)-gpu
+gpu:
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(SITE) $(wildcard $(WHEELS)/*.whl)
+	PYTHONPATH=$(SITE) $(PYTHON) -m pip install --quiet --no-index --no-deps --no-build-isolation --upgrade --target $(SITE) .
+	PYTHONPATH=$(SITE) $(PYTHON) -P -m corerl.experiments.gpu $(GPU)
+else
+gpu: $(INSTALLED)
+	$(BIN)/python -P -m corerl.experiments.gpu $(GPU)
+endif
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,300 @@
+"""What a GPU does with this code, in one command: `make gpu`. Writes results/bench/gpu.md.
+
+    python -m corerl.experiments.gpu                       all stages, at most 25 minutes
+    python -m corerl.experiments.gpu --stages bench --minutes 9
+    python -m corerl.experiments.gpu --dry                 all stages, tiny and on the CPU
+
+Stages, in this order: `tests` (the three modes agree for every algorithm), `bench` (updates per second of
+every algorithm, one and ten seeds, graph, eager and compiled), `train` (IQL, ten seeds, a million updates)
+and `demo` (sweep=demo and its report). What a stage has found is on the disk as soon as it is known, in
+gpu.json beside the page, and a later call on the same machine and code adds to it. No network is needed.
+"""
+
+import argparse
+import importlib
+import multiprocessing
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from corerl import algos
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.experiments import gpu_page
+from corerl.experiments.stopwatch import Case, Measured, measure
+from corerl.runs import files, provenance
+from corerl.training.run import pick_device
+
+STAGES = ("tests", "bench", "train", "demo")
+SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}
+"""Of the time that is left when a stage begins, the most that it may take."""
+FIRST = ("iql", "rebrac", "td3_bc", "sac", "cql", "edac", "dt", "mrq")
+"""Measured before all others, since the time may end."""
+SIZES = {"rebrac": {"batch_size": 256}}
+"""Not the paper's, so that all are compared at one."""
+WITHOUT_NETWORKS = ("cvar_tabular", "ela", "icvar")
+TEST_FILE = "tests/nn/test_compile.py"
+
+
+@dataclass
+class Plan:
+    """What is done; the defaults are the real thing."""
+
+    out: Path
+    runs: Path = Path("runs/gpu")
+    device: str = "cuda"
+    names: tuple[str, ...] = ()  # of the algorithms; none: all
+    modes: tuple[str, ...] = ("graph", "off", "compile")
+    seeds: tuple[int, ...] = (10, 1)
+    settings: dict[str, Any] | None = None  # of every algorithm
+    windows: int = 2
+    workers: int = 6  # processes that compile, or test, at a time
+    task: str = "corerl/halfcheetah-replay-regenerated"
+    updates: int = 1_000_000
+    train: tuple[str, ...] = ("algo=iql", "seeds=10", "eval.every=100000", "log_every=10000")
+    demo: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        known = [name for name in algos.names() if name not in WITHOUT_NETWORKS]
+        first = [name for name in FIRST if name in known]
+        self.names = self.names or (*first, *(name for name in known if name not in first))
+
+
+def dry(out: Path) -> Plan:
+    """Every stage in seconds, on the CPU."""
+    tiny = ("algo.hidden_width=8", "algo.batch_size=8", "eval.episodes=1", "compile=off")
+    return Plan(
+        out,
+        runs=out / "runs",
+        device="cpu",
+        names=("iql", "sac"),
+        modes=("off",),
+        seeds=(2, 1),
+        settings={"hidden_width": 8, "batch_size": 8},
+        windows=1,
+        workers=1,
+        task="corerl/pendulum",
+        updates=40,
+        train=("algo=iql", "seeds=2", *tiny),
+        demo=("steps=20", "eval.every=10", "seeds=1", *tiny),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the stages asked for; the exit status is that of the tests."""
+    parser = argparse.ArgumentParser("corerl.experiments.gpu")
+    parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all of them")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--task", help="of the full-size run; its data must be here")
+    parser.add_argument("--dry", action="store_true")
+    args = parser.parse_args(arguments)
+    plan = dry(args.out) if args.dry else Plan(args.out)
+    plan = replace(plan, task=args.task or plan.task)
+    try:
+        return run(plan, args.stages, time.monotonic() + 60 * args.minutes)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return 2
+
+
+def run(plan: Plan, stages: list[str], end: float) -> int:
+    """Runs `stages` until `end` (of the monotonic clock) and writes what they find after each."""
+    pick_device(plan.device)
+    found = Found(plan)
+    for stage in (stage for stage in STAGES if stage in stages):
+        start = time.monotonic()
+        until = min(end, start + SHARES[stage] * (end - start))
+        print(f"corerl: {stage}, at most {(until - start) / 60:.1f} minutes", flush=True)
+        for result in globals()[f"_{stage}"](plan, until):
+            found.add(stage, result)
+        found.add("seconds", {stage: round(time.monotonic() - start)})
+    return int(any(test["failed"] for test in found.content.get("tests", [])))
+
+
+class Found:
+    """What was found so far, in gpu.json and as the page gpu.md."""
+
+    def __init__(self, plan: Plan):
+        self._plan, self._path = plan, plan.out / "gpu.json"
+        files.make_directory(plan.out)
+        facts = provenance.environment() | {"device": plan.device}
+        before = files.read_json(self._path)
+        same = before and all(
+            before["machine"].get(key) == facts[key] for key in ("gpu", "git", "torch")
+        )
+        self.content = before if same else {"machine": facts}
+
+    def add(self, stage: str, result: dict[str, Any]) -> None:
+        """Keeps a result in place of an earlier one of the same `what`."""
+        if stage == "seconds":
+            self.content["seconds"] = self.content.get("seconds", {}) | result
+        else:
+            others = [one for one in self.content.get(stage, []) if one["what"] != result["what"]]
+            self.content[stage] = [*others, result]
+            print(f"  {gpu_page.line(result)}", flush=True)
+        files.write_json(self._path, self.content)
+        page = gpu_page.page(self.content)
+        files.write_atomically(self._plan.out / "gpu.md", page.encode())
+
+
+# Stages: each yields what it finds, a dict with `what`.
+
+
+def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+    """The GPU tests, the algorithms shared out between processes: each compiles a long time."""
+    each = [f"{TEST_FILE}::test_the_three_modes_agree_on_a_gpu[{name}]" for name in plan.names]
+    groups = [each[i :: plan.workers] for i in range(plan.workers)]
+    groups[0] = [
+        f"{TEST_FILE}::test_a_captured_update_reads_new_inputs_and_advances_state",
+        *groups[0],
+    ]
+    groups[-1] = [*groups[-1], f"{TEST_FILE}::test_a_graph_is_recorded_on_the_second_gpu"]
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider"]
+    with ThreadPoolExecutor(plan.workers) as pool:
+        done = pool.map(lambda ids: _call([*command, *ids], until), groups)
+        for number, (code, text) in enumerate(done):
+            tail = "\n".join(text.strip().splitlines()[-25:])
+            failed = code not in (0, 5)
+            last = tail.splitlines()[-1] if tail else ""
+            yield {
+                "what": f"tests {number + 1}",
+                "failed": failed,
+                "told": tail if failed else last,
+            }
+
+
+def _call(command: list[str], until: float) -> tuple[int, str]:
+    """The exit status (124: out of time) and the output of a command."""
+    try:
+        ended = subprocess.run(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=max(1.0, until - time.monotonic()),
+        )
+    except subprocess.TimeoutExpired as error:
+        told = error.stdout or b""
+        told = told.decode(errors="replace") if isinstance(told, bytes) else told
+        return 124, f"{told}\nout of time"
+    return ended.returncode, ended.stdout
+
+
+def _bench(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+    """Rates; first all algorithms are compiled, several at a time, into the cache on the disk."""
+    cases = {
+        name: [
+            Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)
+            for mode in plan.modes
+            for seeds in plan.seeds
+        ]
+        for name in plan.names
+    }
+    compiling = time.monotonic() + (until - time.monotonic()) / 2
+    with ThreadPoolExecutor(plan.workers) as pool:
+        compiled = (
+            pool.submit(
+                list, _measured([c for c in of_one if c.compile == plan.modes[0]], 0, compiling)
+            )
+            for of_one in cases.values()
+        )
+        for each in list(compiled):
+            each.result()
+    for of_one in cases.values():
+        for case, result in _measured(of_one, plan.windows, until):
+            what = {"what": f"{case.algo} {case.compile} {case.seeds}", "case": case._asdict()}
+            if isinstance(result, Measured):
+                yield what | result._asdict() | {"rate": result.rate}
+            else:
+                yield what | {"problem": result}
+
+
+def _measured(
+    cases: list[Case], windows: int, until: float
+) -> Iterator[tuple[Case, Measured | str]]:
+    """The cases one after the other in a process of their own, until the time is over."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    worker = context.Process(target=_child, args=(results, cases, windows), daemon=True)
+    worker.start()
+    for case in cases:
+        result: Measured | str = "out of time"
+        while time.monotonic() < until:
+            try:
+                result = results.get(timeout=0.5)
+                break
+            except queue.Empty:
+                if worker.exitcode is not None and results.empty():
+                    result = f"its process ended with status {worker.exitcode}"
+                    break
+        yield case, result
+    worker.terminate()
+    worker.join()
+
+
+def _child(results, cases: list[Case], windows: int) -> None:
+    import torch
+
+    for case in cases:
+        torch._dynamo.reset()
+        try:
+            results.put(measure(case, iter(range(windows))))
+        except Exception as error:  # one that cannot run here must not keep the others from it
+            results.put(f"{type(error).__name__}: {error}"[:300])
+
+
+def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with which an algorithm begins to learn after few steps of its environment."""
+    defaults = importlib.import_module(f"corerl.algos.{name}").Config()
+    own = {key: value for key, value in settings.items() if hasattr(defaults, key)}
+    own = SIZES.get(name, {}) | own
+    if hasattr(defaults, "random_steps"):
+        own["random_steps"] = 500
+    collected = getattr(defaults, "data", None)
+    if hasattr(collected, "learning_starts"):
+        own["data"] = replace(collected, learning_starts=500, capacity=100_000)
+    return own
+
+
+def _train(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+    """One run of full size, through the command line."""
+    root = plan.runs
+    places = (f"device={plan.device}", f"root={root}", f"task={plan.task}", f"steps={plan.updates}")
+    command = ["train", *places, "save_minutes=5", *plan.train]
+    yield _trained(command, root / plan.task, until, "a run of full size")
+
+
+def _demo(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+    root = plan.runs / "demo"
+    command = ["train", "sweep=demo", f"device={plan.device}", f"root={root}", *plan.demo]
+    yield _trained(command, root, until, "sweep=demo")
+    report = ["report", str(root), "--out", str(plan.runs / "report")]
+    code, text = _call([sys.executable, "-P", "-m", "corerl.cli", *report], until)
+    yield {"what": "report of the demo", "status": code, "told": text[-3000:]}
+
+
+def _trained(command: list[str], below: Path, until: float, what: str) -> dict[str, Any]:
+    start = time.monotonic()
+    code, text = _call([sys.executable, "-P", "-m", "corerl.cli", *command], until)
+    statuses = [files.read_json(path) for path in sorted(below.glob("**/status.json"))]
+    kept = ("state", "step", "steps", "seeds", "updates_per_s", "compile", "return", "score")
+    return {
+        "what": what,
+        "command": "corerl " + " ".join(command),
+        "status": code,
+        "seconds": round(time.monotonic() - start),
+        "runs": [{key: status.get(key) for key in kept} for status in statuses],
+        "told": "" if code == 0 else text[-1500:],
+    }
+
+
+if __name__ == "__main__":
+    require(sys.version_info >= (3, 11), "Python 3.11 or later is needed")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""The page results/bench/gpu.md, from what the stages of gpu.py found."""
+
+from typing import Any
+
+AIMS = (
+    # what, algorithm, mode, seeds, updates per second of each seed
+    ("IQL, ten seeds, batch 256", "iql", "graph", 10, 2500),
+    ("ReBRAC, ten seeds, batch 256", "rebrac", "graph", 10, 2500),
+)
+
+
+def page(found: dict[str, Any]) -> str:
+    """Markdown of everything found so far."""
+    parts = [
+        "# On a GPU\n",
+        "Written by `make gpu`; the numbers are those of the last call on this machine and code.\n",
+        _machine(found["machine"]),
+        _tests(found.get("tests", []), bool(found["machine"]["gpu"])),
+        _bench(found.get("bench", [])),
+        _aims(found.get("bench", [])),
+        *(_run(run) for stage in ("train", "demo") for run in found.get(stage, [])),
+        _seconds(found.get("seconds", {})),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def line(result: dict[str, Any]) -> str:
+    """One result, for the terminal."""
+    if "rate" in result:
+        return f"{result['what']}: {result['rate']:,.0f} updates/s in sum, {result['ran']}"
+    told = result.get("problem") or result.get("told") or f"status {result.get('status')}"
+    return f"{result['what']}: {told.strip().splitlines()[-1] if told.strip() else 'done'}"
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    where = facts["gpu"] or f"no GPU, on {facts['cpu']}"
+    return (
+        f"{where}; torch {facts['torch']}; Python {facts['python']}; corerl {facts['corerl']} at "
+        f"{facts['git']}; float32 (precision=highest).\n"
+    )
+
+
+def _tests(tests: list[dict[str, Any]], on_gpu: bool) -> str:
+    if not tests:
+        return ""
+    failed = [test for test in tests if test["failed"]]
+    told = [f"- {test['told']}" for test in tests if not test["failed"]]
+    if not on_gpu:
+        return "## Tests\n\nNone: there is no GPU here.\n"
+    text = "## Tests\n\nEager, compiled and captured updates of every algorithm agree"
+    text += ".\n\n" if not failed else f", **except in {len(failed)} of {len(tests)} groups**.\n\n"
+    text += "\n".join(told) + "\n"
+    for test in failed:
+        text += f"\n```\n{test['told']}\n```\n"
+    return text
+
+
+def _bench(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    head = [
+        "algorithm",
+        "compile",
+        "seeds",
+        "updates/s in sum",
+        "of each seed",
+        "start s",
+        "GPU MB",
+    ]
+    lines = [
+        "## Updates per second",
+        "",
+        "`corerl bench`'s loop at each paper's sizes (ReBRAC at batch 256), medians of windows of a second; "
+        "a start includes compiling where the cache on the disk does not have it.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * 3}{'---:|' * 4}",
+    ]
+    for row in (row for row in rows if "rate" in row):
+        case, seeds = row["case"], row["case"]["seeds"]
+        ran = (
+            case["compile"] if case["compile"] == row["ran"] else f"{case['compile']}: {row['ran']}"
+        )
+        numbers = (row["rate"], row["rate"] / seeds, row["start"], row["memory"] / 2**20)
+        cells = [case["algo"], ran, str(seeds), *(f"{number:,.0f}" for number in numbers)]
+        lines.append(f"| {' | '.join(cells)} |")
+    missing = [f"{row['what']} ({row['problem']})" for row in rows if "problem" in row]
+    if missing:
+        lines += ["", f"Not measured: {'; '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _aims(rows: list[dict[str, Any]]) -> str:
+    rates = {
+        (row["case"]["algo"], row["case"]["compile"], row["case"]["seeds"]): row["rate"]
+        for row in rows
+        if "rate" in row
+    }
+    lines = []
+    for what, algo, mode, seeds, aim in AIMS:
+        if (algo, mode, seeds) in rates:
+            rate = rates[algo, mode, seeds] / seeds
+            verdict = "reached" if rate >= aim else "**missed**"
+            lines.append(f"- {what}: {rate:,.0f} updates/s of each seed, aim {aim:,}: {verdict}")
+    return "\n".join(["## Aims", "", *lines, ""]) if lines else ""
+
+
+def _run(run: dict[str, Any]) -> str:
+    text = f"## {run['what'][0].upper()}{run['what'][1:]}\n\n"
+    if "command" in run:
+        text += f"`{run['command']}`: status {run['status']}, {run['seconds']:,} s.\n\n"
+    for one in run.get("runs", []):
+        seeds = len(one["seeds"])
+        result = one["score"] if one["score"] is not None else one["return"]
+        told = (
+            ""
+            if result is None
+            else f", {'score' if one['score'] is not None else 'return'} {result:.1f}"
+        )
+        text += (
+            f"- {one['state']} at {one['step']:,} of {one['steps']:,}, {seeds} seeds, "
+            f"{one['updates_per_s']:,.0f} updates/s of each seed, ran as {one['compile']}{told}\n"
+        )
+    if run.get("told"):
+        text += f"\n```\n{run['told'].strip()}\n```\n"
+    return text
+
+
+def _seconds(seconds: dict[str, int]) -> str:
+    if not seconds:
+        return ""
+    return (
+        "Seconds taken: " + ", ".join(f"{name} {taken}" for name, taken in seconds.items()) + ".\n"
+    )

@@ -1,0 +1,130 @@
+"""`make gpu`, as far as it goes without one: every stage, what it writes, and that time ends it."""
+
+import json
+import time
+
+import pytest
+
+from corerl import algos
+from corerl.experiments import gpu, gpu_page
+from corerl.experiments.stopwatch import Case, Measured
+
+TINY = {"hidden_width": 8, "batch_size": 8}
+FACTS = {"gpu": "a card", "torch": "2.11.0", "python": "3.12.3", "corerl": "0.1", "git": "abc"}
+
+
+def minutes(number: float) -> float:
+    return time.monotonic() + 60 * number
+
+
+def rate(algo: str, mode: str, seeds: int, rates: list[float], ran: str | None = None) -> dict:
+    found = Measured(rates, ran or mode, 12.0, 3 * 2**20)
+    case = Case(algo, {}, "cuda", mode, seeds)
+    return {
+        "what": f"{algo} {mode} {seeds}",
+        "case": case._asdict(),
+        "rate": found.rate,
+    } | found._asdict()
+
+
+def test_the_real_plan_is_of_all_algorithms_that_have_networks():
+    plan = gpu.Plan(out=None)
+    assert plan.names[:2] == ("iql", "rebrac")
+    assert sorted((*plan.names, *gpu.WITHOUT_NETWORKS)) == algos.names()
+    for name in plan.names:
+        assert gpu._quick(name, {}).get("random_steps", 0) <= 500
+
+
+def test_a_case_that_cannot_run_keeps_no_other_from_it():
+    wrong = Case("bc", {"hidden_width": "wide"}, size=1000)
+    cases = [wrong, Case("bc", TINY, size=1000)]
+    (_, problem), (_, measured) = gpu._measured(cases, 1, minutes(4))
+    assert problem.startswith(("TypeError", "CorerlError"))
+    assert measured.rate > 10 and measured.ran == "off"
+
+
+def test_the_end_of_the_time_ends_a_measurement(monkeypatch):
+    start = time.monotonic()
+    assert [told for _, told in gpu._measured([Case("bc", TINY)] * 2, 1, minutes(0))] == [
+        "out of time"
+    ] * 2
+    code, text = gpu._call(["sleep", "60"], minutes(0.02))
+    assert code == 124 and text.endswith("out of time") and time.monotonic() - start < 30
+
+
+def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        gpu.provenance, "environment", lambda: FACTS | {"gpu": None, "cpu": "a CPU"}
+    )
+    plan = gpu.dry(tmp_path)
+    found = gpu.Found(plan)
+    found.add("bench", rate("iql", "graph", 10, [1.0]))
+    found.add("bench", rate("iql", "graph", 10, [30_000.0, 20_000.0, 40_000.0]))
+    again = gpu.Found(plan)
+    again.add("bench", rate("rebrac", "graph", 10, [20_000.0], ran="compile"))
+    assert [row["rate"] for row in again.content["bench"]] == [30_000, 20_000]
+    text = (tmp_path / "gpu.md").read_text()
+    assert "| iql | graph | 10 | 30,000 | 3,000 | 12 | 3 |" in text
+    assert "| rebrac | graph: compile | 10 | 20,000 | 2,000 | 12 | 3 |" in text
+    assert "IQL, ten seeds, batch 256: 3,000 updates/s of each seed, aim 2,500: reached" in text
+    assert (
+        "ReBRAC, ten seeds, batch 256: 2,000 updates/s of each seed, aim 2,500: **missed**" in text
+    )
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS | {"git": "another"})
+    assert "bench" not in gpu.Found(plan).content
+
+
+def test_failing_tests_are_on_the_page_and_are_the_exit_status(tmp_path, monkeypatch):
+    plan = gpu.dry(tmp_path)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    asked = []
+
+    def call(command, until):
+        asked.append(command)
+        return 1, "assert 1 == 2\n1 failed, 2 passed in 3s"
+
+    monkeypatch.setattr(gpu, "_call", call)
+    assert gpu.run(plan, ["tests"], minutes(1)) == 1
+    (command,) = asked
+    assert command[1:4] == ["-P", "-m", "pytest"]
+    assert f"{gpu.TEST_FILE}::test_the_three_modes_agree_on_a_gpu[sac]" in command
+    text = (tmp_path / "gpu.md").read_text()
+    assert "**except in 1 of 1 groups**" in text and "assert 1 == 2" in text
+    monkeypatch.setattr(gpu, "_call", lambda *_: (0, "3 passed in 3s"))
+    assert gpu.run(plan, ["tests"], minutes(1)) == 0
+    assert "agree.\n\n- 3 passed in 3s" in (tmp_path / "gpu.md").read_text()
+
+
+def test_the_training_stages_run_commands_and_read_what_they_leave(tmp_path, monkeypatch):
+    plan = gpu.dry(tmp_path)
+
+    def call(command, until):
+        folder = plan.runs / plan.task / "iql-1" / "seeds-0-1"
+        folder.mkdir(parents=True, exist_ok=True)
+        status = {"state": "done", "step": 40, "steps": 40, "seeds": [0, 1], "updates_per_s": 9.0}
+        (folder / "status.json").write_text(json.dumps(status | {"compile": "graph", "score": 7.5}))
+        return 0, "fine"
+
+    monkeypatch.setattr(gpu, "_call", call)
+    assert gpu.run(plan, ["train", "demo"], minutes(1)) == 0
+    text = (tmp_path / "gpu.md").read_text()
+    assert "algo=iql seeds=2" in text and "sweep=demo" in text
+    assert "done at 40 of 40, 2 seeds, 9 updates/s of each seed, ran as graph, score 7.5" in text
+
+
+def test_a_page_of_nothing_says_where(tmp_path):
+    assert gpu_page.page({"machine": FACTS | {"gpu": None, "cpu": "a CPU"}}).count("no GPU") == 1
+
+
+def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert gpu.main(["--out", str(tmp_path / "out")]) == 2
+    assert "device=cuda was asked for but torch" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_whole_of_it_dry(tmp_path):
+    assert gpu.main(["--dry", "--out", str(tmp_path), "--minutes", "20"]) == 0
+    text = (tmp_path / "gpu.md").read_text()
+    assert text.count("| off |") == 4 and "Wrote" in text and text.count("done at") == 5
