@@ -35,7 +35,7 @@ What no paper says, and we chose:
 Static CVaR is the objective here; what O-RAAC and CODAC maximise is another (`naive`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -43,11 +43,11 @@ from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
-from corerl.nn.learner import Stateful
-from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
 from corerl.training import preprocessing, risk_summary
 from corerl.training.run import Run
@@ -57,45 +57,35 @@ FIRST_STATES = 64
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "cvar_offline"
     label: str = "Static CVaR (TD3+BC)"
 
-    objective: str = "static"  # CVaR of the whole return: the only one here, named for reports
-    tau: float = 0.1  # the share of worst returns that counts; only play depends on it
-    start: str = "data"  # stock: data (one for all episodes) | own (each at its first state)
-    start_stocks: int = 257  # tried at the start
-    stocks: int = 4  # with which each row of a batch is seen
+    objective: str = one_of("static")  # CVaR of the whole return: the only one, named for reports
+    tau: float = within(0.1, "(0, 1]")  # the share of worst returns that counts; play depends on it
+    start: str = one_of("data", "own")  # stock: one for all episodes, or each at its first state
+    start_stocks: int = positive(257)  # tried at the start
+    stocks: int = positive(4)  # with which each row of a batch is seen
 
-    alpha: float = 2.5  # weight of the shortfall against imitation, TD3+BC's eq. 5
-    imitation: float = 1.0  # weight of cloning; 0: none
-    fractions: int = 50  # quantiles of each critic
-    kappa: float = 0.0  # where the squared error turns into the absolute one; 0: always absolute
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new networks in their targets, at each actor update
-    policy_noise: float = 0.2  # smoothing of the target action: std, and where it is clipped
-    noise_clip: float = 0.5
-    policy_delay: int = 2  # critic updates per actor update
+    alpha: float = positive(2.5)  # weight of the shortfall against imitation, TD3+BC's eq. 5
+    imitation: float = at_least(0, 1.0)  # weight of cloning; 0: none
+    fractions: int = positive(50)  # quantiles of each critic
+    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute; 0: always absolute
+    discount: float = within(0.99, "(0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
+    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
+    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    policy_delay: int = positive(2)  # critic updates per actor update
 
-    lr: float = 3e-4  # of actor and critics
+    lr: float = positive(3e-4)  # of actor and critics
     cosine: bool = False  # both rates decay to 0 over the run
-    batch_size: int = 256
-    hidden_layers: int = 2
-    hidden_width: int = 256
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
-    )
+    batch_size: int = positive(256)
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self):
-        require(self.objective == "static", f"algo.objective={self.objective} is not static")
-        require(0 < self.tau <= 1, f"algo.tau={self.tau} must lie in (0, 1]")
-        require(self.start in ("data", "own"), f"algo.start={self.start} is not data or own")
-        for name in ("start_stocks", "stocks", "fractions", "policy_delay", "alpha", "discount"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.{name}={value} must be positive")
-        for name in ("imitation", "kappa"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name}={value} must not be negative")
+        super().__post_init__()
         require(
             not self.data.return_range,
             "algo.data.return_range=true ties rewards to the data, and stocks change with rewards in "
@@ -104,7 +94,7 @@ class Config:
 
 
 class Stocks(nn.Module):
-    """Which stocks there are: `levels` (LEVELS + 1,) ascending, of which draws take any between two.
+    """The law that stocks are drawn from: uniform between neighbours of `levels` (LEVELS + 1,), ascending.
 
     Args:
         to_go: the data's discounted returns to go, `(N,)`.
@@ -135,50 +125,33 @@ class Stocks(nn.Module):
         return next_stock(stock, rewards, discount).clamp(self.levels[0], self.levels[-1])
 
     def feature(self, stock: Tensor) -> Tensor:
-        """What a network is told: the range becomes [-1, 1]; `(...)` to `(..., 1)`."""
+        """A network's input: the range becomes [-1, 1]; `(...)` to `(..., 1)`."""
         low, high = self.levels[0], self.levels[-1]
         return ((2 * stock - low - high) / (high - low).clamp(min=1e-6))[..., None]
 
 
 class CVaROffline(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed.
+    """S independent learners. `to_go` `(N,)`: the data's discounted returns to go, on the learned scale."""
 
-    `to_go` `(N,)`: the data's discounted returns to go, on the learned scale. `steps`: updates to come.
-    """
-
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        to_go: np.ndarray,
-        steps: int,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec, to_go: np.ndarray):
         self.cfg = cfg
-        hidden, inputs = [cfg.hidden_width] * cfg.hidden_layers, observation_dim + 1
-        actor = networks.MLP([inputs, *hidden, action_dim], (len(rngs),), rngs)
-        sizes = [inputs + action_dim, *hidden, cfg.fractions]
-        self.actor = actor.to(device)
-        self.critic = networks.MLP(sizes, (len(rngs), 2), rngs).to(device)
+        inputs, A, device = spec.observation_dim + 1, spec.action_dim, spec.device
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        self.actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs).to(device)
+        sizes = [inputs + A, *hidden, cfg.fractions]
+        self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.stocks = Stocks(to_go).to(device)
-        self.normalizer = normalizer or nn.Identity()
+        self.normalizer = spec.normalizer
         self._fractions = midpoints(cfg.fractions, device)
-        self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
-        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
-        if cfg.cosine:
-            calls = steps // cfg.policy_delay
-            self.actor_schedule = optim.Schedule(self.actor_optimizer, optim.cosine(calls))
-            self.critic_schedule = optim.Schedule(self.critic_optimizer, optim.cosine(calls))
-        actor, critic = self.actor_optimizer.parameters, self.critic_optimizer.parameters
-        self._actor_gradients = compile.gradients(self.actor_loss, actor, mode)
-        self._critic_gradients = compile.gradients(self.critic_loss, critic, mode)
+        actor = self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
+        critic = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
+        calls = spec.steps // cfg.policy_delay if cfg.cosine else None
+        schedules = optim.cosine_schedules(calls, actor, critic)
+        self.actor_schedule, self.critic_schedule = schedules
+        self._actor_step = GradientStep(self.actor_loss, actor, spec.mode, schedules)
+        self._critic_step = GradientStep(self.critic_loss, critic, spec.mode)
 
     # Losses. Batch fields are (S, R, ...), every row with its stock (S, R); each loss is (S,).
 
@@ -188,30 +161,26 @@ class CVaROffline(Stateful):
         """Quantiles of r + discount * Z'(s', c', pi'(s', c')); `noise` (S, R, A) is standard normal."""
         cfg = self.cfg
         with torch.no_grad():
-            s, left = batch.next_observations, self.stocks.after(stock, batch.rewards, cfg.discount)
+            s, c = batch.next_observations, self.stocks.after(stock, batch.rewards, cfg.discount)
             smoothing = (noise * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
-            action = (self._pi(self.target_actor, s, left) + smoothing).clamp(-1, 1)
-            next_z = self._z(self.target_critic, s, left, action).amin(1)
+            action = (self._pi(self.target_actor, s, c) + smoothing).clamp(-1, 1)
+            next_z = self._z(self.target_critic, s, c, action).amin(1)
             discounts = cfg.discount * (1 - batch.terminated[..., None])
             y = batch.rewards[..., None] + discounts * next_z
         z = self._z(self.critic, batch.observations, stock, batch.actions)
-        loss = self._regression(z, y[:, None].expand_as(z)).mean(-1).sum(1)
+        losses = quantile_regression(z, y[:, None].expand_as(z), self._fractions, cfg.kappa)
+        loss = losses.mean(-1).sum(1)
         return loss, {"critic_loss": loss, "value": z.mean((1, 2, 3))}
-
-    def _regression(self, z: Tensor, y: Tensor) -> Tensor:
-        if self.cfg.kappa == 0:
-            return quantile_loss(z, y, self._fractions)
-        return huber_quantile_loss(z, y, self._fractions, self.cfg.kappa)
 
     def actor_loss(self, batch: Batch, stock: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The expected shortfall of Z(s, c, pi(s, c)), and the distance to the data's action."""
         actions = self._pi(self.actor, batch.observations, stock)
         z = self._z(self.critic, batch.observations, stock, actions)[:, 0]
-        missing = shortfall(z, stock).mean(-1)
-        weight = self.cfg.alpha / missing.detach().clamp(min=1e-6)
+        short = shortfall(z, stock).mean(-1)
+        weight = self.cfg.alpha / short.detach().clamp(min=1e-6)
         imitation = (actions - batch.actions).square().mean((1, 2))
-        loss = self.cfg.imitation * imitation + weight * missing
-        return loss, {"actor_loss": loss, "shortfall": missing, "imitation_loss": imitation}
+        loss = self.cfg.imitation * imitation + weight * short
+        return loss, {"actor_loss": loss, "shortfall": short, "imitation_loss": imitation}
 
     def _pi(self, actor: nn.Module, observations: Tensor, stock: Tensor) -> Tensor:
         return torch.tanh(actor(torch.cat([observations, self.stocks.feature(stock)], -1)))
@@ -228,17 +197,12 @@ class CVaROffline(Stateful):
         `uniforms` (S, J * B) draw the stocks of J copies of the batch, `noises` are (S, J * B, A).
         """
         for batch, u, noise in zip(batches, uniforms, noises, strict=True):
-            seen, stock = _copies(batch, self.cfg.stocks), self.stocks.draw(u)
-            grads, metrics = self._critic_gradients(seen, stock, noise)
-            self.critic_optimizer.step(grads)
-        grads, more = self._actor_gradients(seen, stock)
-        self.actor_optimizer.step(grads)
-        if self.cfg.cosine:
-            self.actor_schedule.step()
-            self.critic_schedule.step()
+            copies, stock = _copies(batch, self.cfg.stocks), self.stocks.draw(u)
+            metrics = self._critic_step(copies, stock, noise)
+        metrics |= self._actor_step(copies, stock)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
-        return metrics | more
+        return metrics
 
     # Play. Observations are raw, stocks on the learned scale.
 
@@ -298,15 +262,19 @@ class Player:
 
 
 class Survey:
-    """Meets the preprocessed dataset as `labels` of `offline.load`; keeps what the stocks need of it."""
+    """Keeps what the stocks need of the preprocessed dataset; `labels` of `preprocessing.load`.
+
+    Attributes:
+        first: `(F, O)` first states of at most FIRST_STATES episodes. to_go: `(N,)` returns to go.
+    """
 
     def __init__(self, discount: float):
         self.discount = discount
 
     def __call__(self, dataset: Dataset) -> np.ndarray:
         starts = dataset.episode_starts
-        some = np.linspace(0, len(starts) - 1, min(FIRST_STATES, len(starts))).astype(int)
-        self.first = torch.as_tensor(dataset.observations[starts[some]])
+        episodes = np.linspace(0, len(starts) - 1, min(FIRST_STATES, len(starts))).astype(int)
+        self.first = torch.as_tensor(dataset.observations[starts[episodes]])
         self.to_go = dataset.returns_to_go(self.discount)
         return self.to_go
 
@@ -314,17 +282,7 @@ class Survey:
 def train(cfg: Config, run: Run) -> None:
     survey = Survey(cfg.discount)
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=survey)
-    agent = CVaROffline(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        to_go=survey.to_go,
-        steps=run.cfg.steps,
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = CVaROffline(cfg, run.spec(buffer, normalizer), survey.to_go)
     player = Player(agent, cfg.tau, survey.first.to(run.device) if cfg.start == "data" else None)
     rows = cfg.stocks * cfg.batch_size
     stocks = seeding.uniform(run.seeds, "stocks", (rows,), run.device, block=64)
@@ -333,8 +291,8 @@ def train(cfg: Config, run: Run) -> None:
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "stocks": stocks, "noise": noise}
     for step in run.steps(stride=cfg.policy_delay, **state):
-        batches = [buffer.sample() for _ in delay]
-        metrics = update(batches, [stocks.next() for _ in delay], [noise.next() for _ in delay])
+        draws = ([stream.next() for _ in delay] for stream in (stocks, noise))
+        metrics = update([buffer.sample() for _ in delay], *draws)
         run.log(step, metrics)
         run.evaluate(step, player)
         run.save(step)

@@ -9,27 +9,35 @@ dimension, and ascends a risk measure of an implicit quantile critic. Actions th
 The objective is `naive` (risk/distortions.py): CVaR at tau of the return to come, state by state. Static
 CVaR of the whole return, which reports show beside it, is another objective: algo=cvar_offline.
 
-Differences. The authors' code is nuria95/O-RAAC; of the paper only its abstract was at hand, so that what
-is said of it here is our reading.
- 1. `objective=wang` is what the authors' HalfCheetah files set (configs/oraac_official.yaml), and CVaR what
-    the paper reports. Their two other measures (CPW, power), which no file of theirs uses, are left out.
- 2. The authors draw one set of fractions for a whole batch; `shared_fractions=false` draws them for each
-    row, as IQN does.
- 3. The quantile Huber loss is averaged over both sets of fractions (authors); IQN sums over the predicted.
- 4. The authors' first actor update comes after one critic update, then one after every two; one call here
-    is `policy_delay` critic updates, then one of the actor and the targets.
- 5. The authors end the VAE's training once its loss has moved by less than 0.03 for a while; here it goes
-    on to the end.
- 6. To evaluate, the latent is 0 (authors' --eval); their curves during training sample it.
- 7. `imitation=false` is RAAC, their ablation: a plain actor and no VAE.
- 8. The authors' tables rest on evaluations of 20 episodes, of whose returns CVaR at 0.1 sees two;
-    eval.episodes=200 sees twenty.
- 9. `activation=silu` makes the critic smooth in the action. With the authors' ReLU it is flat or kinked
-    where it should be rounded, and its best action stands at a kink (tests/algos/test_gambles.py).
+What differs, and its switch. The authors' code is nuria95/O-RAAC; of the paper only its abstract was at hand,
+so that what is said of it here is our reading.
+
+    item            paper          authors' code                   ours                       switch
+ 1  measure         CVaR           Wang's in files of HalfCheetah  CVaR; table=oraac_official  objective
+                                   (CPW and power in none)         is Wang's
+ 2  fractions       -              one set for a whole batch       the same; false: one set   shared_fractions
+                                                                   per row, as IQN does
+ 3  quantile loss   summed over N  averaged over both sets         authors'                   -
+                    (IQN)
+ 4  actor updates   -              after critic update 1, then     after every `policy_delay` policy_delay
+                                   after every two
+ 5  end of VAE's    -              its loss has moved by less      the end of the run         -
+    training                       than 0.03 for a while
+ 6  latent, played  -              0 with --eval, sampled in the   0                          -
+                                   curves during training
+ 7  RAAC            an ablation    an ablation                     imitation=false: a plain   imitation
+                                                                   actor and no VAE
+ 8  evaluation      -              20 episodes: CVaR at 0.1 sees   200 see twenty             eval.episodes
+                                   two returns
+ 9  critic          -              ReLU                            ReLU; silu is smooth       activation
+
+In 9 a critic of ReLUs is flat or kinked in the action where it should be rounded, and its best action stands
+at a kink (tests/algos/test_gambles.py).
 """
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +45,9 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk import distortions
 from corerl.risk.quantiles import huber_quantile_loss
 from corerl.training import preprocessing, risk_summary
@@ -47,63 +55,76 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "oraac"
     label: str = "O-RAAC"
 
-    objective: str = "naive"  # naive: CVaR of the return to come | wang | mean
-    tau: float | None = 0.1  # the share of worst returns that counts; null with wang
+    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
+    tau: float | None = within(
+        0.1, "(0, 1]"
+    )  # the share of worst returns that counts; null with wang
     eta: float = -0.75  # of wang; negative is averse
-    perturbation: float = 0.25  # lambda: how far the actor may move the imitated action
+    perturbation: float = within(0.25, "[0, 2]")  # lambda: how far the imitated action may be moved
     imitation: bool = True  # false: RAAC, an actor without the VAE
 
-    fractions: int = 32  # predicted per update, and as many of the target
-    policy_fractions: int = 8  # averaged in the actor's loss
+    fractions: int = positive(32)  # predicted per update, and as many of the target
+    policy_fractions: int = positive(8)  # averaged in the actor's loss
     shared_fractions: bool = True  # one set for the whole batch (authors) or one per row
-    kappa: float = 1.0  # where the squared error turns into the absolute one; 0: always absolute
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new networks in their targets, at each actor update
-    policy_delay: int = 2  # critic updates per actor update
-    kl_weight: float = 0.5  # of the prior in the VAE's loss
-    latent_clip: float = 0.5  # of sampled latents
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
+    policy_delay: int = positive(2)  # critic updates per actor update
+    kl_weight: float = at_least(0, 0.5)  # of the prior in the VAE's loss
+    latent_clip: float = positive(0.5)  # of sampled latents
 
-    actor_lr: float = 1e-4
-    critic_lr: float = 1e-3
-    vae_lr: float = 1e-3
+    actor_lr: float = positive(1e-4)
+    critic_lr: float = positive(1e-3)
+    vae_lr: float = positive(1e-3)
     cosine: bool = False  # ours: the rates of actor and critic decay to 0 over the run
-    batch_size: int = 128
-    hidden_width: int = 256  # of the critic's first layers, one of states and one of actions
-    cosines: int = 16  # of the fraction's embedding
-    embedding_width: int = 16  # where state and action meet the fraction
-    head_width: int = 32  # after that
-    activation: str = "relu"  # of the critic: relu (authors) | silu
+    batch_size: int = positive(128)
+    hidden_width: int = positive(
+        256
+    )  # of the critic's first layers, one of states and one of actions
+    cosines: int = positive(16)  # of the fraction's embedding
+    embedding_width: int = positive(16)  # of the product of state-action features and fraction
+    head_width: int = positive(32)  # after that
+    activation: str = one_of("relu", "silu")  # of the critic; relu: authors
     actor_widths: list[int] = field(default_factory=lambda: [400, 300])
-    vae_width: int = 750
-    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
+    vae_width: int = positive(750)
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
+        super().__post_init__()
         distortions.check(self)
-        limit = self.perturbation
-        require(0 <= limit <= 2, f"algo.perturbation={limit} must lie in [0, 2]")
-        require(self.kappa >= 0, f"algo.kappa={self.kappa} must not be negative")
-        require(self.kl_weight >= 0, f"algo.kl_weight={self.kl_weight} must not be negative")
-        name = self.activation
-        require(name in ("relu", "silu"), f"algo.activation={name} is not relu or silu")
-        for name in ("policy_delay", "fractions", "policy_fractions", "cosines", "latent_clip"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.{name}={value} must be positive")
+        widths = self.actor_widths
+        require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must be positive")
+
+
+class Latents(NamedTuple):
+    """Standard normal draws `(S, B, 2A)`, for the VAE's loss and for the imitated actions."""
+
+    vae: Tensor
+    target_actor: Tensor
+    actor: Tensor
+
+
+class Fractions(NamedTuple):
+    """Uniform fractions `(S, B or 1, ...)`."""
+
+    predicted: Tensor  # (S, ., N)
+    target: Tensor  # (S, ., N)
+    policy: Tensor  # (S, ., K), before they are distorted
 
 
 class VAE(nn.Module):
     """The behaviour policy, conditioned on states (BCQ's; Fujimoto, Meger and Precup 2019)."""
 
-    def __init__(self, cfg: Config, observation_dim: int, action_dim: int, rngs):
+    def __init__(self, cfg: Config, spec: Spec):
         super().__init__()
-        lead, hidden, latents = (len(rngs),), [cfg.vae_width] * 2, 2 * action_dim
-        self.encoder = networks.MLP(
-            [observation_dim + action_dim, *hidden, 2 * latents], lead, rngs
-        )
-        self.decoder = networks.MLP([observation_dim + latents, *hidden, action_dim], lead, rngs)
+        O, A, lead, rngs = spec.observation_dim, spec.action_dim, spec.lead, spec.rngs
+        hidden, latents = [cfg.vae_width] * 2, 2 * A
+        self.encoder = networks.MLP([O + A, *hidden, 2 * latents], lead, rngs)
+        self.decoder = networks.MLP([O + latents, *hidden, A], lead, rngs)
 
     def encode(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-std of the latent, `(S, B, 2A)` each."""
@@ -117,14 +138,14 @@ class VAE(nn.Module):
 class Critic(nn.Module):
     """Z at states `(S, B, O)`, actions `(S, B, A)` and fractions `(S, B, N)` or `(S, 1, N)`: `(S, B, N)`."""
 
-    def __init__(self, cfg: Config, observation_dim: int, action_dim: int, rngs):
+    def __init__(self, cfg: Config, spec: Spec):
         super().__init__()
-        lead, width, meeting = (len(rngs),), cfg.hidden_width, cfg.embedding_width
-        self.state = networks.Linear(observation_dim, width, lead, rngs, _wide)
-        self.action = networks.Linear(action_dim, width, lead, rngs, _wide)
-        self.both = networks.Linear(2 * width, meeting, lead, rngs, _wide)
-        self.embedding = networks.Linear(cfg.cosines, meeting, lead, rngs, _wide)
-        self.last = networks.Linear(meeting, cfg.head_width, lead, rngs, _wide)
+        lead, rngs, width, product = spec.lead, spec.rngs, cfg.hidden_width, cfg.embedding_width
+        self.state = networks.Linear(spec.observation_dim, width, lead, rngs, _wide)
+        self.action = networks.Linear(spec.action_dim, width, lead, rngs, _wide)
+        self.both = networks.Linear(2 * width, product, lead, rngs, _wide)
+        self.embedding = networks.Linear(cfg.cosines, product, lead, rngs, _wide)
+        self.last = networks.Linear(product, cfg.head_width, lead, rngs, _wide)
         self.head = networks.Linear(cfg.head_width, 1, lead, rngs, networks.uniform(3e-4, bias=0))
         self.activation = F.relu if cfg.activation == "relu" else F.silu
         counts = torch.arange(cfg.cosines, dtype=torch.get_default_dtype())
@@ -147,50 +168,30 @@ def _wide(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 
 
 class ORAAC(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed.
+    """S independent learners."""
 
-    `steps`: updates to come.
-    """
-
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        steps: int,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        inputs = observation_dim + action_dim if cfg.imitation else observation_dim
-        sizes = [inputs, *cfg.actor_widths, action_dim]
-        self.actor = networks.MLP(sizes, (len(rngs),), rngs).to(device)
-        self.critic = Critic(cfg, observation_dim, action_dim, rngs).to(device)
+        O, A, device = spec.observation_dim, spec.action_dim, spec.device
+        sizes = [O + A if cfg.imitation else O, *cfg.actor_widths, A]
+        self.actor = networks.MLP(sizes, spec.lead, spec.rngs).to(device)
+        self.critic = Critic(cfg, spec).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
-        self.normalizer = normalizer or nn.Identity()
-        self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr)
-        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
-        self._schedule(steps)
-        self.latent_dim = 2 * action_dim
-        self.draws_per_state = 2 * cfg.fractions + cfg.policy_fractions
-        actor, critic = self.actor_optimizer.parameters, self.critic_optimizer.parameters
-        self._actor_gradients = compile.gradients(self.actor_loss, actor, mode)
-        self._critic_gradients = compile.gradients(self.critic_loss, critic, mode)
+        self.normalizer = spec.normalizer
+        actor = self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr)
+        critic = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
+        calls = spec.steps // cfg.policy_delay if cfg.cosine else None
+        schedules = optim.cosine_schedules(calls, actor, critic)
+        self.actor_schedule, self.critic_schedule = schedules
+        self._actor_step = GradientStep(self.actor_loss, actor, spec.mode, schedules)
+        self._critic_step = GradientStep(self.critic_loss, critic, spec.mode)
+        self.latent_dim = 2 * A
+        self.counts = (cfg.fractions, cfg.fractions, cfg.policy_fractions)
         if cfg.imitation:
-            self.vae = VAE(cfg, observation_dim, action_dim, rngs).to(device)
+            self.vae = VAE(cfg, spec).to(device)
             self.vae_optimizer = optim.Adam(self.vae.parameters(), cfg.vae_lr)
-            vae = self.vae_optimizer.parameters
-            self._vae_gradients = compile.gradients(self.vae_loss, vae, mode)
-
-    def _schedule(self, steps: int) -> None:
-        if self.cfg.cosine:
-            falls = optim.cosine(steps // self.cfg.policy_delay)
-            self.actor_schedule = optim.Schedule(self.actor_optimizer, falls)
-            self.critic_schedule = optim.Schedule(self.critic_optimizer, falls)
+            self._vae_step = GradientStep(self.vae_loss, self.vae_optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), latents (S, B, 2A) are standard normal; each loss is (S,).
 
@@ -205,14 +206,14 @@ class ORAAC(Stateful):
         return loss, {"vae_loss": loss, "imitation_loss": error}
 
     def critic_loss(
-        self, batch: Batch, latents: Tensor, uniforms: Tensor
+        self, batch: Batch, latents: Tensor, fractions: Tensor, next_fractions: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Z at N fractions towards r + discount * Z' at N others, for the target actor's action."""
         cfg = self.cfg
-        fractions, others = uniforms.split([cfg.fractions, cfg.fractions], -1)
         with torch.no_grad():
             s = batch.next_observations
-            next_z = self.target_critic(s, self._action(self.target_actor, s, latents), others)
+            next_action = self._action(self.target_actor, s, latents)
+            next_z = self.target_critic(s, next_action, next_fractions)
             discounts = cfg.discount * (1 - batch.terminated[..., None])
             y = batch.rewards[..., None] + discounts * next_z
         z = self.critic(batch.observations, batch.actions, fractions)
@@ -243,24 +244,19 @@ class ORAAC(Stateful):
     ) -> dict[str, Tensor]:
         """VAE and critic on every batch, then the actor and the targets on the last.
 
-        `latents` are (S, 3, B, 2A), standard normal; `uniforms` (S, B or 1, N + N + K).
+        `latents` are (S, 3, B, 2A), standard normal, and `uniforms` (S, B or 1, N + N + K): the parts of
+        `Latents` and `Fractions`.
         """
         metrics: dict[str, Tensor] = {}
-        parts = [self.draws_per_state - self.cfg.policy_fractions, self.cfg.policy_fractions]
-        for batch, z, u in zip(batches, latents, uniforms, strict=True):
+        for batch, normal, uniform in zip(batches, latents, uniforms, strict=True):
+            z, taus = Latents(*normal.unbind(1)), Fractions(*uniform.split(self.counts, -1))
             if self.cfg.imitation:
-                grads, metrics = self._vae_gradients(batch, z[:, 0])
-                self.vae_optimizer.step(grads)
-            grads, more = self._critic_gradients(batch, z[:, 1], u.split(parts, -1)[0])
-            self.critic_optimizer.step(grads)
-        grads, most = self._actor_gradients(batch, z[:, 2], u.split(parts, -1)[1])
-        self.actor_optimizer.step(grads)
-        if self.cfg.cosine:
-            self.actor_schedule.step()
-            self.critic_schedule.step()
+                metrics |= self._vae_step(batch, z.vae)
+            metrics |= self._critic_step(batch, z.target_actor, taus.predicted, taus.target)
+        metrics |= self._actor_step(batch, z.actor, taus.policy)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
-        return metrics | more | most
+        return metrics
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -271,29 +267,17 @@ class ORAAC(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
-    agent = ORAAC(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        steps=run.cfg.steps,
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
-    shape = (3, cfg.batch_size, agent.latent_dim)
+    agent = ORAAC(cfg, run.spec(buffer, normalizer))
+    shape = (len(Latents._fields), cfg.batch_size, agent.latent_dim)
     latents = seeding.normal(run.seeds, "latents", shape, run.device)
-    rows = 1 if cfg.shared_fractions else cfg.batch_size
-    shape = (rows, agent.draws_per_state)
+    shape = (1 if cfg.shared_fractions else cfg.batch_size, sum(agent.counts))
     fractions = seeding.uniform(run.seeds, "fractions", shape, run.device, block=64)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "latents": latents, "fractions": fractions}
     for step in run.steps(stride=cfg.policy_delay, **state):
-        batches = [buffer.sample() for _ in delay]
-        metrics = update(
-            batches, [latents.next() for _ in delay], [fractions.next() for _ in delay]
-        )
+        draws = ([stream.next() for _ in delay] for stream in (latents, fractions))
+        metrics = update([buffer.sample() for _ in delay], *draws)
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

@@ -72,7 +72,8 @@ class GradientStep:
         optimizers: one, or several whose parameters are stepped together; the gradient is that of all
             their parameters at the values before the step.
         mode: `off`, `compile` or `graph`.
-        schedule: of the learning rate, advanced after the step.
+        schedule: of the learning rate, advanced after the step; several where other optimisers' rates
+            fall at these steps too. None: the rate stays.
         max_norm: each seed's gradient is clipped to this norm; None leaves it.
     """
 
@@ -81,13 +82,15 @@ class GradientStep:
         loss: compile.Loss,
         optimizers: optim.Adam | Sequence[optim.Adam],
         mode: str,
-        schedule: optim.Schedule | None = None,
+        schedule: optim.Schedule | Sequence[optim.Schedule | None] | None = None,
         max_norm: float | None = None,
     ):
         self._optimizers = [optimizers] if isinstance(optimizers, optim.Adam) else list(optimizers)
         parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
         self.gradients = compile.gradients(loss, parameters, mode)
-        self._schedule, self._max_norm = schedule, max_norm
+        self._max_norm = max_norm
+        schedules = schedule if isinstance(schedule, Sequence) else [schedule]
+        self._schedules = [s for s in schedules if s is not None]
 
     def __call__(self, *inputs) -> dict[str, Tensor]:
         grads, metrics = self.gradients(*inputs)
@@ -99,5 +102,5 @@ class GradientStep:
         if self._max_norm is not None:
             grads = optim.clip_per_seed(grads, self._max_norm)
         optim.step(self._optimizers, grads)
-        if self._schedule is not None:
-            self._schedule.step()
+        for schedule in self._schedules:
+            schedule.step()

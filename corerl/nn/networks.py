@@ -114,6 +114,25 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight + self.bias
 
 
+class NormedLinear(nn.Module):
+    """A linear layer and the layer normalisation of its output."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        lead: tuple[int, ...],
+        rngs: Sequence[torch.Generator],
+        init: Init = torch_init,
+    ):
+        super().__init__()
+        self.linear = Linear(inputs, outputs, lead, rngs, init)
+        self.norm = LayerNorm(outputs, lead)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x))
+
+
 class MLP(nn.Module):
     """A multi-layer perceptron per copy: `(*lead, B, sizes[0])` to `(*lead, B, sizes[-1])`.
 

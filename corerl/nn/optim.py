@@ -136,6 +136,13 @@ class Schedule:
         self.lr.copy_(self._base * self._factor(self._count))
 
 
+def cosine_schedules(steps: int | None, *optimizers: Adam) -> list[Schedule | None]:
+    """One for each optimiser, from its rate down to 0 over `steps`; None: the rates stay."""
+    if steps is None:
+        return [None] * len(optimizers)
+    return [Schedule(optimizer, cosine(steps)) for optimizer in optimizers]
+
+
 class Clock:
     """Updates made so far, `count` `()`, where a captured graph can count and read them."""
 

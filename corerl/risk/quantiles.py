@@ -9,6 +9,22 @@ def midpoints(count: int, device: torch.device | str = "cpu") -> Tensor:
     return (torch.arange(count, device=device, dtype=torch.get_default_dtype()) + 0.5) / count
 
 
+def partition(uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """[0, 1] cut at random into N pieces, none tiny: their middles and lengths, `(..., N)` each."""
+    masses = uniforms + 0.1
+    masses = masses / masses.sum(-1, keepdim=True)
+    return masses.cumsum(-1) - 0.5 * masses, masses
+
+
+def quantile_regression(
+    quantiles: Tensor, targets: Tensor, fractions: Tensor, kappa: float
+) -> Tensor:
+    """`huber_quantile_loss`, where kappa is 0 by the faster `quantile_loss`."""
+    if kappa == 0:
+        return quantile_loss(quantiles, targets, fractions)
+    return huber_quantile_loss(quantiles, targets, fractions, kappa)
+
+
 def huber_quantile_loss(
     quantiles: Tensor,
     targets: Tensor,

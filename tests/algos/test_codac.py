@@ -25,8 +25,10 @@ from agreement import (
 )
 from risky import refuse_numbered
 
-from corerl.algos.codac import CODAC, Config, partition
+from corerl.algos.codac import CODAC, Config
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
+from corerl.risk.quantiles import partition
 
 SMALL = {
     "hidden_width": WIDTH,
@@ -48,7 +50,9 @@ VERSIONS = {
 
 
 def make(version: dict, observations: int = O, actions: int = A, seeds: int = SEEDS) -> CODAC:
-    return CODAC(Config(**SMALL | version), observations, actions, generators(seeds), steps=20)
+    return CODAC(
+        Config(**SMALL | version), Spec(observations, actions, generators(seeds), steps=20)
+    )
 
 
 def parts(agent: CODAC, seed: int) -> tuple:
@@ -66,7 +70,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     references = [reference_risk.CODAC(parts(agent, s), c) for s in range(SEEDS)]
     rng = np.random.default_rng(3)
     for batch in make_batches(5):
-        noise = as_tensor(rng.normal(size=(SEEDS, sum(agent.noises), B, A)))
+        noise = as_tensor(rng.normal(size=(SEEDS, 2 + 2 * c.samples, B, A)))
         draws = [(3, B, c.fractions), (c.fractions,), (c.samples, B, A)]
         uniforms = [as_tensor(rng.random((SEEDS, *shape))) for shape in draws]
         metrics = agent.update(batch, noise, *uniforms)
@@ -128,7 +132,7 @@ def test_weights_of_cvar_are_cut_in_the_authors_version():
                 p.zero_()
             agent.critic.head.bias.fill_(1.0)
         even = torch.ones(1, 2, 10)
-        loss = agent.policy_loss(tiny(s=[[0], [0]], a=[[0], [0]]), torch.zeros(1, 6, 2, 1), even)[0]
+        loss = agent.policy_loss(tiny(s=[[0], [0]], a=[[0], [0]]), torch.zeros(1, 2, 1), even)[0]
         assert loss.item() == pytest.approx(-value, rel=1e-5)
 
 

@@ -26,6 +26,7 @@ from risky import refuse_numbered
 from corerl.algos.cvar_offline import Config, CVaROffline, Player, Stocks, Survey
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.training.preprocessing import Preprocess
 
 SMALL = {"hidden_width": WIDTH, "fractions": 3, "stocks": 2, "discount": 0.9, "polyak": 0.1}
@@ -39,7 +40,7 @@ TO_GO = np.array([-2.0, 0.0, 1.0, 3.0])
 
 def make(version: dict, observations: int = O, actions: int = A, seeds: int = SEEDS, to_go=TO_GO):
     cfg = Config(**SMALL | version)
-    return CVaROffline(cfg, observations, actions, generators(seeds), to_go=to_go, steps=20)
+    return CVaROffline(cfg, Spec(observations, actions, generators(seeds), steps=20), to_go)
 
 
 @pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
@@ -170,8 +171,8 @@ def test_a_survey_reads_discounted_returns_and_first_states():
         ({"tau": 0.0}, r"algo.tau=0.0 must lie in \(0, 1\]"),
         ({"tau": 1.01}, r"algo.tau=1.01 must lie in \(0, 1\]"),
         ({"tau": float("nan")}, "algo.tau=nan must lie"),
-        ({"objective": "naive"}, "algo.objective=naive is not static"),
-        ({"start": "anywhere"}, "algo.start=anywhere is not data or own"),
+        ({"objective": "naive"}, "algo.objective=naive is not one of static"),
+        ({"start": "anywhere"}, "algo.start=anywhere is not one of data, own"),
         ({"stocks": 0}, "algo.stocks=0 must be positive"),
         ({"data": Preprocess(return_range=True)}, "algo.data.return_range=true"),
     ],

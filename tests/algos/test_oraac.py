@@ -25,6 +25,7 @@ from risky import refuse_numbered
 
 from corerl.algos.oraac import ORAAC, Config
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.risk import distortions
 
 SMALL = {
@@ -48,7 +49,9 @@ VERSIONS = {
 
 
 def make(version: dict, observations: int = O, actions: int = A, seeds: int = SEEDS) -> ORAAC:
-    return ORAAC(Config(**SMALL | version), observations, actions, generators(seeds), steps=20)
+    return ORAAC(
+        Config(**SMALL | version), Spec(observations, actions, generators(seeds), steps=20)
+    )
 
 
 def parts(agent: ORAAC, seed: int) -> tuple:
@@ -70,7 +73,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     rows = 1 if agent.cfg.shared_fractions else B
     batches = make_batches(5 * delay)
     latents = as_tensor(rng.normal(size=(5 * delay, SEEDS, 3, B, agent.latent_dim)))
-    uniforms = as_tensor(rng.random((5 * delay, SEEDS, rows, agent.draws_per_state)))
+    uniforms = as_tensor(rng.random((5 * delay, SEEDS, rows, sum(agent.counts))))
     for first in range(0, 5 * delay, delay):
         call = slice(first, first + delay)
         metrics = agent.update(batches[call], list(latents[call]), list(uniforms[call]))
@@ -112,7 +115,7 @@ def test_losses_by_hand():
     # Row 2, u = -1, three targets: weights 2/3, 1/2, 1/2, times 1/2.
     row1 = (2 / 3 * 0.01 + 0.32 / 3) / 3 + 2 * (0.405 + 0.405 + 1.3) / 6
     row2 = (2 / 3 + 1 / 2 + 1 / 2) * 0.5
-    loss = agent.critic_loss(batch, torch.zeros(1, 2, 2), thirds)[0]
+    loss = agent.critic_loss(batch, torch.zeros(1, 2, 2), *thirds.split(3, -1))[0]
     assert loss.tolist() == pytest.approx([(row1 + row2) / 2 / 3])
     # CVaR at 0.5 of a = 0.5: fractions (0, 1/3) of uniforms (0, 2/3); Z = (2, 1.5).
     loss = agent.actor_loss(batch, torch.zeros(1, 2, 2), torch.tensor([[[0.0, 2 / 3]]]))[0]
@@ -159,7 +162,7 @@ def test_fractions_of_a_measure_have_its_density():
         ({"objective": "static"}, "algo.objective=static is not one of naive, wang, mean"),
         ({"perturbation": -0.1}, "algo.perturbation=-0.1"),
         ({"policy_delay": 0}, "algo.policy_delay=0 must be positive"),
-        ({"activation": "tanh"}, "algo.activation=tanh is not relu or silu"),
+        ({"activation": "tanh"}, "algo.activation=tanh is not one of relu, silu"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, said):
