@@ -86,7 +86,7 @@ def export(
         f"{agent.label} acts on the whole episode so far, so that no function of one observation is its "
         "policy: use corerl.load, and reset it at the start of every episode",
     )
-    shape = agent._observation_shape
+    shape = agent.shapes.observation
     probe = _observations(agent.task, shape)
     cfg = settings(agent.path)
     policy = Policy(_alone(cfg, agent.path, agent.seeds[0]), *_box(agent.task, units))

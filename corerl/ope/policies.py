@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from corerl import seeding
@@ -104,14 +103,12 @@ def of_run(
             f"{agent.label} acts on what it remembers of its episode: its actions at recorded states are "
             "not known, so it can be judged in the simulator alone (corerl evaluate RUN)."
         )
-    env = agent.task.make_env()
-    env.close()
-    width = env.observation_space.shape
-    require(len(width) == 1, f"{agent.task.id} has observations of shape {width}, and no vectors")
-    if isinstance(env.action_space, spaces.Discrete):
-        return _numbered(agent, width[0], int(env.action_space.n), epsilon)
+    shape, count, features = agent.shapes
+    require(len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, and no vectors")
+    if count is not None:
+        return _numbered(agent, shape[0], count, epsilon)
     require(epsilon is None, f"epsilon is for numbered actions, and {agent.task.id} has continuous")
-    return _continuous(agent, width[0], env.action_space.shape[0], chance, samples, seed)
+    return _continuous(agent, shape[0], features, chance, samples, seed)
 
 
 def _numbered(agent: Loaded, width: int, count: int, epsilon: float | None) -> Policy:

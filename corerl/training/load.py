@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ class Loaded:
             `(S, A)` or `(S, n, A)`, without A where actions are numbers; without S for one seed.
         """
         observations = np.asarray(observations)
-        shape = self._observation_shape
+        shape = self.shapes.observation
         if observations.shape[-len(shape) :] != shape or observations.ndim - len(shape) > 1:
             raise CorerlError(
                 f"{self.label} on {self.task.id} acts at observations of shape {shape} or (n, "
@@ -203,12 +203,27 @@ class Loaded:
         return None if outs[0] is None else torch.cat(outs)[self._order]
 
     @cached_property
-    def _observation_shape(self) -> tuple[int, ...]:
-        if not self.task.has_env:
-            return self.task.load().observations.shape[1:]
-        env = self.task.make_env()
-        env.close()
-        return env.observation_space.shape
+    def shapes(self) -> Shapes:
+        """Of what it sees and does: the environment's, or the data's where there is no simulator."""
+        with suppress(CorerlError):
+            if self.task.has_env:
+                env = self.task.make_env()
+                env.close()
+                count = getattr(env.action_space, "n", None)
+                features = 1 if count is not None else env.action_space.shape[0]
+                return Shapes(env.observation_space.shape, count and int(count), features)
+        data = self.task.load()
+        count = int(data.actions.max()) + 1 if data.discrete else None
+        features = 1 if data.discrete else data.actions.shape[1]
+        return Shapes(data.observations.shape[1:], count, features)
+
+
+class Shapes(NamedTuple):
+    """An observation's shape, how many actions are numbered (None: they are vectors), their features."""
+
+    observation: tuple[int, ...]
+    count: int | None
+    features: int
 
 
 class Restored:

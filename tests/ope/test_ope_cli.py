@@ -11,6 +11,8 @@ from small import config, train
 from corerl import cli
 from corerl.algos import dt
 from corerl.data import embedded
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
 from corerl.ope import behaviour, evaluation
 
 torch.set_num_threads(1)
@@ -118,3 +120,13 @@ def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
     cell = train(type(cfg)(**(vars(cfg) | {"algo": dt.Config(**own)})))
     status, _, err = evaluate(capsys, str(cell), "--method", "fqe")
     assert status == 2 and "remembers of its episode" in err
+
+
+def test_no_simulator_is_needed(runs, capsys, monkeypatch):
+    def missing(task):
+        raise CorerlError("there is no simulator")
+
+    monkeypatch.setattr(Task, "make_env", missing)
+    status, out, err = evaluate(capsys, runs["bc"], "--method", "fqe", *QUICK)
+    assert status == 0, err
+    assert "fqe" in out
