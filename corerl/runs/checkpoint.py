@@ -5,20 +5,34 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
+import torch
 from torch import Tensor
 
 import corerl
 from corerl.errors import CorerlError
-from corerl.runs.files import write_atomically
+from corerl.runs.files import write_pieces
 
 FORMAT = 2
 """2 added the checksum, and what vouches for the logs."""
 READABLE = ("1", str(FORMAT))
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The names of types in safetensors' header."""
 NO_DIGEST = "0" * 64
 CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')
 DAMAGE = (
@@ -32,22 +46,60 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Writes nested dicts, lists, numbers and tensors as one safetensors file.
 
     Its metadata holds the SHA-256 of the whole file, taken with zeros in the place of the digest. The
-    checkpoint that was at `path` is kept as `previous(path)`.
+    checkpoint that was at `path` is kept as `previous(path)`. Tensors are read while they are written:
+    beside the state itself no more than one seed's part of one tensor is in memory.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = _encode(state, "", tensors)
     metadata = {
+        "checksum": NO_DIGEST,
         "corerl": corerl.__version__,
         "format": str(FORMAT),
         "skeleton": json.dumps(skeleton),
-        "checksum": NO_DIGEST,
     }
-    content = memoryview(safetensors.torch.save(tensors, metadata))
-    header = bytes(content[: 8 + int.from_bytes(content[:8], "little")])
+    # The largest types first, so that each tensor begins at a multiple of its numbers' size.
+    order = sorted(tensors, key=lambda key: -tensors[key].dtype.itemsize)
+    header = _header(metadata, {key: tensors[key] for key in order})
     start = header.index(f'"checksum":"{NO_DIGEST}"'.encode()) + len('"checksum":"')
-    digest = hashlib.sha256(content).hexdigest().encode()
-    pieces = content[:start], digest, content[start + len(digest) :]
-    write_atomically(path, *pieces, keep=previous(path))
+    sha = hashlib.sha256()
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        yield header
+        for key in order:
+            yield from _bytes_of(tensors[key])
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        for piece in pieces():
+            sha.update(piece)
+            yield piece
+
+    write_pieces(
+        path,
+        hashed(),
+        stamp=lambda: (start, sha.hexdigest().encode()),
+        keep=previous(path),
+    )
+
+
+def _header(metadata: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
+    """What a safetensors file of these tensors, in this order, begins with."""
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for key, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        dtype, shape = TYPES[tensor.dtype], list(tensor.shape)
+        entries[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    """Its numbers in order, seed by seed where they do not lie in order or on the CPU."""
+    here = tensor.is_contiguous() and tensor.device.type == "cpu"
+    for part in [tensor] if here or tensor.ndim < 2 else tensor:
+        if part.numel():
+            yield memoryview(part.cpu().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def previous(path: Path) -> Path:
@@ -138,7 +190,7 @@ def _check(path: Path) -> bool:
 
 def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[key] = value.detach().cpu().contiguous().clone()
+        tensors[key] = value.detach()
         return {"tensor": key}
     if isinstance(value, dict):
         return {"dict": [[k, _encode(v, f"{key}/{k}", tensors)] for k, v in value.items()]}

@@ -22,10 +22,23 @@ def make_directory(path: Path) -> None:
         raise _write_error(path, error) from error
 
 
-def write_atomically(path: Path, *pieces: bytes | memoryview, keep: Path | None = None) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """As `write_pieces`, of one."""
+    write_pieces(path, [content])
+
+
+def write_pieces(
+    path: Path,
+    pieces: Iterable[bytes | memoryview],
+    *,
+    stamp: Callable[[], tuple[int, bytes]] | None = None,
+    keep: Path | None = None,
+) -> None:
     """Replaces `path` in one step, so that no reader and no kill ever sees half a file.
 
-    With `keep` the file that was there is kept under that name; a kill between the two leaves it alone.
+    Pieces are written as they come, so they need not be in memory together. `stamp` is asked after the
+    last of them for bytes to write over others, and their offset. With `keep` the file that was there is
+    kept under that name; a kill between the two leaves it alone.
 
     Its folder must be there: one that was removed while a run went on is noticed, not made anew. What is
     half written has a name of its own, so that two processes never share it and no link is followed.
@@ -38,6 +51,10 @@ def write_atomically(path: Path, *pieces: bytes | memoryview, keep: Path | None 
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             for piece in pieces:
                 file.write(piece)
+            if stamp is not None:
+                offset, content = stamp()
+                file.seek(offset)
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if keep is not None and path.exists():

@@ -7,8 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from graphs import is_view
 from small import config, flatten
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import corerl
 from corerl.algos import bc, td3_bc
@@ -58,6 +61,57 @@ def test_tensors_that_share_memory_are_saved_apart(tmp_path):
     checkpoint.save_checkpoint(tmp_path / "c", {"all": rows, "part": rows[2:4]})
     loaded = checkpoint.load_checkpoint(tmp_path / "c")
     assert loaded["all"].tolist() == rows.tolist() and loaded["part"].tolist() == [2.0, 3.0]
+
+
+class LargestCopy(TorchDispatchMode):
+    """The most numbers that were in one new tensor."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not is_view(func):
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+def test_saving_copies_no_more_than_one_seed_of_one_tensor(tmp_path):
+    rows = torch.randn(4, 1000, 8)
+    state = {"replay": rows[:, :900], "agent": torch.randn(4, 500), "step": torch.tensor(3)}
+    with LargestCopy() as made:
+        checkpoint.save_checkpoint(tmp_path / "c", state)
+    assert made.numbers <= 900 * 8
+    assert flatten(checkpoint.load_checkpoint(tmp_path / "c")) == flatten(state)
+
+
+def test_every_type_of_number_comes_back_and_others_can_read_it(tmp_path):
+    kinds = (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+    )
+    state = {kind: torch.arange(3).to(getattr(torch, kind)) for kind in kinds}
+    state |= {
+        "one": torch.tensor(2.5),
+        "none": torch.empty(0, 4),
+        "turned": torch.arange(6).view(2, 3).T,
+    }
+    checkpoint.save_checkpoint(tmp_path / "c", state)
+    other = safetensors.torch.load_file(tmp_path / "c")
+    for found in (
+        checkpoint.load_checkpoint(tmp_path / "c"),
+        {k.strip("/"): v for k, v in other.items()},
+    ):
+        assert found.keys() == state.keys()
+        for name, tensor in state.items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 100, -1])
