@@ -23,141 +23,105 @@ Differences, each with its reason:
     beginning (paper and CORL).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
-from corerl.nn import compile, networks, optim, policies
-from corerl.nn.learner import Stateful
+from corerl.config import at_least, group, positive, within
+from corerl.nn import compile, optim
+from corerl.nn.critics import Critics
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import GaussianPolicy
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "awac"
     label: str = "AWAC"
 
-    temperature: float = 1.0  # lambda: weights are exp(advantage / lambda)
-    advantage_limit: float = 100.0  # largest weight of a sample
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every update
+    temperature: float = positive(1.0)  # lambda: weights are exp(advantage / lambda)
+    advantage_limit: float = positive(100.0)  # largest weight of a sample
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
 
-    lr: float = 3e-4  # of policy and critics
-    batch_size: int = 256
-    hidden_layers: int = 3
-    hidden_width: int = 256
+    lr: float = positive(3e-4)  # of policy and critics
+    batch_size: int = positive(256)
+    hidden_layers: int = at_least(0, 3)
+    hidden_width: int = positive(256)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(normalize_states=True)
-    )
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
-    online: Online = field(default_factory=Online)
-
-    def __post_init__(self):
-        check(self)
-        require(self.temperature > 0, f"algo.temperature={self.temperature} must be positive")
-        require(
-            self.advantage_limit > 0,
-            f"algo.advantage_limit={self.advantage_limit} must be positive",
-        )
+    online: Online = group(Online)
 
 
-class Policy(nn.Module):
-    """A Gaussian with one log-std per action dimension: `(S, B, O)` to a mean `(S, B, A)`."""
+class Noise(NamedTuple):
+    """Standard normal draws `(S, B, A)` for samples of the policy."""
 
-    def __init__(self, cfg: Config, sizes: list[int], rngs: list[torch.Generator]):
-        super().__init__()
-        self.body = networks.MLP(sizes, (len(rngs),), rngs)
-        self.log_std = nn.Parameter(torch.zeros(len(rngs), 1, sizes[-1]))
-        self.limits = (cfg.log_std_min, cfg.log_std_max)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.body(observations)
-
-    def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions within the bounds; `noise` is standard normal."""
-        std = torch.exp(self.log_std.clamp(*self.limits))
-        return (self(observations) + std * noise).clamp(-1, 1)
-
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        log_std = self.log_std.clamp(*self.limits)
-        return policies.gaussian_log_prob(self(observations), log_std, actions)
+    next_actions: Tensor
+    actions: Tensor
 
 
 class AWAC(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        policy = Policy(cfg, [observation_dim, *hidden, action_dim], rngs)
-        critic = networks.MLP([observation_dim + action_dim, *hidden, 1], (len(rngs), 2), rngs)
-        self.policy, self.critic = policy.to(device), critic.to(device)
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        policy = GaussianPolicy([O, *hidden, A], rngs, bound=lambda mean: mean, **limits)
+        self.policy = policy.to(device)
+        self.critic = Critics([O, A, *hidden], rngs).to(device)
         self.target = optim.target_of(self.critic)
-        self.normalizer = normalizer or nn.Identity()
+        self.normalizer = spec.normalizer
         self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
-        self._policy_gradients = compile.gradients(
-            self.policy_loss, self.policy_optimizer.parameters, mode
-        )
-        self._critic_gradients = compile.gradients(
-            self.critic_loss, self.critic_optimizer.parameters, mode
-        )
+        self._policy_step = GradientStep(self.policy_loss, self.policy_optimizer, spec.mode)
+        self._critic_step = GradientStep(self.critic_loss, self.critic_optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Both critics towards r + discount * min Q'(s', a'), a' ~ pi(.|s')."""
         with torch.no_grad():
-            next_actions = self.policy.sample(batch.next_observations, noise)
-            next_q = self._q(self.target, batch.next_observations, next_actions).amin(1)
+            next_actions = self._sample(batch.next_observations, noise)
+            next_q = self.target(batch.next_observations, next_actions).amin(1)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
-        q = self._q(self.critic, batch.observations, batch.actions)
+        q = self.critic(batch.observations, batch.actions)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
         return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """-min(exp(A / lambda), 100) * log pi(a|s), A = min Q(s, a) - min Q(s, pi(s))."""
         with torch.no_grad():
-            actions = self.policy.sample(batch.observations, noise)
-            value = self._q(self.critic, batch.observations, actions).amin(1)
-            q = self._q(self.critic, batch.observations, batch.actions).amin(1)
+            actions = self._sample(batch.observations, noise)
+            value = self.critic(batch.observations, actions).amin(1)
+            q = self.critic(batch.observations, batch.actions).amin(1)
             advantage = q - value
             weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
-        loss = -(weight * self.policy.log_prob(batch.observations, batch.actions)).mean(-1)
+        log_prob = self.policy.log_prob(self.policy(batch.observations), batch.actions)
+        loss = -(weight * log_prob).mean(-1)
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
-    @staticmethod
-    def _q(critic: nn.Module, observations: Tensor, actions: Tensor) -> Tensor:
-        """Both critics, `(S, 2, B)`."""
-        return critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
+    def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Actions within the bounds."""
+        return (self.policy(observations) + self.policy.std * noise).clamp(-1, 1)
 
-    def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One step of everything; `noise` (S, 2, B, A) is for the next states and the states."""
-        grads, metrics = self._critic_gradients(batch, noise[:, 0])
-        self.critic_optimizer.step(grads)
-        grads, more = self._policy_gradients(batch, noise[:, 1])
-        self.policy_optimizer.step(grads)
+    def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+        """One step of the critics, then of the policy."""
+        metrics = self._critic_step(batch, noise.next_actions)
+        metrics |= self._policy_step(batch, noise.actions)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
-        return metrics | more
+        return metrics
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -167,20 +131,17 @@ class AWAC(Stateful):
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(self.normalizer(observations), noise)
+        return self._sample(self.normalizer(observations), noise)
+
+    @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The Gaussian's log-density `(S, n)` of actions `(S, n, A)` at raw observations."""
+        return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
 
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
-    agent = AWAC(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = AWAC(cfg, run.spec(buffer, normalizer))
     shape = (2, cfg.batch_size, buffer.action_dim)
     noise = seeding.normal(run.seeds, "noise", shape, run.device)
     phases = Phases(cfg, run, buffer, agent)
@@ -188,7 +149,7 @@ def train(cfg: Config, run: Run) -> None:
     for step in run.steps(agent=agent, buffer=buffer, noise=noise, **phases.parts):
         phases.act(step, agent.explore)
         if phases.learns(step):
-            metrics = update(phases.sample(step), noise.next())
+            metrics = update(phases.sample(step), Noise(*noise.next().unbind(1)))
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)

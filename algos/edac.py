@@ -26,64 +26,63 @@ Differences, each with its reason:
     the right one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
-from corerl.nn import compile, networks, optim, policies
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.nn import compile, networks, optim
+from corerl.nn.critics import Critics
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "edac"
     label: str = "EDAC"
 
-    critics: int = 10  # N
-    eta: float = 1.0  # weight of the diversity penalty; 0 is SAC-N
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every update
+    critics: int = at_least(1, 10)  # N
+    eta: float = at_least(0, 1.0)  # weight of the diversity penalty; 0 is SAC-N
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
 
-    policy_lr: float = 3e-4
-    critic_lr: float = 3e-4
-    alpha_lr: float = 3e-4  # of the temperature
-    batch_size: int = 256
-    hidden_layers: int = 3
-    hidden_width: int = 256
+    policy_lr: float = positive(3e-4)
+    critic_lr: float = positive(3e-4)
+    alpha_lr: float = positive(3e-4)  # of the temperature
+    batch_size: int = positive(256)
+    hidden_layers: int = at_least(0, 3)
+    hidden_width: int = positive(256)
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    order: str = "alpha_actor_critic"  # alpha_actor_critic (CORL) | joint (authors)
-    init: str = "corl"  # corl | official, of the critics
-    data: preprocessing.Preprocess = field(default_factory=preprocessing.Preprocess)
+    order: str = one_of("alpha_actor_critic", "joint")  # CORL | authors
+    init: str = one_of("corl", "official")  # of the critics
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
-        least = 2 if self.eta else 1
-        require(self.eta >= 0, f"algo.eta={self.eta} must not be negative")
-        require(self.critics >= least, f"algo.critics={self.critics} must be at least {least}")
-        choices = {"order": ("alpha_actor_critic", "joint"), "init": ("corl", "official")}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            require(value in known, f"algo.{name}={value} is not one of {', '.join(known)}")
+        super().__post_init__()
+        require(
+            self.critics > 1 or self.eta == 0,
+            f"algo.critics={self.critics} must be at least 2, or none can differ (algo.eta=0: SAC-N)",
+        )
 
 
-class Ensemble(networks.MLP):
-    """N critics: inputs `(S, 1, B, O + A)` to `(S, N, B)`."""
+class Ensemble(Critics):
+    """N critics, also with the gradient of each with respect to the action."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).squeeze(-1)
-
-    def with_action_gradient(self, x: Tensor, action_dim: int) -> tuple[Tensor, Tensor]:
-        """Also the gradient with respect to the action, `(S, N, B, A)`, itself differentiable.
+    def with_action_gradient(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Q `(S, N, B)`, and its gradient `(S, N, B, A)`, itself differentiable.
 
         The chain rule backwards through the layers: a ReLU passes what it passed forwards.
         """
+        x, action_dim = torch.cat([observations, actions], -1)[:, None], actions.shape[-1]
         passed = []
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
@@ -98,53 +97,38 @@ class Ensemble(networks.MLP):
         return q, gradient
 
 
-class EDAC(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+class Noise(NamedTuple):
+    """Standard normal draws `(S, B, A)` for samples of the policy."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: networks.Normalizer | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    temperature: Tensor  # at the states, where the temperature is stepped before the policy
+    actions: Tensor
+    next_actions: Tensor
+
+
+class EDAC(Stateful):
+    """S independent learners."""
+
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        hidden, seeds = [cfg.hidden_width] * cfg.hidden_layers, len(rngs)
-        policy = policies.TanhGaussian(
-            [observation_dim, *hidden, action_dim],
-            (seeds,),
-            rngs,
-            log_std_min=cfg.log_std_min,
-            log_std_max=cfg.log_std_max,
-            init=networks.uniform(bias=0.1),
-            output_init=networks.uniform(1e-3),
-        )
-        critic = Ensemble(
-            [observation_dim + action_dim, *hidden, 1],
-            (seeds, cfg.critics),
-            rngs,
-            init=networks.uniform(cfg.hidden_width**-0.5 if cfg.init == "corl" else None, bias=0.1),
-            output_init=networks.uniform(3e-3),
-        )
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        inits = {"init": networks.uniform(bias=0.1), "output_init": networks.uniform(1e-3)}
+        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits)
+        bound = cfg.hidden_width**-0.5 if cfg.init == "corl" else None
+        inits = {"init": networks.uniform(bound, bias=0.1), "output_init": networks.uniform(3e-3)}
+        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        self.log_alpha = networks.Scalar(0.0, seeds).to(device)
-        self.normalizer = normalizer or nn.Identity()
-        self.target_entropy = -float(action_dim)
-        self.alpha_optimizer = optim.Adam(self.log_alpha.parameters(), cfg.alpha_lr)
-        self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
-        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
-        alpha, pi, q = (o.parameters for o in self._optimizers())
-        self._alpha_gradients = compile.gradients(self.alpha_loss, alpha, mode)
-        self._policy_gradients = compile.gradients(self.policy_loss, pi, mode)
-        self._critic_gradients = compile.gradients(self.critic_loss, q, mode)
-
-    def _optimizers(self) -> tuple[optim.Adam, optim.Adam, optim.Adam]:
-        return self.alpha_optimizer, self.policy_optimizer, self.critic_optimizer
+        self.log_alpha = networks.Scalar(0.0, spec.seeds).to(device)
+        self.normalizer = spec.normalizer
+        self.target_entropy = -float(A)
+        alpha = self.alpha_optimizer = optim.Adam(self.log_alpha.parameters(), cfg.alpha_lr)
+        pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
+        q = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
+        self._alpha_step = GradientStep(self.alpha_loss, alpha, spec.mode)
+        self._policy_step = GradientStep(self.policy_loss, pi, spec.mode)
+        self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
@@ -158,7 +142,7 @@ class EDAC(Stateful):
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """alpha * log pi(a|s) - min_i Q_i(s, a) at a ~ pi(.|s)."""
         actions, log_pi = self.policy.sample(batch.observations, noise)
-        q = self.critic(torch.cat([batch.observations, actions], -1)[:, None])
+        q = self.critic(batch.observations, actions)
         alpha = torch.exp(self.log_alpha()).detach()[:, None]
         loss = (alpha * log_pi - q.amin(1)).mean(-1)
         return loss, {"policy_loss": loss, "q_std": q.detach().std(1, correction=0).mean(-1)}
@@ -168,14 +152,14 @@ class EDAC(Stateful):
         cfg = self.cfg
         with torch.no_grad():
             next_actions, log_pi = self.policy.sample(batch.next_observations, noise)
-            next_q = self.target(torch.cat([batch.next_observations, next_actions], -1)[:, None])
+            next_q = self.target(batch.next_observations, next_actions)
             next_value = next_q.amin(1) - torch.exp(self.log_alpha())[:, None] * log_pi
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_value
-        inputs = torch.cat([batch.observations, batch.actions], -1)[:, None]
+        data = (batch.observations, batch.actions)
         if cfg.eta == 0:
-            q, diversity = self.critic(inputs), torch.zeros_like(y[:, 0])
+            q, diversity = self.critic(*data), torch.zeros_like(y[:, 0])
         else:
-            q, gradient = self.critic.with_action_gradient(inputs, batch.actions.shape[-1])
+            q, gradient = self.critic.with_action_gradient(*data)
             diversity = self.diversity(gradient)
         bellman = (q - y[:, None]).square().mean(-1).sum(1)
         metrics = {"bellman_loss": bellman, "diversity": diversity, "q": q.mean((1, 2))}
@@ -189,22 +173,25 @@ class EDAC(Stateful):
         pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))
         return pairs.mean(-1) / (gradient.shape[1] - 1)
 
-    def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One step of everything. `noise` (S, 3, B, A): for temperature, actor and next states."""
+    def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+        """One step of everything."""
         if self.cfg.order == "joint":
-            alpha, metrics = self._alpha_gradients(batch, noise[:, 1])
-            policy, more = self._policy_gradients(batch, noise[:, 1])
-            critic, most = self._critic_gradients(batch, noise[:, 2])
-            optim.step(self._optimizers(), [*alpha, *policy, *critic])
+            metrics = self._joint_step(batch, noise)
         else:
-            grads, metrics = self._alpha_gradients(batch, noise[:, 0])
-            self.alpha_optimizer.step(grads)
-            grads, more = self._policy_gradients(batch, noise[:, 1])
-            self.policy_optimizer.step(grads)
-            grads, most = self._critic_gradients(batch, noise[:, 2])
-            self.critic_optimizer.step(grads)
+            metrics = self._alpha_step(batch, noise.temperature)
+            metrics |= self._policy_step(batch, noise.actions)
+            metrics |= self._critic_step(batch, noise.next_actions)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
-        return metrics | more | most
+        return metrics
+
+    def _joint_step(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+        """All gradients at the start of the step, from one sample of the policy."""
+        alpha, metrics = self._alpha_step.gradients(batch, noise.actions)
+        policy, policy_metrics = self._policy_step.gradients(batch, noise.actions)
+        critic_metrics = self._critic_step(batch, noise.next_actions)
+        self._alpha_step.apply(alpha)
+        self._policy_step.apply(policy)
+        return metrics | policy_metrics | critic_metrics
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
@@ -214,20 +201,12 @@ class EDAC(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
-    agent = EDAC(
-        cfg,
-        buffer.observation_dim,
-        buffer.action_dim,
-        run.rngs(),
-        normalizer=normalizer,
-        device=run.device,
-        mode=run.mode,
-    )
+    agent = EDAC(cfg, run.spec(buffer, normalizer))
     shape = (3, cfg.batch_size, buffer.action_dim)
     noise = seeding.normal(run.seeds, "noise", shape, run.device)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise):
-        metrics = update(buffer.sample(), noise.next())
+        metrics = update(buffer.sample(), Noise(*noise.next().unbind(1)))
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

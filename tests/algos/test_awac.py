@@ -26,13 +26,14 @@ from agreement import (
 )
 
 from corerl import seeding
-from corerl.algos.awac import AWAC, Config
+from corerl.algos.awac import AWAC, Config, Noise
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 
 
 def make(**more) -> AWAC:
     settings = {"hidden_width": WIDTH, "hidden_layers": 2, "polyak": 0.1, "discount": 0.9}
-    return AWAC(Config(**settings | more), O, A, generators())
+    return AWAC(Config(**settings | more), Spec(O, A, generators()))
 
 
 def draws(count: int) -> list[torch.Tensor]:
@@ -53,7 +54,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     scramble(agent.policy, agent.critic, agent.target)
     references = [reference_soft.AWAC(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
     for batch, noise in zip(make_batches(5), draws(5), strict=True):
-        metrics = agent.update(batch, noise)
+        metrics = agent.update(batch, Noise(*noise.unbind(1)))
         for s, theirs in enumerate(references):
             losses = theirs.update(one_seed(batch, s), noise[s].double())
             assert_losses(metrics, s, losses, tolerance)
@@ -64,7 +65,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
 @pytest.mark.parametrize(("gap", "weight"), [(0.5, math.exp(1.0)), (-0.5, math.exp(-1)), (5, 100)])
 def test_weight_of_the_policys_loss_by_hand(gap, weight):
     """Q = action * gap, policy at 0 with std 1, lambda 1/2: A = gap, -log N(1; 0, 1) = 1.4189."""
-    agent = AWAC(Config(hidden_layers=0, temperature=0.5), 1, 1, generators(1))
+    agent = AWAC(Config(hidden_layers=0, temperature=0.5), Spec(1, 1, generators(1)))
     set_linear(agent.policy.body, [[0.0]], [0.0])
     set_linear(agent.critic, [[0.0], [gap], [0.0], [gap + 9.0]], [0.0, 9.0])
     batch = tiny(s=[[1.0]], a=[[1.0]])
@@ -77,17 +78,15 @@ def test_samples_stay_within_the_action_bounds_but_densities_do_not_know():
     agent = make()
     observations = torch.zeros(SEEDS, 1, O)
     assert (
-        agent.policy.sample(observations, torch.full((SEEDS, 1, A), 9.0)).tolist()
+        agent.explore(observations, torch.full((SEEDS, 1, A), 9.0)).tolist()
         == [[[1.0] * A]] * SEEDS
     )
-    inside, on = (
-        agent.policy.log_prob(observations, torch.full((SEEDS, 1, A), x)) for x in (0.99, 1.0)
-    )
+    inside, on = (agent.log_prob(observations, torch.full((SEEDS, 1, A), x)) for x in (0.99, 1.0))
     assert ((inside - on).abs() < 0.2).all()
 
 
 def test_networks_start_as_torch_makes_them():
-    agent = AWAC(Config(), 17, 6, generators())
+    agent = AWAC(Config(), Spec(17, 6, generators()))
     assert [layer.weight.shape[-1] for layer in agent.policy.body.layers] == [256, 256, 256, 6]
     for layer in (*agent.policy.body.layers, *agent.critic.layers):
         bound = layer.weight.shape[-2] ** -0.5
@@ -97,13 +96,14 @@ def test_networks_start_as_torch_makes_them():
 
 def test_a_seed_alone_is_the_seed_among_others():
     both, alone = (
-        AWAC(Config(hidden_width=WIDTH), O, A, seeding.generators(s, "init")) for s in ([5, 9], [9])
+        AWAC(Config(hidden_width=WIDTH), Spec(O, A, seeding.generators(s, "init")))
+        for s in ([5, 9], [9])
     )
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         assert torch.equal(p[1:], q)
     for batch, noise in zip(make_batches(3), draws(3), strict=True):
-        both.update(batch, noise)
-        alone.update(type(batch)(*(x[1:] for x in batch)), noise[1:])
+        both.update(batch, Noise(*noise.unbind(1)))
+        alone.update(type(batch)(*(x[1:] for x in batch)), Noise(*noise[1:].unbind(1)))
     for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
         torch.testing.assert_close(p[1:], q)
 
@@ -113,7 +113,7 @@ def test_a_seeds_data_never_reaches_another():
     for batch, noise in zip(make_batches(2), draws(2), strict=True):
         spoiled = type(batch)(*(torch.cat([x[:1], x[1:] + 1]) for x in batch))
         for agent, data in zip(agents, (batch, spoiled), strict=True):
-            agent.update(data, noise)
+            agent.update(data, Noise(*noise.unbind(1)))
     for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
         assert torch.equal(mine[0], other[0])
         assert not torch.equal(mine[1], other[1])

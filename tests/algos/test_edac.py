@@ -21,8 +21,9 @@ from agreement import (
 )
 
 from corerl import seeding
-from corerl.algos.edac import EDAC, Config
+from corerl.algos.edac import EDAC, Config, Noise
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 
 
 def make(**more) -> EDAC:
@@ -33,7 +34,7 @@ def make(**more) -> EDAC:
         "discount": 0.9,
         "critics": 4,
     }
-    return EDAC(Config(**settings | more), O, A, generators())
+    return EDAC(Config(**settings | more), Spec(O, A, generators()))
 
 
 def draws(count: int) -> list[torch.Tensor]:
@@ -61,7 +62,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     scramble(agent.policy, agent.critic, agent.target, agent.log_alpha)
     references = [reference_soft.EDAC(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
     for batch, noise in zip(make_batches(5), draws(5), strict=True):
-        metrics = agent.update(batch, noise)
+        metrics = agent.update(batch, Noise(*noise.unbind(1)))
         for s, theirs in enumerate(references):
             losses = theirs.update(one_seed(batch, s), noise[s].double())
             assert_losses(metrics, s, losses, tolerance)
@@ -82,7 +83,7 @@ def test_a_critic_without_gradient_spoils_nothing():
     agent = make()
     with torch.no_grad():
         agent.critic.layers[-1].weight[:, 0] = 0
-    agent.update(make_batches(1)[0], draws(1)[0])
+    agent.update(make_batches(1)[0], Noise(*draws(1)[0].unbind(1)))
     assert all(p.isfinite().all() for p in agent.critic.parameters())
 
 
@@ -101,7 +102,7 @@ def test_the_target_is_the_minimum_over_all_critics_with_entropy():
 
 
 def test_initial_weights_are_corls():
-    agent = EDAC(Config(critics=3), 17, 6, generators())
+    agent = EDAC(Config(critics=3), Spec(17, 6, generators()))
     for layer in (*agent.policy.body.layers[:-1], *agent.critic.layers[:-1]):
         assert (layer.bias == 0.1).all()
     for network, bound in ((agent.policy.body, 1e-3), (agent.critic, 3e-3)):
@@ -113,20 +114,20 @@ def test_initial_weights_are_corls():
         17**-0.5, rel=0.02
     )
     assert agent.policy.limits == (-5.0, 2.0)
-    first = EDAC(Config(init="official"), 17, 6, generators()).critic.layers[0].weight
+    first = EDAC(Config(init="official"), Spec(17, 6, generators())).critic.layers[0].weight
     assert 0.97 * 23**-0.5 < first.abs().max() <= 23**-0.5
 
 
 def test_a_seed_alone_is_the_seed_among_others():
     settings = {"hidden_width": WIDTH, "critics": 3}
     both, alone = (
-        EDAC(Config(**settings), O, A, seeding.generators(s, "init")) for s in ([5, 9], [9])
+        EDAC(Config(**settings), Spec(O, A, seeding.generators(s, "init"))) for s in ([5, 9], [9])
     )
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         assert torch.equal(p[1:], q)
     for batch, noise in zip(make_batches(3), draws(3), strict=True):
-        both.update(batch, noise)
-        alone.update(type(batch)(*(x[1:] for x in batch)), noise[1:])
+        both.update(batch, Noise(*noise.unbind(1)))
+        alone.update(type(batch)(*(x[1:] for x in batch)), Noise(*noise[1:].unbind(1)))
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         torch.testing.assert_close(p[1:], q)
 
@@ -136,7 +137,7 @@ def test_a_seeds_data_never_reaches_another():
     for batch, noise in zip(make_batches(2), draws(2), strict=True):
         spoiled = type(batch)(*(torch.cat([x[:1], x[1:] + 1]) for x in batch))
         for agent, data in zip(agents, (batch, spoiled), strict=True):
-            agent.update(data, noise)
+            agent.update(data, Noise(*noise.unbind(1)))
     for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
         assert torch.equal(mine[0], other[0])
         assert not torch.equal(mine[1], other[1])

@@ -14,6 +14,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.experiments.tables import table
+from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
@@ -29,7 +30,7 @@ def float64():
 
 def agent_of(seeds, **settings):
     cfg = sac.Config(batch_size=B, hidden_width=8, **settings)
-    return sac.SAC(cfg, O, A, seeding.generators(seeds, "init"))
+    return sac.SAC(cfg, Spec(O, A, seeding.generators(seeds, "init")))
 
 
 def batches(seeds, count):
@@ -129,10 +130,10 @@ class Transcription:
 def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
     seeds = [0, 7]
     cfg = sac.Config(batch_size=B, hidden_width=8, actor_q=actor_q, initial_temperature=0.3)
-    agent = sac.SAC(cfg, O, A, seeding.generators(seeds, "init"), mode=mode)
+    agent = sac.SAC(cfg, Spec(O, A, seeding.generators(seeds, "init"), mode=mode))
     references = [Transcription(agent, i) for i in range(2)]
     for batch, noise in batches(seeds, 5):
-        agent.update([batch], [noise])
+        agent.update([batch], [sac.Noise(*noise.unbind(1))])
         for i, reference in enumerate(references):
             reference.update(*[field[i] for field in batch[:5]], noise[i])
     for i, reference in enumerate(references):
@@ -168,7 +169,7 @@ def test_saturated_actions_keep_a_finite_density():
 def test_utd_updates_the_critic_each_time_and_the_policy_last():
     agent = agent_of([0], utd=4, actor_every=4)
     drawn = list(batches([0], 4))
-    agent.update([batch for batch, _ in drawn], [noise for _, noise in drawn])
+    agent.update([batch for batch, _ in drawn], [sac.Noise(*noise.unbind(1)) for _, noise in drawn])
     assert agent.critic_optimizer.state_dict()["count"] == 4
     assert agent.policy_optimizer.state_dict()["count"] == 1
     assert agent.temperature_optimizer.state_dict()["count"] == 1
@@ -177,8 +178,8 @@ def test_utd_updates_the_critic_each_time_and_the_policy_last():
 def test_a_seed_learns_the_same_alone_as_in_company():
     together, alone = agent_of([3, 5]), agent_of([5])
     for batch, noise in batches([3, 5], 5):
-        together.update([batch], [noise])
-        alone.update([Batch(*[field[1:] for field in batch])], [noise[1:]])
+        together.update([batch], [sac.Noise(*noise.unbind(1))])
+        alone.update([Batch(*[field[1:] for field in batch])], [sac.Noise(*noise[1:].unbind(1))])
     for both, one in zip(together.policy.parameters(), alone.policy.parameters(), strict=True):
         torch.testing.assert_close(both[1:], one, rtol=1e-4, atol=1e-6)
 
@@ -187,7 +188,7 @@ def test_the_temperature_rises_where_entropy_is_short_and_can_be_held():
     for learn, sign in ((True, 1), (False, 0)):
         agent = agent_of([0], target_entropy=50.0, learn_temperature=learn)
         for batch, noise in batches([0], 3):
-            agent.update([batch], [noise])
+            agent.update([batch], [sac.Noise(*noise.unbind(1))])
         assert math.copysign(1, float(agent.temperature()) - 1) * sign == sign
         assert (float(agent.temperature()) != 1) == learn
 

@@ -41,6 +41,7 @@ from corerl.experiments.process import set_up
 from corerl.experiments.recipes import collecting
 from corerl.experiments.recipes.collecting import Act, Chunk, Episode, cut_episodes
 from corerl.experiments.train import typed
+from corerl.nn.learner import Spec
 from corerl.runs import files
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import cell_directory, config_hash, group_name
@@ -226,7 +227,7 @@ def _sampled(cfg: Config, saved: dict[str, Any]) -> Act:
 
 
 def _agent(cfg: Config) -> sac.SAC:
-    return sac.SAC(cfg.algo, *_sizes(cfg), seeding.generators(cfg.seeds, "init"))
+    return sac.SAC(cfg.algo, Spec(*_sizes(cfg), seeding.generators(cfg.seeds, "init")))
 
 
 def _sizes(cfg: Config) -> tuple[int, int]:
