@@ -10,91 +10,87 @@ that pre-trained values are on the environment's scale when fine-tuning begins.
 Of `steps`, the first `online.pretrain_steps` are updates on the data and the others steps of the
 environment, with one update each on a batch that is half the data's.
 
-Differences from the paper and from the authors' code (nakamotoo/Cal-QL at ac6eafe):
- 1. Fine-tuning makes an update after every step of the environment; the authors collect an episode and
-    make as many updates as it has steps. Their later code (WSRL) does as here.
- 2. A step's return is known when its episode has ended, so that batches leave out the running one; and
-    the first update waits for the environment's time limit, when every seed has ended an episode (the
-    authors' later code).
- 3. The return of a time-limited episode is the sum to its end (authors). `failure_reward` names the raw
-    reward of a step without success: an episode of nothing else counts reward / (1 - discount).
- 4. The authors drop a time-limited episode's last row before they sum; here its reward counts.
- 5. Only the policy's actions are bounded from below, not the uniform ones (paper and authors).
- 6. There is no entropy in the backup, and it takes the best of `samples` next actions by the smaller
-    critic (authors); `max_backup=false` takes one.
- 7. `critics`, `asked` and `layer_norm` make the ensemble that WSRL pre-trains; two critics, all asked
-    and not normalised, are Cal-QL's own.
- 8. All losses come from the parameters at the start of a step (authors). Critics' losses are summed.
- 9. CORL's port turns the calibration off while fine-tuning; the authors do not.
+What differs from the paper and from the authors' code (nakamotoo/Cal-QL at ac6eafe), and its switch.
+
+    item               paper              authors                   ours                     switch
+ 1  fine-tuning        -                  an episode, then as       an update after a step,  -
+                                          many updates              like their later code
+ 2  replay             -                  ended episodes            and the first update     -
+                                                                    waits (later code)
+ 3  return at a limit  -                  the sum to the end        the authors'             failure_reward
+ 4  last row there     -                  dropped before the sum    its reward counts        -
+ 5  bounded below      policy's actions   policy's actions          policy's, not uniform    calibrate
+ 6  backup             -                  the best of `samples` by  the authors'             max_backup
+                                          the smaller critic, and
+                                          no entropy
+ 7  critics            two                two                       two, or WSRL's ensemble  critics
+ 8  losses             -                  from a step's start       so; sum over critics     -
+ 9  bound in tuning    -                  stays; CORL's: off        stays                    -
+
+The later code is WSRL's. A return is known when its episode has ended: batches leave out the running ones,
+and the first update waits for the environment's time limit, when every seed has ended one (2).
+`failure_reward` names the raw reward of a step without success: an episode of nothing else counts
+reward / (1 - discount) (3). `critics`, `critic_subsample` and `layer_norm` make WSRL's ensemble (7).
 """
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
-from scipy.signal import lfilter
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
-from corerl.algos.cql import Policy
 from corerl.buffers.replay import Batch
-from corerl.config import require
-from corerl.data.dataset import Dataset
-from corerl.nn import compile, ensembles, networks, optim, policies
-from corerl.nn.learner import Stateful
-from corerl.training import preprocessing
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.config import at_least, group, positive, require, within
+from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn.conservative import Noise
+from corerl.nn.critics import ManyActionCritics
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
+from corerl.training import preprocessing, return_labels
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "cal_ql"
     label: str = "Cal-QL"
 
-    weight: float = 5.0  # of the conservative penalty
-    samples: int = 10  # actions from each of the three proposals
+    weight: float = at_least(0, 5.0)  # of the conservative penalty
+    samples: int = positive(10)  # actions from each of the three proposals
     importance_sampling: bool = True
     calibrate: bool = True  # false: CQL
     failure_reward: float | None = None  # raw, of a step without success in a sparse task; see 3
     lagrange: bool = False  # the weight adapts so that the gap meets threshold
     threshold: float = 0.8
 
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every update
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     max_backup: bool = True  # the best of `samples` next actions
-    critics: int = 2
-    asked: int | None = None  # random critics in a backup or a penalty; null: all
+    critics: int = positive(2)
+    critic_subsample: int | None = positive(
+        None
+    )  # random critics in a backup or penalty; null: all
     layer_norm: bool = False
 
-    policy_lr: float = 1e-4  # also of the temperature
-    critic_lr: float = 3e-4  # also of the Lagrange multiplier
-    batch_size: int = 256
-    policy_layers: int = 2
-    critic_layers: int = 2
-    hidden_width: int = 256
+    policy_lr: float = positive(1e-4)  # also of the temperature
+    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
+    batch_size: int = positive(256)
+    policy_layers: int = at_least(0, 2)
+    critic_layers: int = positive(2)
+    hidden_width: int = positive(256)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
-    online: Online = field(
-        default_factory=lambda: Online(pretrain_steps=250_000, offline_ratio=0.5)
-    )
+    online: Online = group(Online, pretrain_steps=250_000, offline_ratio=0.5)
 
     def __post_init__(self):
-        check(self)
-        require(self.weight >= 0, f"algo.weight={self.weight} must not be negative")
-        require(self.samples > 0, f"algo.samples={self.samples} must be positive")
-        asked = self.critics if self.asked is None else self.asked
-        require(
-            0 < asked <= self.critics,
-            f"algo.asked={self.asked} must be a number of critics up to {self.critics}",
-        )
+        super().__post_init__()
+        ensembles.check(self)
         require(
             self.phase == "offline" or self.online.offline_ratio is not None,
             "algo.online.offline_ratio=null: returns are known of ended episodes only, so that the "
@@ -102,162 +98,163 @@ class Config:
         )
 
 
-class CalQL(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+# What WSRL pre-trains with as well. Batch fields are (S, B, ...), losses (S,); `cfg` is either's.
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: nn.Module | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
-        self.cfg = cfg
-        self.normalizer = normalizer or nn.Identity()
-        self.target_entropy = -float(action_dim)
-        self.uniform_log_density = -action_dim * math.log(2)  # of [-1, 1]^A
-        policy, critic = self.make_networks(observation_dim, action_dim, rngs)
+
+def policy_loss(
+    policy: TanhGaussian, critic: ManyActionCritics, alpha: Tensor, batch: Batch, noise: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; also log pi `(S, B)`."""
+    actions, log_pi = policy.sample_many(batch.observations, noise)
+    frozen = {name: p.detach() for name, p in critic.named_parameters()}
+    q = torch.func.functional_call(critic, frozen, (batch.observations, actions))
+    log_pi = log_pi[:, 0]
+    loss = (alpha.detach()[:, None] * log_pi - q.amin(1)[:, 0]).mean(-1)
+    return loss, log_pi, {"policy_loss": loss, "entropy": -log_pi.mean(-1)}
+
+
+@torch.no_grad()
+def backup(
+    policy: TanhGaussian,
+    target: ManyActionCritics,
+    discount: float,
+    batch: Batch,
+    noise: Tensor,
+    subset: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """y = r + discount * max_a' min Q'(s', a') over the drawn a' ~ pi(.|s'), `(S, B)`.
+
+    Also returns their log-densities `(S, K, B)`. `subset` `(S, M)` are the critics of the minimum.
+    """
+    actions, log_pi = policy.sample_many(batch.next_observations, noise)
+    q = ensembles.call(target, subset, batch.next_observations, actions)
+    value, _ = conservative.max_backup(q)
+    return batch.rewards + discount * (1 - batch.terminated) * value, log_pi
+
+
+def calibrated_gap(
+    cfg: Any, q: Tensor, sampled: Tensor, log_density: Tensor, returns: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`conservative.gap` with the policy's values no lower than `returns` `(S, B)` (eq. 5.1).
+
+    Also returns the share of the policy's samples that the returns bound, `(S,)`.
+    """
+    uniform, policy = sampled.split([cfg.samples, 2 * cfg.samples], dim=2)
+    bound = returns[:, None, None]
+    share = (policy < bound).to(policy.dtype).mean((1, 2, 3))
+    if cfg.calibrate:
+        sampled = torch.cat([uniform, torch.maximum(policy, bound)], 2)
+    return conservative.gap(q, sampled, log_density, cfg.importance_sampling), share
+
+
+def bellman_and_gap(
+    cfg: Any,
+    critic: ManyActionCritics,
+    batch: Batch,
+    y: Tensor,
+    returns: Tensor,
+    proposals: tuple[Tensor, Tensor],
+    subset: Tensor | None,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The Bellman error of all critics, and the gap of those in `subset`."""
+    actions, log_density = proposals
+    q = critic(batch.observations, batch.actions[:, None]).squeeze(2)
+    bellman = (q - y[:, None]).square().mean(-1).sum(1)
+    sampled = ensembles.call(critic, subset, batch.observations, actions)
+    data_q = q if subset is None else q.gather(1, subset[..., None].expand(-1, -1, q.shape[2]))
+    gaps, bounded = calibrated_gap(cfg, data_q, sampled, log_density, returns)
+    gap = gaps.mean((1, 2))
+    metrics = {
+        "bellman_loss": bellman,
+        "gap": gap,
+        "bounded": bounded,
+        "q": q.mean((1, 2)),
+        "q_sampled": sampled.mean((1, 2, 3)),
+        "target_q": y.mean(-1),
+    }
+    return bellman, gap, metrics
+
+
+def draws(cfg: Any) -> list[int]:
+    """K of each field of `Noise`."""
+    return [1, cfg.samples if cfg.max_backup else 1, cfg.samples, cfg.samples]
+
+
+def streams(cfg: Any, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
+    """What an update draws from, by the names in a checkpoint."""
+    seeds, device = run.seeds, run.device
+    per_action = (cfg.batch_size, action_dim)
+    return {
+        "noise": seeding.normal(seeds, "noise", (sum(draws(cfg)), *per_action), device, 32),
+        "uniforms": seeding.uniform(seeds, "uniform", (cfg.samples, *per_action), device, 32),
+        "asked": seeding.uniform(seeds, "asked", (2, cfg.critics), device),
+    }
+
+
+def next_draws(cfg: Any, streams: dict[str, seeding.Stream]) -> tuple[Noise, Tensor, Tensor]:
+    """Noise, uniforms and subsets of the next update."""
+    noise, uniforms, subsets = (stream.next() for stream in streams.values())
+    return Noise(*noise.split(draws(cfg), 1)), uniforms, subsets
+
+
+class CalQL(Stateful):
+    """S independent learners."""
+
+    def __init__(self, cfg: Config, spec: Spec):
+        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.target_entropy = -float(spec.action_dim)
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        inits = {"init": networks.orthogonal(), "output_init": networks.orthogonal(1e-2)}
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
+        policy = ScaledTanhGaussian(sizes, spec.lead, rngs, multiplier=1.0, **limits, **inits)
+        norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
+        sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
+        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **norms, **inits)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        temperature, multiplier = self.make_multipliers(len(rngs))
-        self.temperature, self.multiplier = temperature.to(device), multiplier.to(device)
+        self.temperature = networks.Scalar(0.0, spec.seeds).to(device)  # logarithms of both
+        self.multiplier = networks.Scalar(1.0, spec.seeds).to(device)
         critics = [*self.critic.parameters(), *self.multiplier.parameters()]
-        self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
-        self.temperature_optimizer = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
-        self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        pi, alpha = self.policy_optimizer.parameters, self.temperature_optimizer.parameters
-        self._gradients = compile.gradients(self.loss, [*pi, *alpha, *critics], mode)
-
-    def make_networks(
-        self, observation_dim: int, action_dim: int, rngs
-    ) -> tuple[nn.Module, nn.Module]:
-        """The policy and the critics, initialised."""
-        cfg = self.cfg
-        inits = {"init": networks.orthogonal(), "output_init": networks.orthogonal(1e-2)}
-        sizes = [observation_dim, *[cfg.hidden_width] * cfg.policy_layers, action_dim]
-        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        policy = Policy(sizes, (len(rngs),), rngs, multiplier=1.0, **limits, **inits)
-        sizes = [observation_dim + action_dim, *[cfg.hidden_width] * cfg.critic_layers, 1]
-        norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
-        return policy, ensembles.Critics(sizes, cfg.critics, rngs, **norms, **inits)
-
-    def make_multipliers(self, seeds: int) -> tuple[nn.Module, nn.Module]:
-        """The logarithms of the temperature and of the Lagrange multiplier."""
-        return networks.Scalar(0.0, seeds), networks.Scalar(1.0, seeds)
+        pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
+        alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
+        self.temperature_optimizer = alpha
+        q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
+        self._step = GradientStep(self.loss, (pi, alpha, q), spec.mode)
 
     @property
     def alpha(self) -> Tensor:
         """The temperature of each seed, `(S,)`, with its gradient."""
         return torch.exp(self.temperature())
 
-    @property
-    def draws(self) -> list[int]:
-        """Normal actions per row: of the policy, for the backup, and proposals at s and s'."""
-        backups = self.cfg.samples if self.cfg.max_backup else 1
-        return [1, backups, self.cfg.samples, self.cfg.samples]
-
-    # Losses. Batch fields are (S, B, ...), returns (S, B), noise (S, sum(draws), B, A), uniforms
-    # (S, samples, B, A) and asked (S, 2, critics), all but noise uniform; each loss is (S,).
+    # Losses. Batch fields are (S, B, ...), returns (S, B), uniforms (S, samples, B, A) and subsets
+    # (S, 2, critics), the latter two uniform on [0, 1); each loss is (S,).
 
     def loss(
-        self, batch: Batch, returns: Tensor, noise: Tensor, uniforms: Tensor, asked: Tensor
+        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Every loss of a step; no parameter is in two of them."""
-        one, backup, here, there = noise.split(self.draws, dim=1)
-        policy, log_pi, more = self.policy_loss(batch, one)
-        y, next_log_pi = self.backup(batch, backup, self.pick(asked[:, 0]))
-        temperature = self.temperature_loss(log_pi, next_log_pi)
-        proposals = self.proposals(batch, here, there, uniforms)
-        critic, metrics = self.critic_loss(batch, y, returns, *proposals, self.pick(asked[:, 1]))
-        return policy + temperature + critic, metrics | more
+        cfg = self.cfg
+        policy, log_pi, policy_metrics = policy_loss(
+            self.policy, self.critic, self.alpha, batch, noise.actions
+        )
+        subset = ensembles.subset(subsets[:, 0], cfg.critics, cfg.critic_subsample)
+        y, _ = backup(self.policy, self.target, cfg.discount, batch, noise.backup, subset)
+        states = batch.observations, batch.next_observations
+        with torch.no_grad():
+            proposals = conservative.proposals(self.policy, *states, noise, uniforms)
+        subset = ensembles.subset(subsets[:, 1], cfg.critics, cfg.critic_subsample)
+        bellman, gap, metrics = bellman_and_gap(
+            cfg, self.critic, batch, y, returns, proposals, subset
+        )
+        penalty, multiplier_loss = self.penalty(gap)
+        loss = policy + self.temperature_loss(log_pi)
+        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
+        return loss, metrics | policy_metrics | {"alpha": self.alpha}
 
-    def policy_loss(self, batch: Batch, noise: Tensor):
-        """alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; and log pi `(S, B)`."""
-        mean, log_std = self.policy(batch.observations)
-        actions, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
-        frozen = {name: p.detach() for name, p in self.critic.named_parameters()}
-        q = torch.func.functional_call(self.critic, frozen, (batch.observations, actions))
-        log_pi = log_pi[:, 0]
-        loss = (self.alpha.detach()[:, None] * log_pi - q.amin(1)[:, 0]).mean(-1)
-        return loss, log_pi, {"policy_loss": loss, "entropy": -log_pi.mean(-1)}
-
-    def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
+    def temperature_loss(self, log_pi: Tensor) -> Tensor:
         """-log alpha * (log pi + target entropy), as the authors have it; SAC's eq. 18 has alpha."""
         return -self.temperature() * (log_pi.detach() + self.target_entropy).mean(-1)
-
-    @torch.no_grad()
-    def backup(self, batch: Batch, noise: Tensor, asked: Tensor | None) -> tuple[Tensor, Tensor]:
-        """y = r + discount * max_a' min Q'(s', a') over the drawn a' ~ pi(.|s'), `(S, B)`.
-
-        Also returns their log-densities `(S, n, B)`.
-        """
-        mean, log_std = self.policy(batch.next_observations)
-        actions, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
-        q = ensembles.call(self.target, asked, batch.next_observations, actions)
-        value = q.amin(1).amax(1)
-        return batch.rewards + self.cfg.discount * (1 - batch.terminated) * value, log_pi
-
-    @torch.no_grad()
-    def proposals(
-        self, batch: Batch, here: Tensor, there: Tensor, uniforms: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Actions `(S, 3n, B, A)`: uniform, of pi(.|s), of pi(.|s'); their log-densities."""
-        actions = [2 * uniforms - 1]
-        log_densities = [torch.full_like(uniforms[..., 0], self.uniform_log_density)]
-        for states, noise in ((batch.observations, here), (batch.next_observations, there)):
-            mean, log_std = self.policy(states)
-            action, log_pi = policies.squash(mean[:, None], log_std[:, None], noise)
-            actions.append(action)
-            log_densities.append(log_pi)
-        return torch.cat(actions, 1), torch.cat(log_densities, 1)
-
-    def critic_loss(
-        self,
-        batch: Batch,
-        y: Tensor,
-        returns: Tensor,
-        actions: Tensor,
-        log_density: Tensor,
-        asked: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The Bellman error of all critics, the penalty of those asked, and the multiplier's loss."""
-        q = self.critic(batch.observations, batch.actions[:, None]).squeeze(2)
-        bellman = (q - y[:, None]).square().mean(-1).sum(1)
-        sampled = ensembles.call(self.critic, asked, batch.observations, actions)
-        of_data = q if asked is None else q.gather(1, asked[..., None].expand(-1, -1, q.shape[2]))
-        gap, bounded = self.gap(of_data, sampled, log_density, returns)
-        penalty, multiplier_loss = self.penalty(gap.mean((1, 2)))
-        metrics = {
-            "bellman_loss": bellman,
-            "gap": gap.mean((1, 2)),
-            "bounded": bounded,
-            "q": q.mean((1, 2)),
-            "q_sampled": sampled.mean((1, 2, 3)),
-            "target_q": y.mean(-1),
-            "alpha": self.alpha,
-        }
-        return bellman + self.cfg.critics * penalty + multiplier_loss, metrics
-
-    def gap(self, q: Tensor, sampled: Tensor, log_density: Tensor, returns: Tensor):
-        """log sum exp of the samples, the policy's at least `returns`, less Q(s, a): `(S, M, B)`.
-
-        Also returns the share of the policy's samples that the returns bound, `(S,)`.
-        """
-        chance, policy = sampled.split([self.cfg.samples, 2 * self.cfg.samples], dim=2)
-        bound = returns[:, None, None]
-        bounded = (policy < bound).to(policy.dtype).mean((1, 2, 3))
-        if self.cfg.calibrate:
-            policy = torch.maximum(policy, bound)
-        values = torch.cat([chance, policy], 2)
-        if self.cfg.importance_sampling:
-            values = values - log_density[:, None]
-        else:
-            values = torch.cat([values, q[:, :, None]], 2)
-        return torch.logsumexp(values, 2) - q, bounded
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
         """The conservative term per critic, and the loss of its multiplier, from the mean gap `(S,)`."""
@@ -267,24 +264,13 @@ class CalQL(Stateful):
         multiplier = torch.exp(self.multiplier()).clamp(0, 1e6)
         return multiplier.detach() * excess, -multiplier * excess.detach()
 
-    def pick(self, uniforms: Tensor) -> Tensor | None:
-        """The critics that are asked, from uniform draws `(S, critics)`; None where all are."""
-        if self.cfg.asked is None:
-            return None
-        return ensembles.without_replacement(uniforms, self.cfg.critics, self.cfg.asked)
-
     def update(
-        self, batch: Batch, returns: Tensor, noise: Tensor, uniforms: Tensor, asked: Tensor
+        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> dict[str, Tensor]:
         """One step of everything."""
-        grads, metrics = self._gradients(batch, returns, noise, uniforms, asked)
-        optim.step(self.optimizers(), grads)
+        metrics = self._step(batch, returns, noise, uniforms, subsets)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
-
-    def optimizers(self) -> tuple[optim.Adam, optim.Adam, optim.Adam]:
-        """In the order of their gradients."""
-        return self.policy_optimizer, self.temperature_optimizer, self.critic_optimizer
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
@@ -297,52 +283,19 @@ class CalQL(Stateful):
         return self.policy.mode(self.normalizer(observations))
 
 
-def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -> np.ndarray:
-    """Discounted sums to the end of an episode, `(n,)`; see difference 3 for `failure`."""
-    if failure is not None and (rewards == np.float32(failure)).all():
-        return np.full(len(rewards), failure / (1 - discount))
-    return lfilter([1.0], [1.0, -discount], rewards[::-1].astype(np.float64))[::-1]
-
-
-def label_of(cfg: Config) -> partial:
-    """`returns_to_go` of an episode's learned rewards, under these settings."""
-    failure = cfg.failure_reward
-    if failure is not None:
-        failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))
-    return partial(returns_to_go, discount=cfg.discount, failure=failure)
-
-
-def per_episode(dataset: Dataset, label) -> np.ndarray:
-    """`label` of each episode's rewards, `(N,)`."""
-    return np.concatenate([label(r) for r in np.split(dataset.rewards, dataset.episode_ends[:-1])])
-
-
-def random_numbers(agent: CalQL, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
-    """The streams that `update` takes, in its order."""
-    cfg, seeds, device = agent.cfg, run.seeds, run.device
-    per_action = (cfg.batch_size, action_dim)
-    return {
-        "noise": seeding.normal(seeds, "noise", (sum(agent.draws), *per_action), device, 32),
-        "uniforms": seeding.uniform(seeds, "uniform", (cfg.samples, *per_action), device, 32),
-        "asked": seeding.uniform(seeds, "asked", (2, cfg.critics), device),
-    }
-
-
 def train(cfg: Config, run: Run) -> None:
-    label = label_of(cfg)
-    data, normalizer = preprocessing.load(
-        run, cfg.data, cfg.batch_size, labels=partial(per_episode, label=label)
-    )
-    sizes = (data.observation_dim, data.action_dim)
-    agent = CalQL(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
+    label = return_labels.label_of(cfg)
+    labels = partial(return_labels.per_episode, label=label)
+    data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
+    agent = CalQL(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent, label=label)
-    draws = random_numbers(agent, run, data.action_dim)
+    random = streams(cfg, run, data.action_dim)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, buffer=data, **draws, **phases.parts):
+    for step in run.steps(agent=agent, buffer=data, **random, **phases.parts):
         phases.act(step, agent.explore)
         if phases.learns(step):
             batch, returns = phases.sample_labelled(step)
-            metrics = update(batch, returns, *(stream.next() for stream in draws.values()))
+            metrics = update(batch, returns, *next_draws(cfg, random))
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)

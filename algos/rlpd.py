@@ -9,150 +9,130 @@ from extrapolating to unseen actions (4.2), and an ensemble takes many updates p
 
 `steps` are those of the environment.
 
-Differences from the paper and from the authors' code (ikostrikov/rlpd at c90fd4b):
- 1. Every minibatch is half and half (paper); the authors cut one interleaved batch of `utd` times the
-    size, which comes to the same.
- 2. Policy and temperature follow once per step, on the last minibatch, after all critic updates, and
-    share one sample (authors).
- 3. The target entropy is -D/2 (authors; SAC's is -D, which users of their other code call the right
-    one): `target_entropy`.
- 4. `asked` critics make a backup, drawn without replacement; 1 on AntMaze (authors).
- 5. `online.pretrain_steps` with phase=both begins with updates on the data alone (an option of the
-    authors' code).
- 6. LayerNorm stands before the activation, in the critics only, with epsilon 1e-6 (authors).
- 7. Losses are summed over critics where the authors average, which Adam undoes.
- 8. An update reads what the replay held before the step that it goes with, so that a GPU learns while
-    the simulators run.
+What differs from the paper and from the authors' code (ikostrikov/rlpd at c90fd4b), and its switch.
+
+    item               paper           authors                         ours                  switch
+ 1  minibatches        half and half   cut from one interleaved batch  half and half: same   -
+                                       of `utd` times the size
+ 2  policy's update    -               once a step, after the critics, the authors'          -
+                                       on the last minibatch; alpha
+                                       shares its sample
+ 3  target entropy     -               -D/2; users of their other      -D/2                  target_entropy
+                                       code call -D (SAC's) right
+ 4  critics in backup  -               two, drawn without replacement, the authors'          critic_subsample
+                                       and one on AntMaze
+ 5  updates before     -               an option: on the data alone    the same              phase=both
+ 6  LayerNorm          in the critics  before the activation, 1e-6     the authors'          layer_norm
+ 7  critics' losses    -               averaged                        summed (Adam: same)   -
+ 8  replay at update   -               with the newest step            before that step      -
+
+An update reads what the replay held before the step that it goes with (8), so that a GPU learns while
+the simulators run.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
-from corerl.algos.sac import Temperature
 from corerl.buffers.replay import Batch
-from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim, policies
-from corerl.nn.learner import Stateful
+from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.nn import compile, ensembles, networks, optim
+from corerl.nn.critics import Critics
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "rlpd"
     label: str = "RLPD"
 
-    utd: int = 20  # critic updates per step of the environment
-    critics: int = 10
-    asked: int = 2  # random critics in a backup
+    utd: int = positive(20)  # critic updates per step of the environment
+    critics: int = positive(10)
+    critic_subsample: int = positive(2)  # random critics in a backup
     layer_norm: bool = True  # in the critics
     backup_entropy: bool = True
-    actor_q: str = "mean"  # mean (authors) | min, over all critics
+    actor_q: str = one_of("mean", "min")  # over all critics; mean: authors
 
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every critic update
-    initial_temperature: float = 1.0
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
+    initial_temperature: float = positive(1.0)
     target_entropy: float | None = None  # null: minus half the number of action dimensions
 
-    actor_lr: float = 3e-4
-    critic_lr: float = 3e-4
-    temperature_lr: float = 3e-4
-    batch_size: int = 256  # of one critic update
-    hidden_layers: int = 2
-    hidden_width: int = 256
+    actor_lr: float = positive(3e-4)
+    critic_lr: float = positive(3e-4)
+    temperature_lr: float = positive(3e-4)
+    batch_size: int = positive(256)  # of one critic update
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
-    online: Online = field(default_factory=lambda: Online(warmup_steps=5_000, offline_ratio=0.5))
+    online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):
-        check(self)
-        require(self.utd > 0, f"algo.utd={self.utd} must be positive")
-        require(self.actor_q in ("mean", "min"), f"algo.actor_q={self.actor_q} unknown")
-        require(self.initial_temperature > 0, "algo.initial_temperature must be positive")
-        require(
-            0 < self.asked <= self.critics,
-            f"algo.asked={self.asked} must be a number of critics up to {self.critics}",
-        )
+        super().__post_init__()
+        ensembles.check(self)
         require(
             self.phase == "offline" or self.online.warmup_steps > 0,
             "algo.online.warmup_steps=0: the first update needs a replay that is not empty",
         )
 
 
-class RLPD(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+class Draws(NamedTuple):
+    """Random numbers of one step with U critic updates; all are normal but `subsets`."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: nn.Module | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
-        self.cfg = cfg
-        self.normalizer = normalizer or nn.Identity()
-        given = cfg.target_entropy
-        self.target_entropy = -action_dim / 2 if given is None else given
-        hidden, lead = [cfg.hidden_width] * cfg.hidden_layers, (len(rngs),)
-        policy = policies.TanhGaussian(
-            [observation_dim, *hidden, action_dim],
-            lead,
-            rngs,
-            log_std_min=cfg.log_std_min,
-            log_std_max=cfg.log_std_max,
-            init=networks.xavier(),
-        )
-        critic = networks.MLP(
-            [observation_dim + action_dim, *hidden, 1],
-            (*lead, cfg.critics),
-            rngs,
-            init=networks.xavier(),
-            layer_norm=1e-6 if cfg.layer_norm else None,
-            norm_first=True,
-        )
+    next_actions: Tensor  # (S, U, B, A)
+    actions: Tensor  # (S, B, A)
+    subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
+
+
+class RLPD(Stateful):
+    """S independent learners."""
+
+    def __init__(self, cfg: Config, spec: Spec):
+        self.cfg, self.normalizer = cfg, spec.normalizer
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        self.target_entropy = -A / 2 if cfg.target_entropy is None else cfg.target_entropy
+        hidden, init = [cfg.hidden_width] * cfg.hidden_layers, networks.xavier()
+        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, init=init, **limits)
+        norms = {"layer_norm": 1e-6 if cfg.layer_norm else None, "norm_first": True}
+        critic = Critics([O, A, *hidden], rngs, heads=cfg.critics, init=init, **norms)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        self.temperature = Temperature(len(rngs), cfg.initial_temperature).to(device)
-        self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.actor_lr)
-        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
-        self.temperature_optimizer = optim.Adam(self.temperature.parameters(), cfg.temperature_lr)
-        self._critic_gradients = compile.gradients(
-            self.critic_loss, self.critic_optimizer.parameters, mode
-        )
-        self._policy_gradients = compile.gradients(
-            self.policy_and_temperature_loss,
-            self.policy_optimizer.parameters + self.temperature_optimizer.parameters,
-            mode,
-        )
+        self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)
+        pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.actor_lr)
+        q = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
+        alpha = optim.Adam(self.temperature.parameters(), cfg.temperature_lr)
+        self.temperature_optimizer = alpha
+        self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
+        joint = self.policy_and_temperature_loss
+        self._policy_step = GradientStep(joint, (pi, alpha), spec.mode)
 
-    # Losses. Batch fields are (S, B, ...), noise (S, B, A), asked (S, critics); each loss is (S,).
+    # Losses. Batch fields are (S, B, ...), noise (S, B, A), uniforms (S, critics); each loss is (S,).
 
     def critic_loss(
-        self, batch: Batch, noise: Tensor, asked: Tensor
+        self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """All critics towards r + discount * (min Q' of a few - alpha * log pi) at s' (Algorithm 1)."""
-        chosen = ensembles.without_replacement(asked, self.cfg.critics, self.cfg.asked)
+        subset = ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample)
         with torch.no_grad():
             next_actions, log_prob = self.policy.sample(batch.next_observations, noise)
-            inputs = torch.cat([batch.next_observations, next_actions], -1)[:, None]
-            value = ensembles.call(self.target, chosen, inputs).squeeze(-1).amin(1)
+            next_q = ensembles.call(self.target, subset, batch.next_observations, next_actions)
+            value = next_q.amin(1)
             if self.cfg.backup_entropy:
                 value = value - self.temperature()[:, None] * log_prob
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * value
-        q = self._q(batch.observations, batch.actions)
+        q = self.critic(batch.observations, batch.actions)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
         return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
 
@@ -161,30 +141,19 @@ class RLPD(Stateful):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """alpha * log pi - mean Q at the policy's own actions; alpha * (entropy - target entropy)."""
         actions, log_prob = self.policy.sample(batch.observations, noise)
-        q = self._q(batch.observations, actions)
+        q = self.critic(batch.observations, actions)
         q = q.mean(1) if self.cfg.actor_q == "mean" else q.amin(1)
         alpha, entropy = self.temperature(), -log_prob.mean(-1)
         policy_loss = (alpha.detach()[:, None] * log_prob - q).mean(-1)
         loss = policy_loss + alpha * (entropy.detach() - self.target_entropy)
         return loss, {"policy_loss": policy_loss, "entropy": entropy, "temperature": alpha}
 
-    def _q(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """All critics, `(S, critics, B)`."""
-        return self.critic(torch.cat([observations, actions], -1)[:, None]).squeeze(-1)
-
-    def update(self, batches: list[Batch], noise: Tensor, asked: Tensor) -> dict[str, Tensor]:
-        """A critic update per batch; policy and temperature follow on the last.
-
-        `noise` (S, utd + 1, B, A) is normal, of the next actions and then of the policy's; `asked`
-        (S, utd, critics) is uniform.
-        """
+    def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
+        """A critic update per batch; policy and temperature follow on the last."""
         for i, batch in enumerate(batches):
-            grads, metrics = self._critic_gradients(batch, noise[:, i], asked[:, i])
-            self.critic_optimizer.step(grads)
+            metrics = self._critic_step(batch, draws.next_actions[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)
-        grads, more = self._policy_gradients(batches[-1], noise[:, -1])
-        optim.step((self.policy_optimizer, self.temperature_optimizer), grads)
-        return metrics | more
+        return metrics | self._policy_step(batches[-1], draws.actions)
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
@@ -199,15 +168,14 @@ class RLPD(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
-    sizes = (data.observation_dim, data.action_dim)
-    agent = RLPD(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
+    agent = RLPD(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
     per_step = (cfg.utd + 1, cfg.batch_size, data.action_dim)
-    noise = seeding.normal(run.seeds, "noise", per_step, run.device, 32)
-    asked = seeding.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)
+    normal = seeding.normal(run.seeds, "noise", per_step, run.device, 32)
+    subsets = seeding.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)
     uniform = seeding.uniform(run.seeds, "random actions", (1, data.action_dim), run.device)
     update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "buffer": data, "noise": noise, "asked": asked, "uniform": uniform}
+    state = {"agent": agent, "buffer": data, "noise": normal, "asked": subsets, "uniform": uniform}
     for step in run.steps(**state, **phases.parts):
         learns, acts = phases.learns(step), phases.online(step)
         if acts:
@@ -215,7 +183,9 @@ def train(cfg: Config, run: Run) -> None:
             actions = phases.choose(explore)  # on the host before the update: see difference 8
         if learns:
             batches = [phases.sample(step) for _ in range(cfg.utd)]
-            run.log(step, update(batches, noise.next(), asked.next()) | phases.metrics())
+            noise = normal.next()
+            draws = Draws(noise[:, :-1], noise[:, -1], subsets.next())
+            run.log(step, update(batches, draws) | phases.metrics())
         if acts:
             phases.step(actions)
         run.evaluate(step, agent.act)

@@ -11,30 +11,35 @@ Of `steps`, the first `online.pretrain_steps` are updates on the data; then come
 steps of the environment without an update, then the others, each with `utd` critic updates of
 `batch_size` rows and one of policy and temperature on all their rows.
 
-Where paper and authors' code (zhouzypaul/wsrl at 891ee35) leave a choice, and differences:
- 1. Pre-training is Cal-QL with ten critics of which a backup and a penalty ask two, and LayerNorm before
-    the activations of policy and critics (authors). `calibrate=false` is CQL, theirs on locomotion.
- 2. The two critics are drawn with replacement (authors); RLPD draws without.
- 3. The policy follows the minimum over all ten critics (authors); RLPD their mean.
- 4. There is no entropy in the backup; the temperature is a softplus that starts at 1 and reads the
-    entropy at next states (authors). Pre-training reads it off the backup's own samples.
- 5. The Lagrange multiplier is a softplus that starts at 1, without the factor `weight` (authors; not
-    Cal-QL's). It and the penalty are dropped while fine-tuning.
- 6. `last_hidden_gain` scales the initial weights of the last hidden layer, not of the output (authors,
-    whose name for it says otherwise).
- 7. `policy_std=vector` is one standard deviation for all states (authors, AntMaze).
- 8. `online_max_backup` takes the best of `samples` next actions also while fine-tuning (authors,
-    AntMaze).
- 9. `online.offline_ratio` keeps that share of the data in each batch (the authors' ablation).
-10. The paper says 4 updates per step for the baselines too; the authors' scripts make one.
-11. Losses are summed over critics where the authors average, which Adam undoes.
-12. An update reads what the replay held before the step that it goes with, so that a GPU learns while
-    the simulators run.
+What paper and authors' code (zhouzypaul/wsrl at 891ee35) leave open, and its switch. Ours is the authors'
+but for 11 and 12.
+
+    item                  authors                                   others, or ours       switch
+ 1  pre-training          Cal-QL with LayerNorm and ten critics of  CQL on locomotion     calibrate
+                          which two make a backup and a penalty     (theirs)
+ 2  the two critics       drawn with replacement                    RLPD: without         critic_subsample
+ 3  policy follows        the minimum over all ten                  RLPD: their mean      -
+ 4  temperature           a softplus from 1, by the entropy at s';  pre-training: at the  -
+                          no entropy in the backup                  backup's own samples
+ 5  Lagrange multiplier   a softplus from 1, not times `weight`;    Cal-QL: times it      lagrange
+                          it and the penalty are dropped online
+ 6  initial weights       of the last hidden layer are scaled; its  -                     last_hidden_gain
+                          name in their code says the output's
+ 7  AntMaze's std         one vector for all states                 -                     policy_std
+ 8  AntMaze's backup      the best of `samples` online, too         -                     online_max_backup
+ 9  data kept online      none; a share of it in an ablation        -                     offline_ratio
+10  baselines' updates    one per step in the scripts               paper: four           utd
+11  losses over critics   averaged                                  summed (Adam: same)   -
+12  replay at an update   with the newest step                      before that step      -
+
+LayerNorm stands before the activations of policy and critics (1). An update reads what the replay
+held before the step that it goes with (12), so that a GPU learns while the simulators run.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,23 +48,27 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
-from corerl.config import require
-from corerl.nn import compile, ensembles, networks, optim, policies
-from corerl.training import preprocessing
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn.conservative import Noise
+from corerl.nn.critics import ManyActionCritics
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import TanhGaussian
+from corerl.training import preprocessing, return_labels
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "wsrl"
     label: str = "WSRL"
 
-    utd: int = 4  # critic updates per step of the environment
+    utd: int = positive(4)  # critic updates per step of the environment
     online_max_backup: bool = False  # the best of `samples` next actions while fine-tuning
 
-    weight: float = 5.0  # of the conservative penalty, in pre-training
-    samples: int = 10  # actions from each of its three proposals
+    weight: float = at_least(0, 5.0)  # of the conservative penalty, in pre-training
+    samples: int = positive(10)  # actions from each of its three proposals
     importance_sampling: bool = True
     calibrate: bool = True  # Cal-QL; false: CQL
     failure_reward: float | None = None  # raw, of a step without success in a sparse task
@@ -67,54 +76,39 @@ class Config:
     threshold: float = 0.8
     max_backup: bool = True  # the best of `samples` next actions in pre-training
 
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new critics in their targets, every critic update
-    critics: int = 10
-    asked: int | None = 2  # random critics in a backup or a penalty; null: all
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
+    critics: int = positive(10)
+    critic_subsample: int | None = positive(2)  # random critics in a backup or penalty; null: all
     layer_norm: bool = True  # before the activations of policy and critics
 
-    policy_lr: float = 1e-4  # also of the temperature
-    critic_lr: float = 3e-4  # also of the Lagrange multiplier
-    batch_size: int = 256  # of one critic update
-    policy_layers: int = 2
-    critic_layers: int = 2
-    hidden_width: int = 256
-    last_hidden_gain: float = 1e-2
-    policy_std: str = "state"  # state | vector
-    std_min: float = 1e-5
-    std_max: float = 10.0
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    policy_lr: float = positive(1e-4)  # also of the temperature
+    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
+    batch_size: int = positive(256)  # of one critic update
+    policy_layers: int = positive(2)
+    critic_layers: int = positive(2)
+    hidden_width: int = positive(256)
+    last_hidden_gain: float = at_least(0, 1e-2)
+    policy_std: str = one_of("state", "vector")
+    std_min: float = positive(1e-5)
+    std_max: float = positive(10.0)
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
-    online: Online = field(
-        default_factory=lambda: Online(
-            pretrain_steps=250_000, warmup_steps=5_000, offline_ratio=0.0, capacity=2_000_000
-        )
+    online: Online = group(
+        Online, pretrain_steps=250_000, warmup_steps=5_000, offline_ratio=0.0, capacity=2_000_000
     )
 
     def __post_init__(self):
-        check(self)
-        require(self.utd > 0, f"algo.utd={self.utd} must be positive")
-        require(self.weight >= 0, f"algo.weight={self.weight} must not be negative")
-        require(self.samples > 0, f"algo.samples={self.samples} must be positive")
-        asked = self.critics if self.asked is None else self.asked
-        require(
-            0 < asked <= self.critics,
-            f"algo.asked={self.asked} must be a number of critics up to {self.critics}",
-        )
-        known = ("state", "vector")
-        require(
-            self.policy_std in known, f"algo.policy_std={self.policy_std} is not state or vector"
-        )
+        super().__post_init__()
+        ensembles.check(self)
         require(
             self.phase == "offline" or self.online.warmup_steps > 0,
             "algo.online.warmup_steps=0: fine-tuning needs a replay that is not empty",
         )
 
 
-class Policy(policies.TanhGaussian):
+class Policy(TanhGaussian):
     """A squashed Gaussian with LayerNorm; its log-std is an output, or one vector for all states."""
 
     def __init__(self, cfg: Config, sizes: list[int], rngs: list[torch.Generator]):
@@ -157,121 +151,165 @@ class Positive(networks.Scalar):
         return F.softplus(self.value)
 
 
-class WSRL(cal_ql.CalQL):
-    """Cal-QL, whose `update` pre-trains, with SAC's `finetune`. S independent learners."""
+class Draws(NamedTuple):
+    """Random numbers of one fine-tuning step with U critic updates; all are normal but `subsets`."""
 
-    def __init__(self, cfg: Config, *sizes, mode: str = "off", **others):
-        super().__init__(cfg, *sizes, mode=mode, **others)
-        pi, alpha = self.policy_optimizer.parameters, self.temperature_optimizer.parameters
-        self._bellman_gradients = compile.gradients(
-            self.bellman_loss, self.critic_optimizer.parameters, mode
-        )
-        self._policy_gradients = compile.gradients(
-            self.policy_and_temperature_loss, [*pi, *alpha], mode
-        )
+    backups: Tensor  # (S, U, K, B, A), for K samples of the policy at next states
+    actions: Tensor  # (S, U * B, A)
+    next_actions: Tensor  # (S, U * B, A)
+    subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
 
-    def make_networks(self, observation_dim: int, action_dim: int, rngs):
-        cfg = self.cfg
-        sizes = [observation_dim, *[cfg.hidden_width] * cfg.policy_layers, action_dim]
-        policy = Policy(cfg, sizes, rngs)
-        sizes = [observation_dim + action_dim, *[cfg.hidden_width] * cfg.critic_layers, 1]
-        critic = ensembles.Critics(sizes, cfg.critics, rngs, **_layers(cfg))
+
+class WSRL(Stateful):
+    """S independent learners: `update` pre-trains as Cal-QL does, `finetune` is SAC's."""
+
+    def __init__(self, cfg: Config, spec: Spec):
+        self.cfg, self.normalizer = cfg, spec.normalizer
+        O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
+        self.target_entropy = -float(A)
+        policy = Policy(cfg, [O, *[cfg.hidden_width] * cfg.policy_layers, A], rngs)
+        sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
+        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **_layers(cfg))
         _shrink(critic, cfg)
-        return policy, critic
+        self.policy, self.critic = policy.to(device), critic.to(device)
+        self.target = optim.target_of(self.critic)
+        self.temperature = Positive(spec.seeds).to(device)
+        self.multiplier = Positive(spec.seeds).to(device)
+        critics = [*self.critic.parameters(), *self.multiplier.parameters()]
+        pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
+        alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
+        self.temperature_optimizer = alpha
+        q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
+        self._pretraining_step = GradientStep(self.pretraining_loss, (pi, alpha, q), spec.mode)
+        self._critic_step = GradientStep(self.bellman_loss, q, spec.mode)
+        joint = self.policy_and_temperature_loss
+        self._policy_step = GradientStep(joint, (pi, alpha), spec.mode)
 
-    def make_multipliers(self, seeds: int) -> tuple[nn.Module, nn.Module]:
-        return Positive(seeds), Positive(seeds)
+    # Losses of both halves. Batch fields are (S, B, ...); each loss is (S,).
 
-    @property
-    def alpha(self) -> Tensor:
-        return self.temperature()
-
-    def pick(self, uniforms: Tensor) -> Tensor | None:
-        if self.cfg.asked is None:
-            return None
-        return ensembles.with_replacement(uniforms, self.cfg.critics, self.cfg.asked)
-
-    # Losses of both halves.
-
-    def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
-        """alpha * (entropy at s' - target entropy)."""
+    def temperature_loss(self, next_log_pi: Tensor) -> Tensor:
+        """alpha * (entropy at s' - target entropy), from log-densities `(S, K, B)`."""
         entropy = -next_log_pi.detach().mean((1, 2))
         return self.temperature() * (entropy - self.target_entropy)
 
-    # Losses of pre-training: Cal-QL's, but for the multiplier.
+    def backup(self, batch: Batch, noise: Tensor, subset: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As Cal-QL's: y `(S, B)`, and the next actions' log-densities `(S, K, B)`."""
+        return cal_ql.backup(self.policy, self.target, self.cfg.discount, batch, noise, subset)
+
+    def subset(self, uniforms: Tensor) -> Tensor | None:
+        """The critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
+        draw = ensembles.with_replacement
+        return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample, draw)
+
+    # Pre-training: Cal-QL's, with another temperature and multiplier.
+
+    def pretraining_loss(
+        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Every loss of a step; arguments as of `CalQL.loss`."""
+        cfg = self.cfg
+        policy, _, policy_metrics = cal_ql.policy_loss(
+            self.policy, self.critic, self.temperature(), batch, noise.actions
+        )
+        y, next_log_pi = self.backup(batch, noise.backup, self.subset(subsets[:, 0]))
+        states = batch.observations, batch.next_observations
+        with torch.no_grad():
+            proposals = conservative.proposals(self.policy, *states, noise, uniforms)
+        bellman, gap, metrics = cal_ql.bellman_and_gap(
+            cfg, self.critic, batch, y, returns, proposals, self.subset(subsets[:, 1])
+        )
+        penalty, multiplier_loss = self.penalty(gap)
+        loss = policy + self.temperature_loss(next_log_pi)
+        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
+        return loss, metrics | policy_metrics | {"alpha": self.temperature()}
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
+        """The conservative term per critic, and the loss of its multiplier, from the mean gap `(S,)`."""
         if not self.cfg.lagrange:
-            return super().penalty(gap)
+            return self.cfg.weight * gap, torch.zeros_like(gap)
         excess = gap - self.cfg.threshold
         return self.multiplier().detach() * excess, -self.multiplier() * excess.detach()
 
-    # Losses of fine-tuning: SAC's. Noise is (S, n, B, A).
+    def update(
+        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+    ) -> dict[str, Tensor]:
+        """One step of pre-training."""
+        metrics = self._pretraining_step(batch, returns, noise, uniforms, subsets)
+        optim.polyak(self.target, self.critic, self.cfg.polyak)
+        return metrics
+
+    # Fine-tuning: SAC's.
 
     def bellman_loss(
-        self, batch: Batch, noise: Tensor, asked: Tensor
+        self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """All critics towards r + discount * min Q'(s', a') of the critics asked."""
-        y, _ = self.backup(batch, noise, self.pick(asked))
+        """All critics towards r + discount * min Q'(s', a') of a subset; `noise` (S, K, B, A)."""
+        y, _ = self.backup(batch, noise, self.subset(uniforms))
         q = self.critic(batch.observations, batch.actions[:, None]).squeeze(2)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
         return loss, {"bellman_loss": loss, "q": q.mean((1, 2)), "target_q": y.mean(-1)}
 
-    def policy_and_temperature_loss(self, batch: Batch, noise: Tensor):
-        """Both from the same parameters; `noise` (S, 2, B, A) is for the states and the next ones."""
-        policy, log_pi, metrics = self.policy_loss(batch, noise[:, :1])
+    def policy_and_temperature_loss(
+        self, batch: Batch, noise: Tensor, next_noise: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Both from the same parameters; the noises (S, B, A) are for the states and the next ones."""
+        alpha = self.temperature()
+        policy, _, metrics = cal_ql.policy_loss(
+            self.policy, self.critic, alpha, batch, noise[:, None]
+        )
         with torch.no_grad():
-            next_log_pi = self.policy.sample(batch.next_observations, noise[:, 1])[1]
-        loss = policy + self.temperature_loss(log_pi, next_log_pi[:, None])
-        return loss, metrics | {"alpha": self.alpha}
+            next_log_pi = self.policy.sample(batch.next_observations, next_noise)[1]
+        loss = policy + self.temperature_loss(next_log_pi[:, None])
+        return loss, metrics | {"alpha": alpha}
 
-    def finetune(
-        self, batches: list[Batch], backups: Tensor, noise: Tensor, asked: Tensor
-    ) -> dict[str, Tensor]:
-        """A critic update per batch, then one of policy and temperature on all rows together.
-
-        `backups` (S, utd, n, B, A) and `noise` (S, 2, utd * B, A) are normal, `asked` (S, utd, critics)
-        uniform.
-        """
+    def finetune(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
+        """A critic update per batch, then one of policy and temperature on all rows together."""
         for i, batch in enumerate(batches):
-            grads, metrics = self._bellman_gradients(batch, backups[:, i], asked[:, i])
-            self.critic_optimizer.step(grads)
+            metrics = self._critic_step(batch, draws.backups[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)
-        rows = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
-        grads, more = self._policy_gradients(rows, noise)
-        optim.step(self.optimizers()[:2], grads)
-        return metrics | more
+        together = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
+        return metrics | self._policy_step(together, draws.actions, draws.next_actions)
+
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
+        return self.policy.sample(self.normalizer(observations), noise)[0]
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
+        return self.policy.mode(self.normalizer(observations))
 
 
 def train(cfg: Config, run: Run) -> None:
-    labels = partial(cal_ql.per_episode, label=cal_ql.label_of(cfg))
+    labels = partial(return_labels.per_episode, label=return_labels.label_of(cfg))
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
-    sizes = (data.observation_dim, data.action_dim)
-    agent = WSRL(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
+    agent = WSRL(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
-    pretraining = cal_ql.random_numbers(agent, run, data.action_dim)
-    tuning = _random_numbers(cfg, run, data.action_dim) if phases.parts else {}
+    pretraining = cal_ql.streams(cfg, run, data.action_dim)
+    tuning = _streams(cfg, run, data.action_dim) if phases.parts else {}
     pretrain = compile.captured(agent.update, run.mode)
     finetune = compile.captured(agent.finetune, run.mode)
     state = {"agent": agent, "buffer": data, **pretraining, **tuning, **phases.parts}
     for step in run.steps(**state):
         if not phases.online(step):
             batch, returns = data.sample_labelled()
-            metrics = pretrain(batch, returns, *(s.next() for s in pretraining.values()))
+            metrics = pretrain(batch, returns, *cal_ql.next_draws(cfg, pretraining))
             run.log(step, metrics | phases.metrics())
         else:
             actions = phases.choose(agent.explore)  # on the host before the update: see 12
             if phases.learns(step):
+                backups, noise, subsets = (stream.next() for stream in tuning.values())
                 batches = [phases.sample(step) for _ in range(cfg.utd)]
-                metrics = finetune(batches, *(s.next() for s in tuning.values()))
+                metrics = finetune(batches, Draws(backups, *noise.unbind(1), subsets))
                 run.log(step, metrics | phases.metrics())
             phases.step(actions)
         run.evaluate(step, agent.act)
         run.save(step)
 
 
-def _random_numbers(cfg: Config, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
-    """The streams that `finetune` takes, in its order."""
+def _streams(cfg: Config, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
+    """What `finetune` draws from, by the names in a checkpoint."""
     seeds, device = run.seeds, run.device
     actions = cfg.samples if cfg.online_max_backup else 1
     backups = (cfg.utd, actions, cfg.batch_size, action_dim)

@@ -16,6 +16,9 @@ from omegaconf import MISSING
 from corerl.errors import CorerlError
 
 KERNELS = ("auto", "mkl", "onednn")
+RENAMED = {"algo.asked": "algo.critic_subsample"}
+"""Settings by the names that they had, and have. Command lines, tables and run folders of either name are
+understood, and a run's hash is over the older, so that it is found."""
 
 
 def within(default: Any, interval: str) -> Any:
@@ -51,6 +54,16 @@ def added(declared: Any) -> Any:
     if declared.default_factory is not MISSING_DEFAULT:
         return field(default_factory=declared.default_factory, metadata=marked)
     return field(default=declared.default, metadata=marked)
+
+
+def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings, as a run wrote them down, under the names that they have today."""
+    return {
+        RENAMED.get(prefix + name, prefix + name).removeprefix(prefix): (
+            renamed(value, f"{prefix}{name}.") if isinstance(value, dict) else value
+        )
+        for name, value in settings.items()
+    }
 
 
 def group(kind: type, **values: Any) -> Any:

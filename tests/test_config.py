@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from corerl.config import Settings, at_least, group, one_of, positive, within
+from corerl.config import Settings, at_least, group, one_of, positive, renamed, within
 from corerl.errors import CorerlError
 
 
@@ -57,3 +57,9 @@ def test_what_lies_inside_is_taken():
     cfg = Outer(lr=1e30, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
     assert (cfg.order, cfg.inner.share) == ("second", 0.5)
     assert Inner().share is None and Inner(share=0.0).share == 0.0
+
+
+def test_settings_of_an_older_run_get_the_names_of_today():
+    old = {"task": "t", "algo": {"name": "rlpd", "asked": 2, "online": {"asked": 3}}}
+    new = {"task": "t", "algo": {"name": "rlpd", "critic_subsample": 2, "online": {"asked": 3}}}
+    assert renamed(old) == new == renamed(new)

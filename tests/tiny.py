@@ -39,7 +39,7 @@ SIZES = {
     "window": 5,
     "samples": 2,
     "critics": 3,
-    "asked": 2,
+    "critic_subsample": 2,
     "utd": 2,
     "members": 2,
     "levels": 2,

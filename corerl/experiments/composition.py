@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
-from corerl.config import Config, require
+from corerl.config import RENAMED, Config, require
 from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import sentence
@@ -51,6 +51,7 @@ def cells(arguments: list[str]) -> list[Config]:
         CorerlError: the arguments do not compose, or a sweeper chooses its cells as it goes.
     """
     register()
+    arguments = with_todays_names(arguments)
     flags, _ = get_args_parser().parse_known_args(for_each_cell(with_sweep(arguments)))
     search = create_automatic_config_search_path(None, None, "pkg://corerl.configs")
     if flags.config_dir:
@@ -110,6 +111,12 @@ def sweeps() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
+def with_todays_names(arguments: list[str]) -> list[str]:
+    """Turns `algo.old=v` into `algo.new=v` where a setting has been renamed."""
+    pairs = [argument.partition("=") for argument in arguments]
+    return [f"{RENAMED.get(key, key)}{equals}{value}" for key, equals, value in pairs]
+
+
 def with_sweep(arguments: list[str]) -> list[str]:
     """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`.
 
@@ -164,7 +171,8 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
             f"algo.name={name} is not the algorithm's name; label=... names a variant in tables",
         )
-        for key, value in table(cfg.table or name, cfg.task).items():
+        for given, value in table(cfg.table or name, cfg.task).items():
+            key = RENAMED.get(given, given)
             in_file = not key.startswith("algo.") and (
                 OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
             )

@@ -23,7 +23,14 @@ from omegaconf.errors import OmegaConfBaseException
 from corerl import algos
 from corerl.config import Columns, Config, Data, Eval, Wandb
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells, for_each_cell, register, typed, with_sweep
+from corerl.experiments.composition import (
+    cells,
+    for_each_cell,
+    register,
+    typed,
+    with_sweep,
+    with_todays_names,
+)
 from corerl.experiments.messages import sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.tables import variants
@@ -39,7 +46,7 @@ def main(arguments: list[str]) -> int:
         print(_help(arguments))
         return 0
     dry = DRY_RUN in arguments
-    arguments = [argument for argument in arguments if argument != DRY_RUN]
+    arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
     _refuse(arguments)
     if dry:
         from corerl.experiments.dry_run import show

@@ -31,6 +31,30 @@ class Critics(MLP):
         return super().forward(inputs[:, None]).squeeze(-1)
 
 
+class ManyActionCritics(Critics):
+    """N critics at K actions per state: `(S, B, O)` and `(S, K, B, A)` to `(S, N, K, B)`.
+
+    The first layer's product with the state is made once and shared by the K actions. At least one
+    layer is hidden.
+    """
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        weight, bias = self.layers[0].weight, self.layers[0].bias
+        seeds, k, batch, _ = actions.shape
+        of_state, of_action = weight.split([observations.shape[-1], actions.shape[-1]], dim=2)
+        state = observations[:, None] @ of_state + bias
+        action = actions.reshape(seeds, 1, k * batch, -1) @ of_action
+        x = (state[:, :, None] + action.unflatten(2, (k, batch))).flatten(2, 3)
+        x = self._finish(x, 0)
+        for i, layer in enumerate(self.layers[1:-1], start=1):
+            x = self._finish(layer(x), i)
+        return self.layers[-1](x).view(seeds, -1, k, batch)
+
+    def _finish(self, x: Tensor, i: int) -> Tensor:
+        norm = self.norms[i]
+        return self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
+
+
 class StateValue(MLP):
     """A value per state: `(S, B, O)` to `(S, B)`.
 

@@ -1,49 +1,17 @@
-"""Critic ensembles of which an update asks a few: REDQ's trick (Chen et al. 2021, arXiv:2101.05982).
+"""Random subsets of a critic ensemble, as REDQ's backup takes them (Chen et al. 2021, arXiv:2101.05982).
 
-The members are heads of one batched product, `lead=(S, N)`. What asks only M of them takes the M heads'
-weights out first, so that it costs M products and not N.
+The members are heads of one batched product, `lead=(S, N)`. Where only M of them are evaluated their
+weights are taken out first, so that it costs M products and not N.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from corerl.nn import networks
-
-
-class Critics(networks.MLP):
-    """N critics at K actions per state: `(S, B, O)` and `(S, K, B, A)` to `(S, N, K, B)`.
-
-    The first layer's product with the state is made once and shared by the K actions.
-
-    Args:
-        sizes: features of observation and action together, of each hidden layer, and 1.
-        members: N.
-        rngs, others: as for `MLP`.
-    """
-
-    def __init__(
-        self, sizes: Sequence[int], members: int, rngs: Sequence[torch.Generator], **others
-    ):
-        super().__init__(sizes, (len(rngs), members), rngs, **others)
-
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        weight, bias = self.layers[0].weight, self.layers[0].bias
-        seeds, k, batch, _ = actions.shape
-        of_state, of_action = weight.split([observations.shape[-1], actions.shape[-1]], dim=2)
-        state = observations[:, None] @ of_state + bias
-        action = actions.reshape(seeds, 1, k * batch, -1) @ of_action
-        x = (state[:, :, None] + action.unflatten(2, (k, batch))).flatten(2, 3)
-        x = self._finish(x, 0)
-        for i, layer in enumerate(self.layers[1:-1], start=1):
-            x = self._finish(layer(x), i)
-        return self.layers[-1](x).view(seeds, -1, k, batch)
-
-    def _finish(self, x: Tensor, i: int) -> Tensor:
-        norm = self.norms[i]
-        return self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
+from corerl.config import require
 
 
 def with_replacement(uniforms: Tensor, members: int, count: int) -> Tensor:
@@ -56,8 +24,26 @@ def without_replacement(uniforms: Tensor, members: int, count: int) -> Tensor:
     return uniforms[:, :members].argsort(-1)[:, :count]
 
 
+def subset(
+    uniforms: Tensor,
+    members: int,
+    count: int | None,
+    draw: Callable[[Tensor, int, int], Tensor] = without_replacement,
+) -> Tensor | None:
+    """The critics `(S, count)` that `draw` takes, or None, which is all, where `count` is None."""
+    return None if count is None else draw(uniforms, members, count)
+
+
+def check(cfg: Any) -> None:
+    """Raises CorerlError where `critic_subsample` is more than all `critics`."""
+    require(
+        cfg.critic_subsample is None or cfg.critic_subsample <= cfg.critics,
+        f"algo.critic_subsample={cfg.critic_subsample} must be at most algo.critics={cfg.critics}",
+    )
+
+
 def call(network: nn.Module, chosen: Tensor | None, *inputs: Tensor) -> Tensor:
-    """`network(*inputs)` of the heads `chosen` `(S, M)` alone, in their order; None asks all."""
+    """`network(*inputs)` of the heads `chosen` `(S, M)` alone, in their order; None is all."""
     if chosen is None:
         return network(*inputs)
     seeds = torch.arange(len(chosen), device=chosen.device)[:, None]

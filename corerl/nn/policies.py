@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.nn.networks import MLP, Init, torch_init
+from corerl.nn.networks import MLP, Init, Scalar, torch_init
 
 
 class GaussianPolicy(nn.Module):
@@ -89,6 +89,11 @@ class TanhGaussian(nn.Module):
         """Actions `(*lead, B, A)` and their log-densities `(*lead, B)`; `noise` is standard normal."""
         return squash(*self(observations), noise)
 
+    def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """K actions per state `(S, K, B, A)`, from noise of that shape; log-densities `(S, K, B)`."""
+        mean, log_std = self(observations)
+        return squash(mean[:, None], log_std[:, None], noise)
+
     def mode(self, observations: Tensor) -> Tensor:
         """tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
         return torch.tanh(self(observations)[0])
@@ -98,6 +103,21 @@ class TanhGaussian(nn.Module):
         limit = 1 - 2**-20  # a power of two, which float32 holds exactly
         u = torch.atanh(actions.clamp(-limit, limit))
         return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
+
+
+class ScaledTanhGaussian(TanhGaussian):
+    """A squashed Gaussian with a learned scale and shift of its log-std (young-geng)."""
+
+    def __init__(self, *args, multiplier: float, offset: float = -1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        seeds = self.body.layers[0].weight.shape[0]
+        self.multiplier = Scalar(multiplier, seeds)
+        self.offset = Scalar(offset, seeds)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.body(observations).chunk(2, dim=-1)
+        scale, shift = self.multiplier()[:, None, None], self.offset()[:, None, None]
+        return mean, (scale * log_std + shift).clamp(*self.limits)
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

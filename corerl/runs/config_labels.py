@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+from corerl.config import RENAMED
+
 NAMELESS = ("task", "seeds", "label")
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """`{"algo": {"tau": 0.1}}` as `{"algo.tau": 0.1}`."""
+    """`{"algo": {"tau": 0.1}}` as `{"algo.tau": 0.1}`, by the names that settings have today."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[RENAMED.get(prefix + key, prefix + key)] = value
     return flat
 
 

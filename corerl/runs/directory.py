@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from corerl.config import MOST_SEEDS, Config, seed_list
+from corerl.config import MOST_SEEDS, RENAMED, Config, renamed, seed_list
 from corerl.errors import CorerlError
 from corerl.runs import files
 
@@ -46,13 +46,15 @@ def config_hash(cfg: Config) -> str:
 
 
 def _without_added(cfg: Any) -> dict[str, Any]:
-    """`asdict`, less the settings marked `config.added` that have their default."""
-    values = {}
+    """`asdict` by the settings' first names, less those marked `config.added` that have their default."""
+    first = {new: old for old, new in RENAMED.items()}
+    prefix, values = getattr(cfg, "prefix", ""), {}
     for setting in fields(cfg):
         value = getattr(cfg, setting.name)
         if setting.metadata.get("added") and value == _default(setting):
             continue
-        values[setting.name] = _without_added(value) if is_dataclass(value) else value
+        name = first.get(prefix + setting.name, prefix + setting.name).removeprefix(prefix)
+        values[name] = _without_added(value) if is_dataclass(value) else value
     return values
 
 
@@ -169,7 +171,7 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 def read_settings(cell: Path) -> dict[str, Any]:
-    """What `config.yaml` says of a cell.
+    """What `config.yaml` says of a cell, by the names that settings have today.
 
     Raises:
         CorerlError: it is damaged, or none of ours.
@@ -188,4 +190,4 @@ def read_settings(cell: Path) -> dict[str, Any]:
     except (*NOT_READ, CorerlError) as e:
         reason = " ".join(str(e).split()) or type(e).__name__
         raise CorerlError(f"{path} is not the settings of a run ({reason[:200]}).") from e
-    return values
+    return renamed(values)

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from corerl.config import Config
+from corerl.config import Config, renamed
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
@@ -313,6 +313,7 @@ def settings(cell: Path) -> Config:
     """
     try:
         saved = OmegaConf.load(cell / "config.yaml")
+        saved = OmegaConf.create(renamed(OmegaConf.to_container(saved)))
         algo = importlib.import_module(f"corerl.algos.{saved.algo.name}").Config
         schema = OmegaConf.structured(Config(algo=OmegaConf.structured(algo)))
         return OmegaConf.to_object(OmegaConf.merge(schema, saved))

@@ -90,9 +90,9 @@ class CalQL(ActorCritic):
         return -self.temperature["value"] * (log_pi - noise.shape[1]).detach().mean()
 
     def pick(self, uniforms):
-        if self.c.asked is None:
+        if self.c.critic_subsample is None:
             return list(range(len(self.critics)))
-        return np.argsort(np.asarray(uniforms))[: self.c.asked].tolist()
+        return np.argsort(np.asarray(uniforms))[: self.c.critic_subsample].tolist()
 
     def target(self, r, d, s_next, backups, asked):
         """The largest over actions of the smallest over the critics asked."""
@@ -171,7 +171,7 @@ class WSRL(CalQL):
         return self.alpha() * (-log_pi.mean() + noise.shape[1])
 
     def pick(self, uniforms):
-        return [int(u * len(self.critics)) for u in uniforms[: self.c.asked]]
+        return [int(u * len(self.critics)) for u in uniforms[: self.c.critic_subsample]]
 
     def conservative(self, gap):
         if not self.c.lagrange:
@@ -208,7 +208,7 @@ class RLPD(ActorCritic):
         (log_alpha,) = self.temperature.values()
         for batch, z, uniforms in zip(batches, noise, asked, strict=False):
             s, a, r, s_next, d = (tensor(x) for x in batch[:5])
-            chosen = np.argsort(np.asarray(uniforms))[: c.asked]
+            chosen = np.argsort(np.asarray(uniforms))[: c.critic_subsample]
             with torch.no_grad():
                 a_next, log_pi = self.draw(s_next, z)
                 value = torch.stack([q(self.targets[i], s_next, a_next) for i in chosen])

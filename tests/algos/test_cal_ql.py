@@ -23,10 +23,14 @@ from agreement import (
 )
 
 from corerl.algos import cal_ql
-from corerl.algos.cal_ql import CalQL, Config, returns_to_go
+from corerl.algos.cal_ql import CalQL, Config
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.nn.conservative import Noise
+from corerl.nn.learner import Spec
+from corerl.training import return_labels
 from corerl.training.offline_to_online import Online
+from corerl.training.return_labels import returns_to_go
 
 SMALL = {
     "hidden_width": WIDTH,
@@ -39,24 +43,33 @@ SMALL = {
 VERSIONS = {
     "antmaze": {"lagrange": True, "threshold": 0.8},
     "adroit": {"weight": 1.0},
-    "cql of an ensemble": {"calibrate": False, "critics": 3, "asked": 2, "layer_norm": True},
+    "cql of an ensemble": {
+        "calibrate": False,
+        "critics": 3,
+        "critic_subsample": 2,
+        "layer_norm": True,
+    },
     "kitchen": {"importance_sampling": False, "max_backup": False},
 }
 
 
-def draws(cfg, widths: list[int], count: int) -> list[tuple[torch.Tensor, ...]]:
+def draws(cfg, count: int) -> list[tuple[torch.Tensor, ...]]:
     """For each update: returns, noise, uniforms and the draws that pick critics."""
     rng = np.random.default_rng(3)
 
     def one() -> tuple[torch.Tensor, ...]:
         return (
             as_tensor(rng.normal(size=(SEEDS, B))),
-            as_tensor(rng.normal(size=(SEEDS, sum(widths), B, A))),
+            as_tensor(rng.normal(size=(SEEDS, sum(cal_ql.draws(cfg)), B, A))),
             as_tensor(rng.random((SEEDS, cfg.samples, B, A))),
             as_tensor(rng.random((SEEDS, 2, cfg.critics))),
         )
 
     return [one() for _ in range(count)]
+
+
+def update(agent, batch, returns, noise, *others) -> dict[str, torch.Tensor]:
+    return agent.update(batch, returns, Noise(*noise.split(cal_ql.draws(agent.cfg), 1)), *others)
 
 
 def parts(agent, seed: int) -> tuple:
@@ -73,11 +86,11 @@ def parts(agent, seed: int) -> tuple:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_five_updates_equal_the_transcription(version, tolerance):
-    agent = CalQL(Config(**SMALL | VERSIONS[version]), O, A, generators())
+    agent = CalQL(Config(**SMALL | VERSIONS[version]), Spec(O, A, generators()))
     scramble(agent.policy, agent.critic, agent.target, agent.temperature, agent.multiplier)
     references = [reference_o2o.CalQL(*parts(agent, i), agent.cfg) for i in range(SEEDS)]
-    for batch, numbers in zip(make_batches(5), draws(agent.cfg, agent.draws, 5), strict=True):
-        metrics = agent.update(batch, *numbers)
+    for batch, numbers in zip(make_batches(5), draws(agent.cfg, 5), strict=True):
+        metrics = update(agent, batch, *numbers)
         for i, reference in enumerate(references):
             losses = reference.update(one_seed(batch, i), *(x[i] for x in numbers))
             assert_losses(metrics, i, losses, 10 * tolerance)
@@ -87,26 +100,27 @@ def test_five_updates_equal_the_transcription(version, tolerance):
 
 def test_the_gap_by_hand():
     """Q(s, .) is 1 at chance, 2 and 5 at the policy's actions, 0 at the data's; the return is 3."""
-    agent = CalQL(Config(**SMALL | {"samples": 1}), O, A, generators(1))
+    agent = CalQL(Config(**SMALL | {"samples": 1}), Spec(O, A, generators(1)))
     sampled = torch.tensor([1.0, 2.0, 5.0]).view(1, 1, 3, 1)
     density = torch.tensor([-1.0, 0.5, 0.0]).view(1, 3, 1)
     zero, returns = torch.zeros(1, 1, 1), torch.full((1, 1), 3.0)
-    gap, bounded = agent.gap(zero, sampled, density, returns)
+    gap, bounded = cal_ql.calibrated_gap(agent.cfg, zero, sampled, density, returns)
     expected = math.log(math.exp(1 + 1) + math.exp(3 - 0.5) + math.exp(5))
     assert gap.item() == pytest.approx(expected, rel=1e-6)
     assert bounded.item() == 0.5
     agent.cfg.calibrate = False
-    gap, _ = agent.gap(zero, sampled, density, returns)
+    gap, _ = cal_ql.calibrated_gap(agent.cfg, zero, sampled, density, returns)
     expected = math.log(math.exp(1 + 1) + math.exp(2 - 0.5) + math.exp(5))
     assert gap.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_gradient_of_a_bounded_value():
     """Where Q lies below the return, the penalty must not push it further down."""
-    agent = CalQL(Config(**SMALL | {"samples": 1}), O, A, generators(1))
+    agent = CalQL(Config(**SMALL | {"samples": 1}), Spec(O, A, generators(1)))
     sampled = torch.tensor([1.0, 2.0, 5.0]).view(1, 1, 3, 1).requires_grad_()
     returns = torch.full((1, 1), 3.0)
-    agent.gap(torch.zeros(1, 1, 1), sampled, torch.zeros(1, 3, 1), returns)[0].sum().backward()
+    zeros = torch.zeros(1, 1, 1), sampled, torch.zeros(1, 3, 1)
+    cal_ql.calibrated_gap(agent.cfg, *zeros, returns)[0].sum().backward()
     chance, low, high = sampled.grad.flatten().tolist()
     assert chance > 0 and low == 0 and high > 0
 
@@ -121,7 +135,9 @@ def test_a_failure_is_named_by_its_raw_reward():
     """AntMaze: a step without success is 0, learned as 10 * 0 - 5."""
     cfg = Config(failure_reward=0.0, discount=0.99)
     cfg.data.reward_scale, cfg.data.reward_shift = 10.0, -5.0
-    assert cal_ql.label_of(cfg)(np.full(3, -5, np.float32)).tolist() == pytest.approx([-500] * 3)
+    assert return_labels.label_of(cfg)(np.full(3, -5, np.float32)).tolist() == pytest.approx(
+        [-500] * 3
+    )
 
 
 def test_returns_stop_at_the_ends_of_episodes():
@@ -130,12 +146,14 @@ def test_returns_stop_at_the_ends_of_episodes():
         "test/five", np.zeros((5, 1)), np.zeros((5, 1)), np.arange(1.0, 6), np.zeros((5, 1)),
         ends & [False, True, False, False, False], ends & [False, False, False, False, True],
     )  # fmt: skip
-    label = cal_ql.label_of(Config(discount=0.5))
-    np.testing.assert_allclose(cal_ql.per_episode(data, label), [2, 2, 3 + 2 + 1.25, 4 + 2.5, 5])
+    label = return_labels.label_of(Config(discount=0.5))
+    np.testing.assert_allclose(
+        return_labels.per_episode(data, label), [2, 2, 3 + 2 + 1.25, 4 + 2.5, 5]
+    )
 
 
 def test_initial_policy_and_critics_are_the_authors():
-    agent = CalQL(Config(), 17, 6, generators())
+    agent = CalQL(Config(), Spec(17, 6, generators()))
     hidden, last = agent.critic.layers[1].weight[0, 0], agent.critic.layers[-1].weight[0, 0]
     torch.testing.assert_close(hidden @ hidden.T, 2 * torch.eye(256), atol=1e-4, rtol=0)
     assert last.norm().item() == pytest.approx(1e-2, rel=1e-4)
@@ -146,7 +164,7 @@ def test_initial_policy_and_critics_are_the_authors():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"asked": 3}, "algo.asked"),
+        ({"critic_subsample": 3}, "algo.critic_subsample"),
         ({"samples": 0}, "algo.samples"),
         ({"online": Online(pretrain_steps=5)}, "offline_ratio"),
         ({"phase": "later"}, "algo.phase"),

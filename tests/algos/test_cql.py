@@ -26,6 +26,9 @@ from agreement import (
 from corerl import seeding
 from corerl.algos.cql import CQL, Config
 from corerl.errors import CorerlError
+from corerl.nn import conservative
+from corerl.nn.conservative import Noise
+from corerl.nn.learner import Spec
 
 VERSIONS = {
     "corl": {},
@@ -69,7 +72,7 @@ def make(version: dict, **more) -> CQL:
         "policy_lr": 1e-3,
         "critic_lr": 1e-3,
     }
-    return CQL(Config(**settings | version | more), O, A, generators())
+    return CQL(Config(**settings | version | more), Spec(O, A, generators()))
 
 
 def draws(agent: CQL, count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -84,10 +87,14 @@ def parts(agent: CQL, seed: int) -> tuple:
     return net(agent.policy, seed), twins(agent.critic, seed), twins(agent.target, seed), *scalars
 
 
+def split(agent: CQL, noise: torch.Tensor) -> Noise:
+    return Noise(*noise.split(agent.draws, 1))
+
+
 def run(agent: CQL, batches, noises, uniforms) -> dict[str, torch.Tensor]:
     for step, inputs in enumerate(zip(batches, noises, uniforms, strict=True), start=1):
         update = agent.warm_start if step <= agent.cfg.bc_steps else agent.update
-        metrics = update(*inputs)
+        metrics = update(inputs[0], split(agent, inputs[1]), inputs[2])
     return metrics
 
 
@@ -124,8 +131,10 @@ def test_proposals_are_dense_uniform_actions_and_policy_samples_of_both_states()
     scramble(agent.policy)
     batch = make_batches(1)[0]
     noises, uniforms = draws(agent, 1)
-    _, _, here, there = noises[0].split(agent.draws, 1)
-    actions, log_density = agent.proposals(batch, here, there, uniforms[0])
+    states = batch.observations, batch.next_observations
+    actions, log_density = conservative.proposals(
+        agent.policy, *states, split(agent, noises[0]), uniforms[0]
+    )
     assert actions.shape == (SEEDS, 9, B, A)
     assert torch.equal(actions[:, :3], 2 * uniforms[0] - 1)
     assert log_density[:, :3].unique().tolist() == pytest.approx([-A * math.log(2)])
@@ -144,8 +153,9 @@ def test_samples_of_the_next_state_are_scored_at_the_state():
     batch = make_batches(1)[0]._replace(terminated=torch.ones(SEEDS, B))
     noises, uniforms = draws(agent, 1)
     moved = batch._replace(next_observations=batch.next_observations + 1)
-    first = agent.critic_loss(batch, noises[0], uniforms[0])[0]
-    assert torch.equal(first, agent.critic_loss(moved, noises[0], uniforms[0])[0])
+    noise = split(agent, noises[0])
+    first = agent.critic_loss(batch, noise, uniforms[0])[0]
+    assert torch.equal(first, agent.critic_loss(moved, noise, uniforms[0])[0])
 
 
 def test_backup_holds_no_entropy_unless_asked():
@@ -202,7 +212,9 @@ def test_multiplier_grows_while_the_gap_exceeds_the_threshold():
 
 
 def test_both_critics_have_the_same_depth_and_start_apart():
-    agent = CQL(Config(critic_layers=5, policy_layers=3, hidden_width=WIDTH), O, A, generators())
+    agent = CQL(
+        Config(critic_layers=5, policy_layers=3, hidden_width=WIDTH), Spec(O, A, generators())
+    )
     assert [tuple(layer.weight.shape[:2]) for layer in agent.critic.layers] == [(SEEDS, 2)] * 6
     assert len(agent.policy.body.layers) == 4
     assert not torch.equal(agent.critic.layers[0].weight[:, 0], agent.critic.layers[0].weight[:, 1])
@@ -210,7 +222,7 @@ def test_both_critics_have_the_same_depth_and_start_apart():
 
 def test_initial_weights_are_corls():
     """Orthogonal critics, a torch-initialised policy, small last layers, log-std out - 1."""
-    agent = CQL(Config(), 17, 6, generators())
+    agent = CQL(Config(), Spec(17, 6, generators()))
     hidden = agent.critic.layers[1].weight[0, 0]
     torch.testing.assert_close(hidden @ hidden.T, 2 * torch.eye(256), atol=1e-4, rtol=0)
     assert agent.critic.layers[-1].weight[0, 0].norm().item() == pytest.approx(1e-2, rel=1e-4)
@@ -224,8 +236,8 @@ def test_initial_weights_are_corls():
 
 def test_a_seed_alone_is_the_seed_among_others():
     batches, settings = make_batches(3), {"hidden_width": WIDTH, "samples": 2}
-    both = CQL(Config(**settings), O, A, seeding.generators([5, 9], "init"))
-    alone = CQL(Config(**settings), O, A, seeding.generators([9], "init"))
+    both = CQL(Config(**settings), Spec(O, A, seeding.generators([5, 9], "init")))
+    alone = CQL(Config(**settings), Spec(O, A, seeding.generators([9], "init")))
     for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
         assert torch.equal(p[1:], q)
     noises, uniforms = draws(both, 3)

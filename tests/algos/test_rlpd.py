@@ -20,9 +20,11 @@ from agreement import (
     scramble,
 )
 
-from corerl.algos.rlpd import RLPD, Config
+from corerl.algos.rlpd import RLPD, Config, Draws
 from corerl.errors import CorerlError
 from corerl.nn import ensembles
+from corerl.nn.critics import Critics, ManyActionCritics
+from corerl.nn.learner import Spec
 from corerl.training.offline_to_online import Online
 
 UTD = 2
@@ -30,7 +32,7 @@ UTD = 2
 
 def make(**settings) -> RLPD:
     small = {"hidden_width": WIDTH, "critics": 3, "utd": UTD, "polyak": 0.1, "discount": 0.9}
-    return RLPD(Config(**small | settings), O, A, generators())
+    return RLPD(Config(**small | settings), Spec(O, A, generators()))
 
 
 def draws(agent: RLPD, count: int) -> list[tuple]:
@@ -46,6 +48,10 @@ def draws(agent: RLPD, count: int) -> list[tuple]:
     ]
 
 
+def named(noise: torch.Tensor, subsets: torch.Tensor) -> Draws:
+    return Draws(noise[:, :-1], noise[:, -1], subsets)
+
+
 def parts(agent: RLPD, seed: int) -> tuple:
     heads = [
         [net(x, seed, i) for i in range(agent.cfg.critics)] for x in (agent.critic, agent.target)
@@ -55,18 +61,18 @@ def parts(agent: RLPD, seed: int) -> tuple:
 
 @pytest.mark.parametrize(
     "version",
-    [{}, {"backup_entropy": False, "asked": 1, "hidden_layers": 3}, {"actor_q": "min"}],
+    [{}, {"backup_entropy": False, "critic_subsample": 1, "hidden_layers": 3}, {"actor_q": "min"}],
     ids=["locomotion", "antmaze", "minimum"],
 )
 def test_five_steps_equal_the_transcription(version, tolerance):
     agent = make(**version)
     scramble(agent.policy, agent.critic, agent.target, agent.temperature)
     references = [reference_o2o.RLPD(*parts(agent, i), agent.cfg) for i in range(SEEDS)]
-    for batches, noise, asked in draws(agent, 5):
-        metrics = agent.update(batches, noise, asked)
+    for batches, noise, subsets in draws(agent, 5):
+        metrics = agent.update(batches, named(noise, subsets))
         for i, reference in enumerate(references):
             mine = [one_seed(batch, i) for batch in batches]
-            losses = reference.update(mine, noise[i], asked[i])
+            losses = reference.update(mine, noise[i], subsets[i])
             assert_losses(metrics, i, losses, 10 * tolerance)
     for i, reference in enumerate(references):
         assert_networks(parts(agent, i), reference.networks(), tolerance)
@@ -74,10 +80,10 @@ def test_five_steps_equal_the_transcription(version, tolerance):
 
 @pytest.mark.slow
 def test_compiled_is_eager():
-    agents = [make(), RLPD(make().cfg, O, A, generators(), mode="compile")]
+    agents = [make(), RLPD(make().cfg, Spec(O, A, generators(), mode="compile"))]
     for agent in agents:
-        for inputs in draws(agent, 2):
-            agent.update(*inputs)
+        for batches, noise, subsets in draws(agent, 2):
+            agent.update(batches, named(noise, subsets))
     for one, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -92,40 +98,42 @@ def test_critics_are_drawn_evenly_and_differ():
     assert ensembles.with_replacement(torch.ones(1, 10), 10, 2).max() == 9
 
 
-def test_asking_a_few_is_asking_all_and_choosing():
+def test_evaluating_a_subset_is_evaluating_all_and_choosing():
     agent = make()
     scramble(agent.critic)
     chosen = torch.tensor([[2, 1], [0, 0]])
-    inputs = torch.randn(SEEDS, 1, B, O + A)
-    everything = agent.critic(inputs)
-    few = ensembles.call(agent.critic, chosen, inputs)
+    inputs = torch.randn(SEEDS, B, O), torch.randn(SEEDS, B, A)
+    everything = agent.critic(*inputs)
+    few = ensembles.call(agent.critic, chosen, *inputs)
     for seed in range(SEEDS):
         torch.testing.assert_close(few[seed], everything[seed, chosen[seed]])
 
 
 def test_several_actions_of_one_state():
     """The shared product of the first layer is the plain network's, norm and all."""
-    critic = ensembles.Critics([O + A, 8, 8, 1], 3, generators(), layer_norm=1e-6, norm_first=True)
+    critic = ManyActionCritics(
+        [O, A, 8, 8], generators(), heads=3, layer_norm=1e-6, norm_first=True
+    )
     scramble(critic)
     s, a = torch.randn(SEEDS, B, O), torch.randn(SEEDS, 5, B, A)
     out = critic(s, a)
     for k in range(5):
-        plain = super(type(critic), critic).forward(torch.cat([s, a[:, k]], -1)[:, None])
-        torch.testing.assert_close(out[:, :, k], plain.squeeze(-1), rtol=1e-5, atol=1e-5)
+        plain = Critics.forward(critic, s, a[:, k])
+        torch.testing.assert_close(out[:, :, k], plain, rtol=1e-5, atol=1e-5)
 
 
 def test_layer_norm_bounds_values_far_from_the_data():
     """Section 4.2: |Q| is at most the last layer's weights' norm, whatever the action."""
     agent = make()
-    far = 1e6 * torch.randn(SEEDS, 1, B, O + A)
-    assert (far.new_tensor(1e3) > agent.critic(far).abs()).all()
+    states, actions = 1e6 * torch.randn(SEEDS, B, O), 1e6 * torch.randn(SEEDS, B, A)
+    assert (agent.critic(states, actions).abs() < 1e3).all()
     assert agent.target_entropy == -A / 2
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"asked": 11}, "algo.asked"),
+        ({"critic_subsample": 11}, "algo.critic_subsample"),
         ({"utd": 0}, "algo.utd"),
         ({"actor_q": "max"}, "algo.actor_q"),
         ({"online": Online(offline_ratio=0.5)}, "warmup_steps"),

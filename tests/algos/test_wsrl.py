@@ -19,10 +19,11 @@ from agreement import (
     one_seed,
     scramble,
 )
-from test_cal_ql import SMALL, draws, parts
+from test_cal_ql import SMALL, draws, parts, update
 
-from corerl.algos.wsrl import WSRL, Config
+from corerl.algos.wsrl import WSRL, Config, Draws
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.training.offline_to_online import Online
 
 UTD = 2
@@ -34,7 +35,7 @@ VERSIONS = {
 
 
 def make(**settings) -> WSRL:
-    return WSRL(Config(**SMALL | {"critics": 3, "utd": UTD} | settings), O, A, generators())
+    return WSRL(Config(**SMALL | {"critics": 3, "utd": UTD} | settings), Spec(O, A, generators()))
 
 
 def tuning(agent: WSRL, count: int) -> list[tuple]:
@@ -52,19 +53,23 @@ def tuning(agent: WSRL, count: int) -> list[tuple]:
     ]
 
 
+def named(backups: torch.Tensor, noise: torch.Tensor, subsets: torch.Tensor) -> Draws:
+    return Draws(backups, *noise.unbind(1), subsets)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_pretraining_then_finetuning_equal_the_transcription(version, tolerance):
     """Adam's moments cross the switch; the multiplier's rest there."""
     agent = make(**VERSIONS[version])
     scramble(agent.policy, agent.critic, agent.target, agent.temperature, agent.multiplier)
     references = [reference_o2o.WSRL(*parts(agent, i), agent.cfg) for i in range(SEEDS)]
-    for batch, numbers in zip(make_batches(3), draws(agent.cfg, agent.draws, 3), strict=True):
-        metrics = agent.update(batch, *numbers)
+    for batch, numbers in zip(make_batches(3), draws(agent.cfg, 3), strict=True):
+        metrics = update(agent, batch, *numbers)
         for i, reference in enumerate(references):
             losses = reference.update(one_seed(batch, i), *(x[i] for x in numbers))
             assert_losses(metrics, i, losses, 10 * tolerance)
     for batches, *numbers in tuning(agent, 3):
-        metrics = agent.finetune(batches, *numbers)
+        metrics = agent.finetune(batches, named(*numbers))
         for i, reference in enumerate(references):
             mine = [one_seed(batch, i) for batch in batches]
             losses = reference.finetune(mine, *(x[i] for x in numbers))
@@ -77,29 +82,29 @@ def test_pretraining_then_finetuning_equal_the_transcription(version, tolerance)
 
 @pytest.mark.slow
 def test_compiled_is_eager():
-    one, other = make(), WSRL(make().cfg, O, A, generators(), mode="compile")
+    one, other = make(), WSRL(make().cfg, Spec(O, A, generators(), mode="compile"))
     for agent in (one, other):
-        for batch, numbers in zip(make_batches(2), draws(agent.cfg, agent.draws, 2), strict=True):
-            agent.update(batch, *numbers)
+        for batch, numbers in zip(make_batches(2), draws(agent.cfg, 2), strict=True):
+            update(agent, batch, *numbers)
         for batches, *numbers in tuning(agent, 2):
-            agent.finetune(batches, *numbers)
+            agent.finetune(batches, named(*numbers))
     for mine, theirs in zip(one.critic.parameters(), other.critic.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_seed_learns_the_same_alone_as_in_company():
-    both, alone = make(), WSRL(make().cfg, O, A, generators()[1:])
+    both, alone = make(), WSRL(make().cfg, Spec(O, A, generators()[1:]))
     for batches, *numbers in tuning(both, 3):
-        both.finetune(batches, *numbers)
+        both.finetune(batches, named(*numbers))
         mine = [type(b)(*(x[1:] for x in b)) for b in batches]
-        alone.finetune(mine, *(x[1:] for x in numbers))
+        alone.finetune(mine, named(*(x[1:] for x in numbers)))
     for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
         torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
 
 
 def test_initial_networks_are_the_authors():
     """Orthogonal with gain sqrt(2), the last hidden layer shrunk, the output not; alpha is 1."""
-    agent = WSRL(Config(critic_layers=3), 17, 6, generators(1))
+    agent = WSRL(Config(critic_layers=3), Spec(17, 6, generators(1)))
     first, second, last_hidden, output = (layer.weight[0, 0] for layer in agent.critic.layers)
     for weight, gain in ((second, math.sqrt(2)), (last_hidden, 1e-2)):
         norm = (weight @ weight.T - gain**2 * torch.eye(256)).abs().max()
@@ -107,9 +112,9 @@ def test_initial_networks_are_the_authors():
     assert first.shape == (23, 256) and output.norm().item() == pytest.approx(
         math.sqrt(2), rel=1e-4
     )
-    assert agent.alpha.item() == pytest.approx(1.0) and agent.multiplier().item() == pytest.approx(
+    assert agent.temperature().item() == pytest.approx(
         1.0
-    )
+    ) and agent.multiplier().item() == pytest.approx(1.0)
     assert len(agent.policy.body.norms) == 2 and agent.critic.norm_first
     assert agent.critic.layers[0].weight.shape[1] == 10
 

@@ -16,7 +16,7 @@ from corerl.cli import main
 from corerl.config import Config
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments import launch, status, tables
+from corerl.experiments import composition, launch, status, tables
 from corerl.experiments.composition import cells
 from corerl.runs.directory import cell_directory
 from corerl.training.run import Interrupted
@@ -71,6 +71,21 @@ def test_the_table_changes_defaults_and_the_command_line_changes_the_table(compo
 def test_a_group_given_whole_beats_the_table(compose):
     (job,) = compose("algo=iql", "task=d4rl/antmaze-umaze-v2", "eval={episodes:3}")
     assert job.eval.episodes == 3 and job.eval.every == 5_000
+
+
+def test_a_setting_is_also_known_by_the_name_that_it_had(compose):
+    command = ("algo=rlpd", "task=d4rl/antmaze-umaze-v2")
+    old, new = (compose(*command, f"algo.{key}=3") for key in ("asked", "critic_subsample"))
+    assert old == new and old[0].algo.critic_subsample == 3  # 1 in the table
+    jobs = compose("-m", *command, "algo.asked=2,3")
+    assert [job.algo.critic_subsample for job in jobs] == [2, 3]
+    assert cells(["-m", *command, "algo.asked=2,3"]) == jobs
+
+
+def test_a_table_may_name_a_setting_as_it_was(compose, monkeypatch):
+    monkeypatch.setattr(composition, "table", lambda name, task: {"algo.asked": 4})
+    (job,) = compose("algo=rlpd", "task=corerl/pendulum")
+    assert job.algo.critic_subsample == 4
 
 
 def test_another_table_can_be_chosen_and_later_rows_win(compose):

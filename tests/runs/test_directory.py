@@ -14,11 +14,11 @@ from small import config, flatten
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import corerl
-from corerl.algos import bc, td3_bc
+from corerl.algos import bc, cal_ql, rlpd, td3_bc, wsrl
 from corerl.config import Config, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
-from corerl.runs import checkpoint, files, provenance
+from corerl.runs import checkpoint, config_labels, files, provenance
 from corerl.runs.directory import (
     cell_directory,
     config_hash,
@@ -332,6 +332,29 @@ def test_an_added_setting_leaves_older_names_as_they_are(algo, name):
     for setting, value in ADDED[algo].items():
         assert config_hash(replace(cfg, algo=replace(cfg.algo, **{setting: value}))) != name
         assert setting in settings(cfg)["algo"]  # what a run writes down is complete
+
+
+# As they were while `critic_subsample` was called `asked`, at its default and at 1.
+@pytest.mark.parametrize(
+    ("algo", "default", "one"),
+    [
+        (rlpd, "cdc16786", "4799adc6"),
+        (cal_ql, "58fac304", "09c2ca0c"),
+        (wsrl, "f3aaeb9e", "dc230690"),
+    ],
+)
+def test_a_renamed_setting_leaves_older_names_as_they_are(algo, default, one):
+    cfg = Config(algo=algo.Config(), task="d4rl/hopper-medium-v2")
+    assert config_hash(cfg) == default
+    cfg.algo.critic_subsample = 1
+    assert config_hash(cfg) == one
+    assert settings(cfg)["algo"]["critic_subsample"] == 1
+
+
+def test_a_report_knows_a_setting_by_one_name():
+    old, new = ({"algo": {"name": "rlpd", key: 2}} for key in ("asked", "critic_subsample"))
+    flat = config_labels.flatten
+    assert flat(old) == flat(new) == {"algo.name": "rlpd", "algo.critic_subsample": 2}
 
 
 def test_the_cell_is_named_by_task_algorithm_and_settings():

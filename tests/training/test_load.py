@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from small import train
 
 from corerl.config import Config, Eval
@@ -17,7 +18,7 @@ from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
 from corerl.training.collector import Collect
 from corerl.training.evaluation import Evaluator
-from corerl.training.load import load
+from corerl.training.load import load, settings
 from corerl.training.offline_to_online import Online
 
 torch.set_num_threads(1)
@@ -124,6 +125,13 @@ def test_loading_changes_nothing_on_disk(iql):
     before = files()
     load(iql)
     assert files() == before
+
+
+def test_settings_of_a_run_under_the_names_that_they_had(tmp_path):
+    algo = {"name": "rlpd", "asked": 1, "utd": 3}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"task": "corerl/pendulum", "algo": algo}))
+    cfg = settings(tmp_path)
+    assert (cfg.algo.critic_subsample, cfg.algo.utd, cfg.algo.critics) == (1, 3, 10)
 
 
 def test_what_cannot_be_loaded_says_why(iql, tmp_path):

@@ -1,0 +1,35 @@
+"""Returns to go as labels of a dataset's rows and of a replay's, on the scale that is learned."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.signal import lfilter
+
+from corerl.data.dataset import Dataset
+from corerl.training import preprocessing
+
+
+def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -> np.ndarray:
+    """Discounted sums of rewards `(n,)` to the end of an episode, `(n,)`.
+
+    An episode in which every step has the reward `failure` counts as if it went on like this for ever:
+    failure / (1 - discount).
+    """
+    if failure is not None and (rewards == np.float32(failure)).all():
+        return np.full(len(rewards), failure / (1 - discount))
+    return lfilter([1.0], [1.0, -discount], rewards[::-1].astype(np.float64))[::-1]
+
+
+def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """`returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`."""
+    failure = cfg.failure_reward
+    if failure is not None:
+        failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))
+    return partial(returns_to_go, discount=cfg.discount, failure=failure)
+
+
+def per_episode(dataset: Dataset, label: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """`label` of each episode's rewards, `(N,)`."""
+    return np.concatenate([label(r) for r in np.split(dataset.rewards, dataset.episode_ends[:-1])])
