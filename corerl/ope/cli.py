@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,7 @@ from corerl.errors import CorerlError
 from corerl.ope import fqe, intervals, results, selection
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
-from corerl.ope.policies import of_run
+from corerl.ope.policies import of_run, together
 from corerl.preferences import reward_distances
 from corerl.training import simulation
 from corerl.training.load import Loaded, load
@@ -90,17 +92,20 @@ def run(args: argparse.Namespace) -> int:
         return _play(console, args)
     check_methods(methods)
     datasets: dict[str, Dataset] = {}
-    judged: list[tuple[Loaded, Judgement]] = []
+    questions: dict[tuple[str, float], list[Loaded]] = {}
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = args.data or agent.cfg.task
         check_task(agent, resolve(task))
+        questions.setdefault((task, _discount(agent, args)), []).append(agent)
+    judged: list[tuple[Loaded, Judgement]] = []
+    for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = resolve(task).load()
-        judgement = _judge(agent, datasets[task], methods, args)
-        judged.append((agent, judgement))
-        _print(console, agent, task, judgement)
-        print(f"written to {results.write(agent, task, judgement)}")
+        for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
+            judged.append((agent, judgement))
+            _print(console, agent, task, judgement)
+            print(f"written to {results.write(agent, task, judgement)}")
     if args.select:
         require(
             len(datasets) == 1, "--select compares policies on one dataset: name it with --data"
@@ -157,8 +162,15 @@ def check_task(agent: Loaded, data: Task) -> None:
         )
 
 
-def _judge(agent: Loaded, dataset: Dataset, methods: list[str], args) -> Judgement:
-    discount = getattr(agent.cfg.algo, "discount", 0.99) if args.discount is None else args.discount
+def _discount(agent: Loaded, args) -> float:
+    own = getattr(agent.cfg.algo, "discount", 0.99)
+    return own if args.discount is None else args.discount
+
+
+def _judge(
+    agents: list[Loaded], dataset: Dataset, discount: float, methods: list[str], args
+) -> Iterator[tuple[Loaded, Judgement]]:
+    """All policies of all runs at once, so that their critics are one program."""
     options = Options(
         discount=discount,
         horizon=args.horizon,
@@ -174,9 +186,13 @@ def _judge(agent: Loaded, dataset: Dataset, methods: list[str], args) -> Judgeme
         finite=args.finite,
         fqe=_fqe(args.fqe, discount if discount < 1 else 0.99),
     )
-    policy = of_run(agent, chance=args.policy, epsilon=args.epsilon)
-    show = fqe.tell(f"{agent.label} on {dataset.id}", options.fqe.steps)
-    return judge(policy, dataset, methods, options, device=args.device, show=show)
+    policies = [of_run(agent, chance=args.policy, epsilon=args.epsilon) for agent in agents]
+    count = sum(len(agent.seeds) for agent in agents)
+    show = fqe.tell(f"{count} policies on {dataset.id}", options.fqe.steps)
+    whole = judge(together(policies), dataset, methods, options, device=args.device, show=show)
+    rows, each = iter(whole.rows), len(whole.rows) // count
+    for agent in agents:
+        yield agent, replace(whole, rows=list(islice(rows, each * len(agent.seeds))))
 
 
 def _fqe(settings: list[str], discount: float) -> fqe.Settings:

@@ -77,6 +77,32 @@ class Policy:
             )
 
 
+def together(policies: Sequence[Policy]) -> Policy:
+    """Several as one, in their order, so that their critics are one program.
+
+    Raises:
+        CorerlError: some have numbered actions and others do not.
+    """
+    first = policies[0]
+    require(
+        all(p.numbered == first.numbered and p.sizes == first.sizes for p in policies),
+        "Policies of other observations or actions cannot be judged together",
+    )
+
+    def joined(name: str) -> Callable | None:
+        functions = [getattr(policy, name) for policy in policies]
+        if any(f is None for f in functions):
+            return None
+        return lambda *rows: np.concatenate([f(*rows) for f in functions])
+
+    return Policy(
+        [seed for policy in policies for seed in policy.seeds],
+        *(joined(name) for name in ("probabilities", "actions", "log_prob")),
+        first.sizes,
+        first.description,
+    )
+
+
 def of_run(
     agent: Loaded,
     *,
