@@ -36,11 +36,7 @@ class CVaR(Learner):
 
     def law(self, out):
         """Pairs of a value and its probability, from below."""
-        if self.c.critic == "quantile":
-            return [(float(z), 1 / len(out)) for z in sorted(out, key=float)]
-        odds = [math.exp(float(x)) for x in out]
-        gap = (self.c.high - self.c.low) / (len(out) - 1)
-        return [(self.c.low + k * gap, o / sum(odds)) for k, o in enumerate(odds)]
+        return [(float(z), 1 / len(out)) for z in sorted(out, key=float)]
 
     def worth(self, out, c):
         law = self.law(out)
@@ -49,21 +45,11 @@ class CVaR(Learner):
         return tail_mean(law, 1.0 if self.c.objective == "mean" else self.c.tau)
 
     def loss_to(self, out, law):
-        """Quantile regression, or cross-entropy to the law put on the atoms with its mean kept."""
+        """Quantile regression."""
         n = self.c.quantiles
-        if self.c.critic == "quantile":
-            taus = [(2 * i + 1) / (2 * n) for i in range(n)]
-            y = torch.tensor([z for z, _ in law], dtype=torch.float64)
-            return quantile_loss(out, taus, y, self.c.kappa)
-        log_odds = out - torch.logsumexp(out, 0)
-        atoms = [z for z, _ in self.law(out)]
-        total = 0.0
-        for z, p in law:
-            z = min(max(z, atoms[0]), atoms[-1])
-            for k, atom in enumerate(atoms):
-                near = max(0.0, 1 - abs(z - atom) / (atoms[1] - atoms[0]))
-                total = total - p * near * log_odds[k]
-        return total
+        taus = [(2 * i + 1) / (2 * n) for i in range(n)]
+        y = torch.tensor([z for z, _ in law], dtype=torch.float64)
+        return quantile_loss(out, taus, y, self.c.kappa)
 
     def row_loss(self, s, a, r, s_next, discount, draw=None):
         c = following = None

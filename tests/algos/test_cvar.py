@@ -12,19 +12,21 @@ from small import config, flatten
 
 from corerl import seeding
 from corerl.algos import cvar, cvar_tabular
-from corerl.algos.cvar import Config, CVaR, Player, Stocks
+from corerl.algos.cvar import Config, CVaR
 from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.data.tasks import resolve
 from corerl.envs import mdps
 from corerl.errors import CorerlError
 from corerl.experiments.tables import table
-from corerl.risk.distributions import Categorical, Quantiles
+from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.runs.checkpoint import load_checkpoint
+from corerl.training import racing
 from corerl.training.collector import Collect
 from corerl.training.run import Interrupted, Run
+from corerl.training.stocks import Player, Stocks
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
 RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
@@ -34,15 +36,12 @@ SWITCHES = {
     "iterated": {"objective": "iterated", "tau": 0.3},
     "distortion": {"objective": "distortion", "tau": 0.3},
     "mean": {"objective": "mean"},
-    "static, atoms": {"objective": "static", "critic": "categorical", **RANGE},
-    "iterated, atoms": {"objective": "iterated", "critic": "categorical", "tau": 0.3, **RANGE},
-    "distortion, atoms": {"objective": "distortion", "critic": "categorical", "tau": 0.3, **RANGE},
 }
 
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**(SMALL | changes))
-    return CVaR(cfg, (O,), A, seeding.generators(range(seeds), "init"))
+    return CVaR(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -62,28 +61,6 @@ def test_the_short_loss_is_the_long_one():
     torch.testing.assert_close(short, long, rtol=0, atol=1e-12)
     slopes = (torch.autograd.grad(loss.sum(), q)[0] for loss in (short, long))
     torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
-
-
-def test_atoms_by_hand():
-    """Probabilities 1/2, 1/4, 1/4 of 0, 2, 4."""
-    law = Categorical(3, 0.0, 4.0)
-    out = torch.tensor([[2.0, 1.0, 1.0]]).log()
-    assert law.mean(out).item() == pytest.approx(1.5)
-    assert law.shortfall(out, torch.tensor([3.0])).item() == pytest.approx(0.5 * 3 + 0.25 * 1)
-    assert law.cvar(out, 0.6).item() == pytest.approx(0.1 * 2 / 0.6)
-    # 1 is half at 0, half at 2; 5 is cut to 4
-    loss = law.loss(out, torch.tensor([[1.0, 5.0]]), torch.tensor([[0.4, 0.6]]))
-    expected = -(0.2 * np.log(0.5) + 0.2 * np.log(0.25) + 0.6 * np.log(0.25))
-    assert loss.item() == pytest.approx(expected)
-
-
-def test_blurred_quantiles_hope_and_blurred_atoms_do_not():
-    """Half way between the laws {1} and {4, -2}, whose shortfalls at 2 are 1 and 2: 1.5 is right."""
-    stock = torch.full((1,), 2.0)
-    quantiles = torch.tensor([[-0.5, 2.5]])  # half way between (1, 1) and (-2, 4)
-    assert Quantiles(2).shortfall(quantiles, stock).item() == 1.25
-    atoms = torch.tensor([[0.25, 0.5, 0.25]]).log()
-    assert Categorical(3, -2.0, 4.0).shortfall(atoms, stock).item() == pytest.approx(1.5)
 
 
 def constant(agent, laws) -> None:
@@ -194,12 +171,11 @@ def test_an_evaluated_episode_follows_its_rewards():
     cfg = Config(**SMALL, low=0.0, high=10.0, discount=0.5, data=Collect(eval_epsilon=0.0))
     stocks, seen = Stocks(cfg, torch.zeros(2, 1, O), [0, 1], "cpu"), []
 
-    class Agent:
-        def act(self, observations, stock):
-            seen.append(stock.tolist())
-            return torch.zeros_like(stock).long()
+    def act(observations, stock):
+        seen.append(stock.tolist())
+        return torch.zeros_like(stock).long()
 
-    player = Player(cfg, Agent(), stocks, A, [0, 1])
+    player = Player(cfg, act, stocks, A, [0, 1])
     stocks.first = torch.tensor([3.0, 4.0])
     for _ in range(2):
         player.begin(2, 2)
@@ -234,12 +210,9 @@ def test_settings_out_of_range(bad, reason):
         Config(**bad)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"objective": "static"}, {"objective": "mean", "critic": "categorical"}]
-)
-def test_some_runs_need_to_know_the_range_of_returns(changes):
+def test_static_needs_to_know_the_range_of_returns():
     with pytest.raises(CorerlError, match=r"algo\.low=None, algo\.high=None: say between which"):
-        agent_of(**changes)
+        agent_of(objective="static")
 
 
 def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
@@ -273,8 +246,8 @@ def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
 
         return successive_halving(listened, stocks, tau, episodes)
 
-    monkeypatch.setattr(cvar, "successive_halving", spy)
-    first = cvar.race(agent.cfg, agent, Coin, A, [0, 1])
+    monkeypatch.setattr(racing, "successive_halving", spy)
+    first = cvar.raced(agent, Coin, A, [0, 1])
     assert [len(returns[0]) for _, returns in seen] == [220, 216, 219, 220]
     firsts, returns = seen[0]
     assert (returns[firsts <= 4] == 1).all() and set(returns[firsts > 4].tolist()) == {4.0, -4.0}
@@ -362,7 +335,7 @@ def learned(root, name: str, **own) -> CVaR:
     mdp = FINITE[name]
     shape = (mdp.sizes[0] + mdp.horizon,)
     rngs = seeding.generators(SEEDS_LEARNED, "init")
-    agent = CVaR(job.algo, shape, mdp.sizes[1], rngs)
+    agent = CVaR(job.algo, Spec(shape, mdp.sizes[1], rngs))
     agent.load_state_dict(state["agent"])
     return agent
 
@@ -403,7 +376,7 @@ def test_static_comes_near_the_optimum(tmp_path, name):
         agent.cfg.tau, agent.cfg.race = tau, table("cvar", f"risk/{name}").get("algo.race", 0)
         if agent.cfg.race:
             make_env = resolve(f"risk/{name}").make_env
-            first = cvar.race(agent.cfg, agent, make_env, mdp.sizes[1], SEEDS_LEARNED)
+            first = cvar.raced(agent, make_env, mdp.sizes[1], SEEDS_LEARNED)
         else:
             first, _ = agent.first_stock(one_hot(mdp, 0, 0).expand(3, -1, -1))
         best = cvar_tabular.static(mdp, tau).value
