@@ -99,7 +99,9 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     here = tensor.is_contiguous() and tensor.device.type == "cpu"
     for part in [tensor] if here or tensor.ndim < 2 else tensor:
         if part.numel():
-            yield memoryview(part.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            # One number counts as contiguous whatever its stride, and keeps it in a view.
+            flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
+            yield memoryview(flat.view(torch.uint8).numpy())
 
 
 def previous(path: Path) -> Path:

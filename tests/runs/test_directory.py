@@ -56,6 +56,12 @@ def test_a_checkpoint_returns_nested_state_exactly(tmp_path):
     assert loaded["state"]["agent"]["empty"] == {} and loaded["state"]["nothing"] is None
 
 
+def test_one_number_of_a_wider_tensor_is_saved(tmp_path):
+    one = torch.arange(6.0).view(2, 3)[1:, 1]  # contiguous, with a stride of 3
+    checkpoint.save_checkpoint(tmp_path / "c", {"one": one})
+    assert checkpoint.load_checkpoint(tmp_path / "c")["one"].tolist() == [4.0]
+
+
 def test_tensors_that_share_memory_are_saved_apart(tmp_path):
     rows = torch.arange(6.0)
     checkpoint.save_checkpoint(tmp_path / "c", {"all": rows, "part": rows[2:4]})
