@@ -13,6 +13,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers import room
+from corerl.buffers.transfer import Outbox
 from corerl.config import require
 
 
@@ -87,6 +88,8 @@ class FrameReplay:
         self._rewards = torch.zeros(*lead, sources, device=device)
         self._ends = torch.zeros(*lead, 3, dtype=torch.uint8, device=device)
         """Terminated, truncated, and how many earlier frames of the episode there are, at most 255."""
+        one = {name: ((len(seeds), *x.shape[2:]), x.dtype) for name, x in self._parts().items()}
+        self._incoming = Outbox(one, device)
         self._age = np.zeros(len(seeds), np.uint8)
         self._added = 0
         self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
@@ -117,12 +120,15 @@ class FrameReplay:
     def add(self, step: DiscreteStep, rewards: np.ndarray) -> None:
         """Stores a step of every seed with the rewards `(S, K)` to learn from."""
         row = self._added % self._capacity
-        newest = step.observations[:, -self._frame[0] :]
-        self._frames[:, row].copy_(torch.from_numpy(newest))
-        self._actions[:, row].copy_(torch.from_numpy(step.actions))
-        self._rewards[:, row].copy_(torch.from_numpy(rewards))
-        ends = np.stack([step.terminated, step.truncated, self._age], axis=1).astype(np.uint8)
-        self._ends[:, row].copy_(torch.from_numpy(ends))
+        incoming = self._incoming.open()
+        incoming["frames"][:] = step.observations[:, -self._frame[0] :]
+        incoming["actions"][:] = step.actions
+        incoming["rewards"][:] = rewards
+        for column, value in enumerate((step.terminated, step.truncated, self._age)):
+            incoming["ends"][:, column] = value
+        arrived = self._incoming.send()
+        for name, part in self._parts().items():
+            part[:, row].copy_(arrived[name])
         over = step.terminated | step.truncated
         self._age = np.where(over, 0, np.minimum(self._age, 254) + 1).astype(np.uint8)
         self._added += 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers import room
+from corerl.buffers.transfer import Outbox
 from corerl.data.dataset import Transitions
 
 
@@ -138,8 +139,10 @@ class ReplayBuffer:
         self._sizes = [observation_dim, action_dim, 1, observation_dim, 1, 1]
         shape = (len(seeds), capacity, sum(self._sizes))
         self._rows = room.take(shape, torch.float32, device, "capacity")
-        self._incoming = np.empty((len(seeds), sum(self._sizes)), np.float32)
-        self._columns = np.split(self._incoming, np.cumsum(self._sizes)[:-1], axis=1)
+        row = (len(seeds), sum(self._sizes))
+        self._incoming = Outbox({"rows": (row, torch.float32)}, device)
+        incoming = self._incoming.open()["rows"]
+        self._columns = np.split(incoming, np.cumsum(self._sizes)[:-1], axis=1)
         self._added = 0
         self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
 
@@ -161,10 +164,11 @@ class ReplayBuffer:
     def add(self, step: Sequence[np.ndarray]) -> None:
         """Stores one transition per seed: observations `(S, O)`, actions `(S, A)`, rewards `(S,)`,
         next observations, terminated and truncated, in this order."""
+        self._incoming.open()
         for column, value in zip(self._columns, step, strict=True):
             column[:] = value.reshape(column.shape)
         position = self._added % self._rows.shape[1]
-        self._rows[:, position].copy_(torch.from_numpy(self._incoming))
+        self._rows[:, position].copy_(self._incoming.send()["rows"])
         self._added += 1
 
     def sample(self, count: int | None = None) -> Batch:

@@ -17,6 +17,7 @@ from gymnasium import spaces, wrappers
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers.transfer import Outbox
 from corerl.errors import CorerlError
 
 CLOSING = 30  # seconds for all environments of a run
@@ -62,6 +63,7 @@ class Environments:
         self._envs = [make_env() for _ in seeds]
         self._seeds, self._device = list(seeds), device
         self._check(self._envs[0])
+        self._outgoing: Outbox | None = None
         self._crashed: set[int] = set()
         self._observations = begin(
             [(i, env, seeding.derive(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
@@ -83,7 +85,13 @@ class Environments:
 
     def look(self) -> Tensor:
         """The observations to act on, `(S, 1, O)` on the device."""
-        return torch.from_numpy(self._observations)[:, None].to(self._device)
+        now = torch.from_numpy(self._observations)
+        if torch.device(self._device).type == "cpu":
+            return now[:, None]
+        if self._outgoing is None:
+            self._outgoing = Outbox({"seen": (now.shape, now.dtype)}, self._device)
+        self._outgoing.open()["seen"][:] = self._observations
+        return self._outgoing.send()["seen"][:, None]
 
     def step(self, actions: Tensor) -> Step:
         """Steps every environment with `(S, 1, A)`; NaN, from a seed that diverged, acts as 0."""

@@ -1,0 +1,56 @@
+"""From the host to the device in one transfer."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNED = 16
+"""Bytes at whose multiples a part begins, so that it can be looked at as numbers of any type."""
+
+
+class Outbox:
+    """Arrays on the host that reach the device together: fill what `open` gives, then `send`.
+
+    For a GPU their memory is pinned, so that the host goes on while they travel.
+
+    Args:
+        parts: name -> shape and type.
+        device: where they go; on a CPU nothing travels, and what `send` returns is the host's memory.
+    """
+
+    def __init__(
+        self, parts: dict[str, tuple[Sequence[int], torch.dtype]], device: torch.device | str
+    ):
+        self._parts, self._device = parts, torch.device(device)
+        self._starts, total = {}, 0
+        for name, (shape, dtype) in parts.items():
+            self._starts[name] = total
+            total += -(-math.prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
+        pinned = self._device.type == "cuda"
+        self._host = torch.empty(total, dtype=torch.uint8, pin_memory=pinned)
+        self._arrays = {name: view.numpy() for name, view in self._views(self._host).items()}
+        self._sent = torch.cuda.Event() if pinned else None
+
+    def open(self) -> dict[str, np.ndarray]:
+        """The arrays to fill, once the last transfer has read them."""
+        if self._sent is not None:
+            self._sent.synchronize()
+        return self._arrays
+
+    def send(self) -> dict[str, Tensor]:
+        """The arrays on the device. On a CPU they are good until the next `open`."""
+        there = self._host.to(self._device, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+        return self._views(there)
+
+    def _views(self, memory: Tensor) -> dict[str, Tensor]:
+        views = {}
+        for name, (shape, dtype) in self._parts.items():
+            start = self._starts[name]
+            numbers = memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype)
+            views[name] = numbers.view(tuple(shape))
+        return views
