@@ -108,7 +108,7 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """A row per cell of ours: mean, std (ddof 1) and n of both sides, the difference, its interval.
 
     `low` and `high` bound ours - theirs by Welch's 95% interval; NaN where a side has one seed. Where
-    ours has a column `updates`, the fewest of a cell's seeds are told too.
+    ours has a column `updates`, the fewest and the most of a cell's seeds are told too.
 
     Raises:
         CorerlError: a cell of ours that they did not run.
@@ -126,7 +126,7 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     both["difference"] = both["our_mean"] - both["their_mean"]
     both[["low", "high"]] = intervals
     if "updates" in ours.columns:
-        both["updates"] = ours.groupby(keys)["updates"].min()
+        both[["fewest", "most"]] = ours.groupby(keys)["updates"].agg(["min", "max"])
     return both.reset_index()
 
 
@@ -171,9 +171,9 @@ def _summary(part: pd.DataFrame) -> str:
     known = part.dropna(subset="low")
     apart = int(((known["low"] > 0) | (known["high"] < 0)).sum())
     text = f"Intervals that exclude 0: {apart} of {len(known)}. "
-    if "updates" in part:
-        least, most = (f"{count:,.0f}" for count in (part["updates"].min(), part["updates"].max()))
-        text = f"Ours after {least if least == most else f'{least} to {most}'} updates. {text}"
+    if "fewest" in part:
+        fewest, most = (f"{count:,.0f}" for count in (part["fewest"].min(), part["most"].max()))
+        text = f"Ours after {fewest if fewest == most else f'{fewest} to {most}'} updates. {text}"
     rank = rank_correlation(part)
     if np.isnan(rank):
         return text + "A rank correlation needs three cells."

@@ -61,6 +61,9 @@ def test_tasks_and_algorithms_are_not_mixed_and_updates_are_told():
     first, second = grids.markdown(grids.compare(ours, theirs)).split("\n\n**")
     assert "BC on neorl2/DMSD" in first and "after 1,000,000 updates" in first
     assert "TD3+BC on neorl2/Fusion" in second and "after 50,000 updates" in second
+    ours["updates"] = [1, 1_000_000, 50_000, 50_000]
+    first, _ = grids.markdown(grids.compare(ours, theirs)).split("\n\n**")
+    assert "after 1 to 1,000,000 updates" in first
 
 
 def test_a_cell_that_nobody_published_is_refused():
