@@ -17,11 +17,20 @@ from corerl.report.figures import Plot
 from corerl.report.files import make_folder, write
 from corerl.report.formats import FORMATS, guarded, to_text
 from corerl.report.load import FINISHED, load
-from corerl.report.page import Picture, page, reached
+from corerl.report.page import Picture, Words, page
+from corerl.report.page_data import Data
 from corerl.report.published import COLUMNS, read_published
+from corerl.report.run_tables import reached
 from corerl.report.section import Options, Section
 from corerl.report.sections import sections
 
+LIVE = (
+    "aggregates",
+    "profiles",
+    "efficiency",
+    "improvement",
+    "tasks",
+)  # the page's script draws them
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
 
@@ -43,19 +52,11 @@ def build(args: argparse.Namespace) -> int:
         folder = args.out / section.folder
         _write_tables(section, folder)
         pictures[section.folder] = _draw(section, folder, look, options, failures)
-    left_out = results.runs[~results.runs["counted"].astype(bool)]
     notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
-    text = page(
-        args.title,
-        datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z"),
-        parts,
-        pictures,
-        left_out,
-        list(results.environments.values()),
-        notes,
-        _command(args),
-        options,
-    )
+    written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
+    words = Words(args.title, written, _command(args), notes)
+    data = Data(results, parts, look, args.out, options)
+    text = page(words, results, parts, pictures, data, options)
     write(args.out / "scores.csv", _used(parts).to_csv(index=False))
     index = write(args.out / "index.html", text)
     _print(parts, notes, index)
@@ -102,8 +103,9 @@ def _draw(
             continue
         write(folder / f"{name}.png", png)
         write(folder / f"{name}.svg", svg)
-        inline = figures.inline(svg, f"{section.folder}-{name}", caption)
-        pictures.append(Picture(caption, inline, wide, name == "aggregates"))
+        live = name in LIVE and (section.scored or name == "tasks")
+        inline = "" if live else figures.inline(svg, f"{section.folder}-{name}", caption)
+        pictures.append(Picture(caption, f"{section.folder}/{name}.png", inline, wide))
     return pictures
 
 

@@ -109,13 +109,14 @@ def _flat(cell: Cell) -> bool:
 def _emphasised(found: list[Cell | None], options: Options) -> list[Cell | None]:
     """The cells of a row with what is `top`, and which columns each would share that with."""
     known = [i for i, cell in enumerate(found) if cell is not None]
-    if len(known) < 2 or not _comparable(tuple(found), options):
+    if len(known) < 2:
         return found
     best = max(known, key=lambda i: found[i].value)
+    marked = _comparable(tuple(found), options)
     ties = {i: tuple(k for k in known if k != i and _level(found[i], found[k])) for i in known}
     return [
-        cell if cell is None else replace(cell, top=i == best or best in ties[i], ties=ties[i])
-        for i, cell in enumerate(found)
+        c if c is None else replace(c, ties=ties[i], top=marked and (i == best or best in ties[i]))
+        for i, c in enumerate(found)
     ]
 
 

@@ -46,7 +46,7 @@ def _row(row: Row, table: Table) -> str:
     about = "".join(
         f' data-{name}="{e(value)}"'
         for name, value in (
-            ("task", "" if row.aggregate else row.key),
+            ("task", "" if row.aggregate else row.task or row.key),
             ("metric", row.metric),
             ("algorithms", json.dumps(row.algorithms) if row.algorithms else ""),
         )
@@ -66,7 +66,9 @@ def _cell(cell: Cell | None, column: Column, table: Table) -> str:
         shown += f' <span class="spread{" few" if cell.few else ""}">{html.escape(spread)}</span>'
     top = ' class="top"' if cell.top else ""
     ties = f' data-ties="{" ".join(map(str, cell.ties))}"' if cell.ties else ""
-    return f'<td{top} data-value="{float(cell.value)!r}"{ties}>{shown}{_mark(cell)}</td>'
+    steps = f' data-steps="{"-".join(map(str, cell.budget))}"' if cell.budget else ""
+    value = f' data-value="{float(cell.value)!r}"'
+    return f"<td{top}{value}{ties}{steps}>{shown}{_mark(cell)}</td>"
 
 
 def _mark(cell: Cell) -> str:

@@ -144,7 +144,13 @@ def _table(section: Section, options: Options) -> Table:
     fewest = min(len(returns) for returns in section.returns["returns"])
     replicates = min(options.replicates, REPLICATES)
     rows = tuple(
-        Row(_name(*key, group["returns"]), _cells(group, replicates)) for key, group in groups
+        Row(
+            _name(*key, group["returns"]),
+            _cells(group, replicates),
+            task=key[0],
+            algorithms=(key[1],),
+        )
+        for key, group in groups
     )
     notes = [
         "Undiscounted returns. CVaR at tau is the mean of the worst share tau of a seed's episodes (the "

@@ -58,6 +58,7 @@ class Row:
     cells: tuple[Cell | None, ...]
     aggregate: bool = False
     key: str = ""
+    task: str = ""  # where the key is another
     metric: str = ""  # of an aggregate
     algorithms: tuple[str, ...] = ()  # whom it is about, where the columns do not say
 

@@ -1,0 +1,155 @@
+"""What the page's script knows: runs, curves and settings, as JSON."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+
+from corerl.report import stats
+from corerl.report.figures import MOST_POINTS
+from corerl.report.headline import UNEQUAL_RULE
+from corerl.report.load import Results
+from corerl.report.section import GAMMA, Options, Section
+from corerl.report.tables import ENOUGH_SEEDS
+
+DASHES = {"-": "", "--": "6 3", ":": "2 2.5", "-.": "7 3 2 3"}  # of Matplotlib, in pixels
+
+
+class Data:
+    """The page's data: `text` is JSON that may stand in a script element.
+
+    Args:
+        out: the page's folder, from which links to runs start.
+    """
+
+    def __init__(
+        self, results: Results, sections: list[Section], look: dict, out: Path, options: Options
+    ):
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._settings: list[dict[str, Any]] = []
+        known = {r.file: r for r in results.runs.itertuples()}
+        for file in dict.fromkeys([*results.scores["file"], *results.runs["file"]]):
+            self._groups[file] = self._group(file, known.get(file), results, out)
+        places = {file: i for i, file in enumerate(self._groups)}
+        content = {
+            "gamma": GAMMA,
+            "enough": ENOUGH_SEEDS,
+            "unequal": options.unequal,
+            "unequalRule": UNEQUAL_RULE,
+            "sections": [_section(s, look, places, options) for s in sections],
+            "groups": list(self._groups.values()),
+            "settings": self._settings,
+        }
+        text = json.dumps(_jsonable(content), ensure_ascii=False, separators=(",", ":"))
+        self.text = (
+            text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+        )
+
+    def group(self, file: str) -> dict[str, Any]:
+        """What is known of the group of seeds whose scores are in this file."""
+        return self._groups[file]
+
+    def _group(self, file: str, run: Any, results: Results, out: Path) -> dict[str, Any]:
+        path = Path(file)
+        target = path.parent if run is not None else path
+        name = f"{path.parent.parent.name}/{path.parent.name}" if run is not None else path.name
+        found = {"href": quote(os.path.relpath(target, out)), "name": name, "settings": None}
+        if file in results.settings:
+            found["settings"] = self._place(results.settings[file])
+        if run is None:
+            return found
+        cpu, gpu = (results.environments.get(file, {}).get(key) for key in ("cpu", "gpu"))
+        found |= {"state": run.state, "machine": gpu or cpu}
+        if not pd.isna(run.step):
+            found["steps"] = f"{int(run.step):,}"
+        if run.updates_per_s and not pd.isna(run.updates_per_s):
+            found["rate"] = f"{run.updates_per_s:,.1f}"
+        seconds = run.seconds
+        if pd.isna(seconds) and run.updates_per_s and not pd.isna(run.step):
+            seconds = run.step / run.updates_per_s
+        if seconds is not None and not pd.isna(seconds):
+            found["time"] = seconds_text(float(seconds))
+        return found
+
+    def _place(self, settings: dict[str, Any]) -> int:
+        if settings not in self._settings:
+            self._settings.append(settings)
+        return self._settings.index(settings)
+
+
+def seconds_text(seconds: float) -> str:
+    """`3 h 20 min`, `4 min 10 s`, `12 s`."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _section(
+    section: Section, look: dict, places: dict[str, int], options: Options
+) -> dict[str, Any]:
+    names = section.algorithms
+    columns = section.runs[["algorithm", "task", "seed", "score", "step", "file"]]
+    runs = [
+        {"algorithm": a, "task": t, "seed": seed, "score": score, "step": step, "group": places[f]}
+        for a, t, seed, score, step, f in columns.itertuples(index=False)
+    ]
+    found = {
+        "folder": section.folder,
+        "axis": section.axis,
+        "algorithms": names,
+        "tasks": section.tasks,
+        "shared": section.shared,
+        "looks": {n: [look[n]["color"], DASHES[look[n]["linestyle"]]] for n in names},
+        "metrics": options.metrics,
+        "runs": runs,
+        "curves": _curves(section.history),
+        "aggregates": None,
+        "pairs": [],
+    }
+    if section.aggregates is not None:
+        found["aggregates"] = {n: {} for n in names}
+        for r in section.aggregates.itertuples():
+            estimate = {"value": r.value, "low": r.low, "high": r.high}
+            found["aggregates"][r.algorithm][r.metric] = estimate
+    if section.improvement is not None:
+        found["pairs"] = section.improvement.drop(columns="n").to_dict("records")
+    return found
+
+
+def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every seed's curve at the steps that all seeds of its cell evaluated, with mean and t interval."""
+    found = []
+    for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
+        scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
+        if scores.shape[1] < 2:
+            continue
+        stride = math.ceil(scores.shape[1] / MOST_POINTS)
+        scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
+        low, high = stats.mean_interval(scores.to_numpy())
+        curve = {"algorithm": algorithm, "task": task, "steps": scores.columns.tolist()}
+        curve |= {"mean": scores.mean().tolist(), "seeds": scores.index.tolist()}
+        curve["scores"] = scores.to_numpy().tolist()
+        if len(scores) > 1:
+            curve |= {"low": low.tolist(), "high": high.tolist()}
+        found.append(curve)
+    return found
+
+
+def _jsonable(value: Any) -> Any:
+    """Plain types; numbers that are not finite are null, others keep seven digits."""
+    if isinstance(value, dict):
+        return {str(key): _jsonable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, bool, type(None))) else str(value)

@@ -1,0 +1,152 @@
+"""The page's tables about runs: where they are, how long they took, their settings and machines."""
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from corerl.report.load import Results
+from corerl.report.page_data import Data
+
+NOT_COMPARED = ("seeds", "label", "table", "root", "device", "compile", "processes", "wandb")
+"""Settings that name a run or say where it went; `algo.name` is the algorithm itself."""
+
+
+def runs(results: Results, data: Data) -> str:
+    """The section of runs, and of the settings in which compared algorithms differ."""
+    if not len(results.runs):
+        return ""
+    rows = []
+    for r in results.runs[results.runs["counted"].astype(bool)].itertuples():
+        group = data.group(r.file)
+        link = Link(group["href"], group["name"])
+        time, rate = group.get("time", "–"), group.get("rate", "–")
+        rows.append((r.algorithm, r.task, r.seeds, reached(r), time, rate, link))
+    head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "run")
+    differing = _differing(results)
+    settings = (
+        "<h3>Settings that differ between algorithms</h3><p>Where two algorithms on one task both have "
+        f"the setting. Values of several tasks are joined by commas.</p>{plain(*differing)}"
+        if differing
+        else ""
+    )
+    return (
+        '<section><h2 id="runs">Runs and settings</h2><p>Time is training with evaluation; where a run '
+        "did not record it, steps over updates per second.</p><details><summary>"
+        f"{len(rows)} groups of seeds</summary>{plain(head, rows)}</details>{settings}</section>"
+    )
+
+
+def _differing(results: Results) -> tuple[list[str], list[tuple]] | None:
+    """(head, rows) of the settings that two algorithms have on one task with unequal values."""
+    by_task: dict[str, dict[str, dict[str, Any]]] = {}
+    pairs = results.scores.drop_duplicates(["algorithm", "task", "file"])
+    for r in pairs.itertuples():
+        if r.file in results.settings:
+            by_task.setdefault(r.task, {})[r.algorithm] = results.settings[r.file]
+    keys, values = set(), {}
+    for task in by_task.values():
+        for algorithm, flat in task.items():
+            for key, value in flat.items():
+                values.setdefault(key, {}).setdefault(algorithm, {})[str(value)] = None
+        for key in {k for flat in task.values() for k in flat}:
+            found = [str(flat[key]) for flat in task.values() if key in flat]
+            if len(set(found)) > 1 and key.split(".")[0] not in NOT_COMPARED:
+                keys.add(key)
+    keys -= {"algo.name", "algo.label", "task"}
+    if not keys:
+        return None
+    algorithms = list(dict.fromkeys(a for task in by_task.values() for a in task))
+    rows = [
+        (
+            key.removeprefix("algo."),
+            *(", ".join(values[key].get(a, {"–": None})) for a in algorithms),
+        )
+        for key in sorted(keys)
+    ]
+    return ["setting", *algorithms], rows
+
+
+def uncounted(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the list of runs that are in no number."""
+    return table[~table["counted"].astype(bool)] if len(table) else table
+
+
+def left_out(table: pd.DataFrame) -> str:
+    """The section of runs that do not count, and why."""
+    rows = [
+        (r.algorithm, r.task, r.seeds, r.state, reached(r), r.message, r.file)
+        for r in uncounted(table).itertuples()
+    ]
+    if not rows:
+        return ""
+    head = ("algorithm", "task", "seeds", "state", "step", "message", "file")
+    return (
+        '<section><h2 id="left-out">Runs not counted</h2><p>These runs are in no number above '
+        f"unless a note says so.</p>{plain(head, rows)}</section>"
+    )
+
+
+def reached(run: Any) -> str:
+    """`"300,000 of 1,000,000"`: how far a row of the list of runs came."""
+    step = "–" if pd.isna(run.step) else f"{int(run.step):,}"
+    if pd.isna(run.steps) or run.step == run.steps:
+        return step
+    return f"{step} of {int(run.steps):,}"
+
+
+def environments(found: dict[str, dict[str, Any]]) -> str:
+    """Software and hardware of all runs."""
+    if not found:
+        return ""
+    table = plain(("setting", "value (runs)"), environment_rows(found.values()))
+    return f"<h3>Software and hardware</h3>{table}"
+
+
+def environment_rows(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(key, values with how many runs had each) over all env.json, nested keys joined by dots."""
+    counts: dict[str, dict[str, int]] = {}
+    for environment in found:
+        for key, value in _flat(environment):
+            values = counts.setdefault(key, {})
+            values[value] = values.get(value, 0) + 1
+    rows = []
+    for key, values in counts.items():
+        shown = [f"{v} ({n})" for v, n in values.items()]
+        more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+        rows.append((key, next(iter(values)) if len(shown) == 1 else ", ".join(shown[:3]) + more))
+    return rows
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            rows.append((f"{prefix}{key}", str(value)))
+    return rows
+
+
+class Link:
+    """A cell that leads somewhere."""
+
+    def __init__(self, href: str, text: str):
+        self.html = f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
+
+
+def plain(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table of text; the page's script adds the button that copies it."""
+    e = html.escape
+    top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
+    body = "".join(
+        f'<tr><th scope="row">{e(str(r[0]))}</th>'
+        + "".join(f"<td>{c.html if isinstance(c, Link) else e(str(c))}</td>" for c in r[1:])
+        + "</tr>"
+        for r in rows
+    )
+    return (
+        '<figure class="table"><div class="scroll" tabindex="0"><table class="plain"><thead>'
+        f'<tr>{top}</tr></thead><tbody>{body}</tbody></table></div><div class="notes"></div></figure>'
+    )

@@ -1,0 +1,50 @@
+// What is switched on, and the small helpers that every part uses.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const off = { algorithms: new Set(), tasks: new Set() };
+let singleSeeds = false;
+
+const isOn = (kind, name) => !off[kind].has(name);
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+/** An element with attributes (`text` is its text, `on` its click) and children. */
+function make(tag, attributes = {}, ...children) {
+  const svg = ["svg", "g", "path", "line", "rect", "text", "title", "circle"].includes(tag);
+  const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "text") node.textContent = value;
+    else if (key === "on") node.addEventListener("click", value);
+    else if (value !== undefined && value !== false) node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+/** As Python prints it: rounded, and never -0.0. */
+function fixed(x, digits) {
+  const text = x.toFixed(digits);
+  return text.startsWith("-") && Number(text) === 0 ? text.slice(1) : text;
+}
+
+/** 10k, 1.5M. */
+function short(x) {
+  for (const [size, letter] of [[1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(x) >= size) return `${Number((x / size).toPrecision(4))}${letter}`;
+  }
+  return `${Number(x.toPrecision(4))}`;
+}
+
+/** The names that are on, of a section; tasks over which its aggregates go are those that all of them ran. */
+function current(section) {
+  const algorithms = section.algorithms.filter((name) => isOn("algorithms", name));
+  const ran = new Map();
+  for (const run of section.runs) {
+    if (!ran.has(run.algorithm)) ran.set(run.algorithm, new Set());
+    ran.get(run.algorithm).add(run.task);
+  }
+  const tasks = section.tasks.filter((name) => isOn("tasks", name));
+  const shared = tasks.filter((task) => algorithms.length && algorithms.every((a) => ran.get(a).has(task)));
+  const asWritten = shared.length === section.shared.length && shared.every((t) => section.shared.includes(t));
+  return { algorithms, tasks, shared, asWritten };
+}

@@ -1,0 +1,224 @@
+"""The page in a headless Chromium, by clicking."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+from browser import chromium
+from trees import write_run
+
+from corerl.report import stats
+from corerl.report.load import load
+
+TASKS = ("d4rl/halfcheetah-medium-v2", "d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
+SHOWN = "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())"
+TEXTS = SHOWN + ".map(e => e.innerText)"
+LEVELS = {"IQL": 50.0, "TD3+BC": 70.0, "BC": 40.0}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    yield from chromium()
+
+
+@pytest.fixture
+def page(browser, report, tmp_path):
+    """`page(*words)` writes a report of runs and opens it; gives its folder. Errors fail the test."""
+    root = tmp_path / "runs"
+    for i, task in enumerate(TASKS):
+        for name, level in LEVELS.items():
+            steps = 3000 if name != "BC" else 2000
+            algo = {"lr": 1e-3 if name == "BC" else 3e-4, "tau": 0.005}
+            write_run(
+                root, task, name, level + 7 * i, seeds=tuple(range(5)), steps=steps, algo=algo
+            )
+    write_run(root, "gym/Hopper-v5", "SAC", 300.0, normalised=False)
+
+    def open_page(*words: str) -> Path:
+        browser.get_log("browser")
+        _, out, _, _ = report(root, "--published", "d4rl_offline", *words)
+        browser.get((out / "index.html").as_uri())
+        return out
+
+    yield open_page
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def click(browser, selector: str, text: str = "") -> None:
+    """Clicks the first visible element of this text, as a person would."""
+    found = [
+        e for e in browser.execute_script(SHOWN, selector) if text in e.get_attribute("innerText")
+    ]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found[0])
+    found[0].click()
+
+
+def switch(browser, name: str) -> None:
+    for box in ("algorithms", "tasks"):
+        if not browser.execute_script(f"return document.querySelector('.{box}').open"):
+            click(browser, f"#switches .{box} summary")
+    click(browser, ".chip", name)
+
+
+def table(browser, name: str = "scores") -> dict[str, list[str]]:
+    """{row: cells} of what is shown of the first table of this name."""
+    rows = browser.execute_script(
+        "const shown = e => e.checkVisibility();"
+        f"return [...document.querySelector('figure[data-name={name}]').querySelectorAll('tr')]"
+        ".filter(shown).map(r => [...r.cells].filter(shown).map(c => c.innerText))"
+    )
+    return {row[0]: row[1:] for row in rows}
+
+
+def emphasised(browser, task: str) -> list[str]:
+    return browser.execute_script(TEXTS, f"figure[data-name=scores] tr[data-task='{task}'] .top")
+
+
+def test_an_algorithm_that_is_switched_off_disappears_everywhere(browser, page):
+    page()
+    before = table(browser)
+    assert [len(cells) for cells in before.values()] == [3] * 8
+    assert emphasised(browser, TASKS[0]) == []  # BC has other steps
+    assert any("unequal numbers" in t for t in browser.execute_script(TEXTS, ".notes p"))
+    switch(browser, "BC")  # is the last of that text: TD3+BC comes first
+    after = table(browser)
+    assert not [head for head in after["task"] if head.startswith("TD3+BC")]
+    assert browser.execute_script(SHOWN, ".chart [data-algorithm='TD3+BC']") == []
+    assert "TD3+BC beside" not in " ".join(browser.execute_script(TEXTS, "figcaption"))
+    assert after["IQM [95% CI]"] == before["IQM [95% CI]"][1:]
+    switch(browser, "TD3+BC")
+    assert table(browser) == before
+    click(browser, ".chip[data-name='BC']")
+    assert [cell.split()[0] for cell in emphasised(browser, TASKS[0])] == ["72.0"]
+    assert not any("unequal numbers" in t for t in browser.execute_script(TEXTS, ".notes p"))
+    click(browser, ".reset")
+    assert table(browser) == before
+
+
+def test_without_a_task_the_aggregates_are_those_of_the_others(browser, page, tmp_path):
+    page()
+    switch(browser, TASKS[1])
+    rows = table(browser)
+    assert "hopper-medium-v2" not in rows and len(rows) == 7
+    scores = stats.final(load([tmp_path / "runs"]).scores)
+    left = scores[scores["task"].isin([TASKS[0], TASKS[2]])]
+    names = [head.split()[0] for head in rows["task"]]
+    shown = {"iqm": "IQM", "median": "Median", "mean": "Mean", "optimality_gap": "Optimality gap"}
+    for metric, row in shown.items():
+        for name, cell in zip(names, rows[f"{row} [95% CI]"], strict=True):
+            value, low, high = map(float, re.findall(r"-?[\d.]+", cell))
+            e = stats.estimate(left, metric, name, gamma=100.0, replicates=20_000)
+            assert value == pytest.approx(e.value, abs=0.051)
+            assert (low, high) == pytest.approx((e.low, e.high), abs=0.4)
+    (improved,) = [cells[0] for row, cells in table(browser, "improvement").items() if "IQL" in row]
+    assert improved.startswith("1.00")
+    assert "over 2 of 3 tasks" in browser.execute_script(TEXTS, ".notes .live")[0]
+    assert len(browser.execute_script(SHOWN, "[data-chart^='curve d4rl']")) == 2
+
+
+def test_a_column_sorts_down_up_and_back(browser, page):
+    page()
+    before = list(table(browser))
+    click(browser, "figure[data-name=scores] .sort", "IQL")
+    down = list(table(browser))
+    assert down[1:4] == before[3:0:-1] and down[4:] == before[4:]
+    click(browser, "figure[data-name=scores] .sort", "IQL")
+    assert list(table(browser)) == before
+    click(browser, "figure[data-name=scores] .sort", "IQL")
+    assert list(table(browser)) == before
+    assert (
+        browser.execute_script("return document.querySelector('th[aria-sort]').ariaSort") == "none"
+    )
+
+
+def test_curves_show_single_seeds(browser, page):
+    page()
+    assert browser.execute_script(SHOWN, ".seed") == []
+    click(browser, "#single-seeds")
+    curves = "[data-chart='curve d4rl/hopper-medium-v2']"
+    assert len(browser.execute_script(SHOWN, f"{curves} .seed")) == 15
+    assert len(browser.execute_script(SHOWN, f"{curves} .line")) == 3
+
+
+def test_a_number_leads_to_its_runs_and_their_settings(browser, page):
+    out = page()
+    click(browser, f"tr[data-task='{TASKS[1]}'] .leads", "59.0")
+    (text,) = browser.execute_script(TEXTS, "dialog")
+    assert "IQL on d4rl/hopper-medium-v2" in text
+    scores = browser.execute_script(TEXTS, "dialog figure:nth-of-type(1) tbody tr")
+    assert [line.split("\t")[:3] for line in scores] == [
+        [f"{s}", f"{57 + s}", "3,000"] for s in range(5)
+    ]
+    (link,) = set(browser.execute_script(SHOWN + ".map(e => e.getAttribute('href'))", "dialog a"))
+    assert (out / link / "scores.csv").exists()
+    assert "algo.lr\t0.0003\t" in text and "0.001" in text  # BC's differs
+    assert "algo.tau" not in text
+    click(browser, "dialog summary")
+    assert "algo.tau\t0.005" in browser.execute_script(TEXTS, "dialog")[0]
+    click(browser, "dialog .close")
+    assert browser.execute_script(SHOWN, "dialog") == []
+
+
+def test_what_is_copied_is_the_latex_of_the_files(browser, page):
+    out = page()
+    for name in ("scores", "improvement", "published-iql"):
+        click(browser, f"figure[data-name={name}] .copy")
+        copied = browser.execute_script("return document.querySelector('dialog textarea').value")
+        written = (out / "d4rl" / f"{name}.tex").read_text().splitlines()
+        assert [line for line in copied.splitlines() if line[0] != "%"] == [
+            line for line in written if line[0] != "%"
+        ]
+        click(browser, "dialog .close")
+    switch(browser, "IQL")
+    click(browser, "figure[data-name=scores] .copy")
+    copied = browser.execute_script("return document.querySelector('dialog textarea').value")
+    assert "{lrr}" in copied and "IQL" not in copied
+    click(browser, "dialog .close")
+    click(browser, "[data-chart='curve d4rl/hopper-medium-v2'] .copy")
+    copied = browser.execute_script("return document.querySelector('dialog textarea').value")
+    assert copied.count(r"\addlegendentry") == 2 and "\\addlegendentry{IQL}" not in copied
+    assert "(3000,79)" in copied  # TD3+BC ends there
+
+
+def emulate(browser, width: int, media: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+
+
+def test_the_page_fits_a_phone_and_paper(browser, page):
+    page()
+    wide = "return document.documentElement.scrollWidth"
+    try:
+        emulate(browser, 390, "")
+        browser.refresh()
+        assert browser.execute_script(wide) <= 390
+        (hint, *_) = browser.execute_script(TEXTS, ".goes-on")
+        assert re.match(r"\d more columns? →", hint)
+        click(browser, ".goes-on")
+        script = (
+            "const frame = document.querySelector('.scroll');"
+            "return new Promise(done => setTimeout(() => done(frame.scrollLeft), 800))"
+        )
+        assert browser.execute_script(script) > 50
+        emulate(browser, 720, "print")
+        assert browser.execute_script(SHOWN, ".copy, .goes-on, nav, .chip[data-kind=tasks]") == []
+        assert len(browser.execute_script(SHOWN, ".chip")) == 4  # the legend
+        assert browser.execute_script(wide) <= 720
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_names_of_others_are_text_in_the_browser(browser, report, tmp_path):
+    name = '<img src=x onerror="window.hit=1">'
+    quoted = name.replace('"', '""')
+    cells = product("ab", (0, 1), (1, 2))
+    rows = [f'"{quoted}",x/</script>{t},{seed},{step},{seed}' for t, seed, step in cells]
+    (tmp_path / "bad.csv").write_text("algorithm,task,seed,step,score\n" + "\n".join(rows) + "\n")
+    _, out, _, _ = report(tmp_path / "bad.csv")
+    browser.get((out / "index.html").as_uri())
+    click(browser, ".leads")
+    assert name in browser.execute_script(TEXTS, "dialog")[0]
+    assert browser.execute_script("return window.hit") is None
