@@ -158,7 +158,7 @@ def _rows(
     low, high = intervals.interval(
         terms, options.interval, options.level, bounds=options.bounds, seed=options.seed
     )
-    note = "" if model is None or name != "fqe" else _impossible(terms.value, logs, options)
+    note = _impossible(name, terms.value, logs, options)
     return [Row(seed, name, "mean", terms.value, low, high, *shared, note)]
 
 
@@ -169,14 +169,16 @@ def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, flo
     return effective(weights.last if of_episodes else weights.values), weights.clipped
 
 
-def _impossible(value: float, logs: Logs, options: Options) -> str:
-    """A critic may promise what no policy can earn."""
-    rewards = logs.rewards[logs.alive]
-    steps = np.inf if not options.finite else logs.rewards.shape[1]
-    g = options.discount
+def _impossible(name: str, value: float, logs: Logs, options: Options) -> str:
+    """A critic, or a sum of few large weights, may promise what no policy can earn."""
+    rewards, g = logs.rewards[logs.alive], options.discount
+    steps = np.inf if name == "fqe" and not options.finite else logs.rewards.shape[1]
     total = steps if g == 1 else (1 - g**steps) / (1 - g)
     low, high = min(0.0, rewards.min()) * total, max(0.0, rewards.max()) * total
-    return "" if low <= value <= high else "beyond any possible return: not fitted yet, or diverged"
+    if low <= value <= high:
+        return ""
+    reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"
+    return f"beyond any possible return: {reason}"
 
 
 def _return(logs: Logs, options: Options) -> str:

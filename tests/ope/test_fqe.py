@@ -7,7 +7,7 @@ import torch
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.ope.fqe import FQE, Settings
-from corerl.ope.policies import Policy
+from corerl.ope.policies import Policy, together
 
 torch.set_num_threads(1)
 
@@ -142,3 +142,18 @@ def test_what_cannot_be_fitted_is_refused():
     wide = Policy([0], actions=lambda x: x[None, :, None], sizes=(2, 1))
     with pytest.raises(CorerlError, match="a policy of another task"):
         FQE(wide, dataset, Settings(steps=1))
+
+
+def test_policies_of_several_runs_together_are_each_alone():
+    """Runs have seeds of the same names; each critic is what it would be by itself."""
+    dataset, *_ = table(np.random.default_rng(5), episodes=30)
+    one, other = np.random.default_rng(6).dirichlet(np.ones(3), (2, 4))
+    cfg = Settings(steps=20, hidden_width=16)
+    found = []
+    for policy in (of_table(one), of_table(other), together([of_table(one), of_table(other)])):
+        critics = FQE(policy, dataset, cfg)
+        critics.fit()
+        found.append(critics.value(dataset.observations[:50]))
+    np.testing.assert_allclose(found[2], np.concatenate(found[:2]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(CorerlError, match="cannot be judged together"):
+        together([of_table(one), Policy([0], actions=lambda x: x[None, :, None])])

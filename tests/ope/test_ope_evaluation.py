@@ -196,3 +196,18 @@ def test_cartpoles_propensities_are_its_controllers():
     true = cartpole.returns(gains, random, 300)
     (row,) = [r for r in result.rows if r.method == "snpdis"]
     assert row.low - 1 < true < row.high + 1
+
+
+def test_an_estimate_that_nobody_can_earn_is_marked():
+    """Of 8 episodes one is all ones, so its weight is far above 8: the estimate is beyond 3."""
+    actions = np.zeros((8, 3), np.int64)
+    actions[0] = 1
+    whole = chain(np.random.default_rng(9), episodes=8, chance=0.1)
+    likely = np.log(np.where(actions.ravel() == 1, 0.1, 0.9)).astype(np.float32)
+    rewards = actions.ravel().astype(np.float32)
+    dataset = replace(whole, actions=actions.ravel(), rewards=rewards, behaviour_log_prob=likely)
+    (row,) = judge(constant(0.99), dataset, ["is"], Options(discount=1.0)).rows
+    assert row.value == pytest.approx(3 * 9.9**3 / 8, rel=1e-5)
+    assert "too few effective episodes" in row.note
+    (own,) = judge(constant(0.1), dataset, ["is"], Options(discount=1.0)).rows
+    assert own.note == ""
