@@ -296,7 +296,7 @@ def train(cfg: Config, run: Run) -> None:
         run.log(step, metrics)
         run.evaluate(step, player)
         run.save(step)
-    risk_summary.tell(run)
+    risk_summary.print_summary(run)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.buffers.context import Recent
+from corerl.buffers.context import ContextWindow
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.config import Settings, added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
@@ -169,11 +169,11 @@ class Transformer(nn.Module):
         allowed = transformer.branching(valid, last.shape[2], 2)
         return self.actions(torch.cat([past, ends], 2), allowed, slice(past.shape[2] + 1, None, 2))
 
-    def recent(self, lead: tuple[int, int], length: int) -> Recent:
+    def context(self, lead: tuple[int, int], length: int) -> ContextWindow:
         """A memory of the last `length` steps, for a policy that acts in `lead` = (S, n) episodes."""
         sizes = self.embed_state.weight.shape[1], self.action.weight.shape[2]
         last = self.embed_time.weight.shape[1] - 1
-        return Recent(lead, length, *sizes, last_timestep=last, like=self.norm.weight)
+        return ContextWindow(lead, length, *sizes, last_timestep=last, like=self.norm.weight)
 
 
 class DT(Stateful):
@@ -219,16 +219,16 @@ class Player:
     def begin(self, seeds: int, episodes: int) -> None:
         """Forgets everything, and asks for the target again. Padding is 0, after normalisation."""
         cfg, network = self.agent.cfg, self.agent.transformer
-        self._recent = network.recent((seeds, episodes), cfg.context)
+        self._context = network.context((seeds, episodes), cfg.context)
         target = self.target / cfg.return_scale
         self._ask = network.norm.weight.new_full((seeds, episodes), target)
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
         """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        windows = self._recent.see(self.agent.normalizer(observations), self._ask)
+        windows = self._context.observe(self.agent.normalizer(observations), self._ask)
         actions = self.agent.transformer(windows)[:, :, -1]
-        self._recent.did(actions)
+        self._context.record_actions(actions)
         return actions
 
     def reward(self, rewards: Tensor) -> None:

@@ -218,7 +218,7 @@ class Player:
     def begin(self, seeds: int, episodes: int) -> None:
         """Forgets everything, and asks for the returns again."""
         agent, cfg, targets = self.agent, self.agent.cfg, len(TARGETS)
-        self._recent = agent.transformer.recent((seeds, episodes * targets), cfg.context)
+        self._context = agent.transformer.context((seeds, episodes * targets), cfg.context)
         best = agent.best_return().view(-1, 1, 1) / cfg.return_scale
         self._first = (best * torch.tensor(TARGETS).to(best)).expand(seeds, episodes, -1)
         self._step = 0
@@ -230,14 +230,14 @@ class Player:
         agent, targets = self.agent, len(TARGETS)
         states = agent.normalizer(observations)
         to_go = self._first * (1 - self._step / agent.cfg.max_timestep)
-        windows = self._recent.see(states.repeat_interleave(targets, 1), to_go.flatten(1))
+        windows = self._context.observe(states.repeat_interleave(targets, 1), to_go.flatten(1))
         candidates = agent.transformer.branches(windows, self._last_returns(to_go).flatten(1, 2))
         candidates = candidates.unflatten(1, to_go.shape[1:]).flatten(2, 3)  # (S, n, C, A)
         states = states[:, :, None].expand(*candidates.shape[:3], -1)
         q = q_of_windows(agent.target_critic, states, candidates).amin(1)
         chosen = self._choose(q)[..., None, None].expand(*q.shape[:2], 1, candidates.shape[-1])
         actions = candidates.gather(2, chosen).squeeze(2)
-        self._recent.did(actions.repeat_interleave(targets, 1))
+        self._context.record_actions(actions.repeat_interleave(targets, 1))
         self._step += 1
         return actions
 

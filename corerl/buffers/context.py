@@ -6,7 +6,7 @@ from torch import Tensor
 from corerl.buffers.sequences import Windows
 
 
-class Recent:
+class ContextWindow:
     """The last K steps of n episodes of each of S seeds; before an episode's first there are zeros.
 
     Args:
@@ -33,7 +33,7 @@ class Recent:
         self._windows = Windows(states, actions, zeros, zeros.long(), zeros)
         self._step, self._last = 0, last_timestep
 
-    def see(self, observations: Tensor, returns_to_go: Tensor) -> Windows:
+    def observe(self, observations: Tensor, returns_to_go: Tensor) -> Windows:
         """Windows that end with these, `(S, n, O)` and `(S, n)`, at which nothing was done yet."""
         past = self._windows
         time = torch.full_like(past.timesteps[:, :, 0], min(self._step, self._last))
@@ -48,6 +48,6 @@ class Recent:
         self._step += 1
         return self._windows
 
-    def did(self, actions: Tensor) -> None:
+    def record_actions(self, actions: Tensor) -> None:
         """The actions `(S, n, A)` at the last step seen."""
         self._windows.actions[:, :, -1] = actions

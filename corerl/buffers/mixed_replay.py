@@ -10,7 +10,7 @@ from corerl import seeding
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
 
 
-class Mixture:
+class MixedReplay:
     """Batches that are part a dataset's and part the replay's.
 
     Args:
@@ -34,8 +34,8 @@ class Mixture:
         self._data, self._replay = data, replay
         self._sizes = None
         if share is not None:
-            of_data = round(share * batch_size)
-            self._sizes = (of_data, batch_size - of_data)
+            data_rows = round(share * batch_size)
+            self._sizes = (data_rows, batch_size - data_rows)
         self._coins = seeding.uniform(seeds, "mixture", (batch_size,), device)
 
     def sample(self) -> Batch:
@@ -48,9 +48,9 @@ class Mixture:
 
     def sample_labelled(self) -> tuple[Batch, Tensor]:
         """As `sample`, with the labels of both `(S, B)`, where the share is fixed."""
-        of_data, one = self._data.sample_labelled(self._sizes[0])
-        of_replay, other = self._replay.sample_labelled(self._sizes[1])
-        return _joined(of_data, of_replay), torch.cat([one, other], 1)
+        data, data_labels = self._data.sample_labelled(self._sizes[0])
+        replay, replay_labels = self._replay.sample_labelled(self._sizes[1])
+        return _joined(data, replay), torch.cat([data_labels, replay_labels], 1)
 
     def state_dict(self) -> dict:
         """The stream of decisions; data and replay have their own state."""
@@ -64,9 +64,9 @@ def _joined(data: Batch, replay: Batch) -> Batch:
     return Batch(*(torch.cat(pair, 1) for pair in zip(data, _like(replay, data), strict=True)))
 
 
-def _chosen(of_data: Tensor, data: Batch, replay: Batch) -> Batch:
+def _chosen(from_data: Tensor, data: Batch, replay: Batch) -> Batch:
     def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(of_data if a.ndim == 2 else of_data[..., None], a, b)
+        return torch.where(from_data if a.ndim == 2 else from_data[..., None], a, b)
 
     return Batch(*map(choose, data, _like(replay, data)))
 

@@ -26,10 +26,12 @@ def transitions(pairs: Pairs) -> Batch:
 
     The last step is only the state that the one before it leads to. Rewards are 0.
     """
-    now, later = pairs.observations[..., :-1, :], pairs.observations[..., 1:, :]
+    states, next_states = pairs.observations[..., :-1, :], pairs.observations[..., 1:, :]
     actions = pairs.actions[..., :-1, :].flatten(1, 3)
     zeros = torch.zeros_like(actions[..., 0])
-    return Batch(now.flatten(1, 3), actions, zeros, later.flatten(1, 3), zeros, actions[..., :0])
+    return Batch(
+        states.flatten(1, 3), actions, zeros, next_states.flatten(1, 3), zeros, actions[..., :0]
+    )
 
 
 class PairBuffer:

@@ -17,7 +17,7 @@ from corerl.config import Config
 from corerl.data.tasks import Task
 from corerl.runs import files, provenance
 from corerl.runs.directory import config_hash
-from corerl.runs.wandb_logging import Mirror
+from corerl.runs.wandb_logging import WandbLogger
 
 SCORE_COLUMNS = (
     # One row per seed; `success` is the share of episodes that solved the task, where that is known.
@@ -70,7 +70,7 @@ class Record:
         self._show = show
         self._hash = config_hash(cfg)
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
-        self._mirror = Mirror(cfg, self.seeds, directory)
+        self._wandb = WandbLogger(cfg, self.seeds, directory)
         self._sums: dict[str, Tensor] = {}
         self._count = 0
         self._clock = (0, 0.0, 0.0)
@@ -149,7 +149,7 @@ class Record:
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
         self._logs["metrics.jsonl"].append(map(json.dumps, lines))
-        self._mirror.log(step, lines)
+        self._wandb.log(step, lines)
 
     def find_divergence(self, step: int) -> None:
         """Looks for NaN and overflow in the metrics that are not written yet."""
@@ -193,7 +193,7 @@ class Record:
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
         if going:
-            self._mirror.log_scores(step, [self.seeds[i] for i in going], means, scores)
+            self._wandb.log_scores(step, [self.seeds[i] for i in going], means, scores)
         self.publish(step, "running")
 
     def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
@@ -253,4 +253,4 @@ class Record:
 
     def close(self) -> None:
         """Ends the wandb mirror."""
-        self._mirror.close()
+        self._wandb.close()

@@ -10,7 +10,7 @@ import numpy as np
 from corerl.config import Config
 
 
-class Mirror:
+class WandbLogger:
     """Sends metrics and scores to wandb where `wandb.mode` is not `disabled`.
 
     A failure of the mirror (no network, no account) is said once and never stops a run.

@@ -102,9 +102,9 @@ class Rows:
         data = self._data.best(max(kept, 1), self._cfg.batch_size)
         if not added:
             return data
-        of_data = self._coins.next() < kept / (kept + added)
+        from_data = self._coins.next() < kept / (kept + added)
         pairs = zip(data, self._phases.replay.sample(), strict=True)
-        return Batch(*(torch.where(_beside(of_data, a), a, b) for a, b in pairs))
+        return Batch(*(torch.where(_beside(from_data, a), a, b) for a, b in pairs))
 
     def state_dict(self) -> dict:
         """The stream of decisions; data and replay have their own state."""

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from corerl import seeding
-from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
+from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
 from corerl.config import Settings, at_least, positive, require, within
 from corerl.errors import CorerlError
@@ -125,7 +125,7 @@ class Phases:
                 *sizes, room, run.seeds, cfg.batch_size, run.device, label=label
             )
         ratio = cfg.online.offline_ratio
-        self.mixture = Mixture(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)
+        self.mixture = MixedReplay(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)
         self._exploration = seeding.normal(run.seeds, "exploration", (1, sizes[1]), run.device)
         self._learned = _Learned(cfg.data, run, agent.normalizer)
         self.parts = {"envs": self.envs, "replay": self.replay, "mixture": self.mixture}

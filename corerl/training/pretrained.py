@@ -41,21 +41,21 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
 def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
     try:
         settings = yaml.safe_load((folder / "config.yaml").read_text())
-        there = settings["algo"]
+        saved = settings["algo"]
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise CorerlError(
             f"algo.online.checkpoint={folder} is not the folder of a run's settings "
             "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
         ) from error
-    here = asdict(run.cfg.algo)
+    wanted = asdict(run.cfg.algo)
     pairs = [("task", settings["task"], run.task.id)]
     added = asdict(type(run.cfg.algo.data)())  # what an older run does not name had its default
     pairs += [
-        (f"algo.data.{k}", there["data"].get(k, added[k]), v) for k, v in here["data"].items()
+        (f"algo.data.{k}", saved["data"].get(k, added[k]), v) for k, v in wanted["data"].items()
     ]
-    if there["name"] not in algorithms:
+    if saved["name"] not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {there['name']}, and {here['name']} goes on from {known}"
+        problem = f"it is {saved['name']}, and {wanted['name']} goes on from {known}"
         raise _refusal(folder, problem)
     for name, theirs, mine in pairs:
         if theirs != mine:

@@ -11,7 +11,7 @@ from corerl.risk import measures
 from corerl.training.run import Run
 
 
-def tell(run: Run) -> None:
+def print_summary(run: Run) -> None:
     """Prints a line per seed about the episodes that it played last; nothing where none were played."""
     file = run.record.directory / "returns.jsonl"
     if not file.exists():
@@ -19,7 +19,7 @@ def tell(run: Run) -> None:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         if line["step"] == lines[-1]["step"]:  # the last evaluation's
-            played = sentence(np.asarray(line["returns"]))
+            played = describe(np.asarray(line["returns"]))
             print(
                 f"{run.record.label} on {run.task.id}, seed {line['seed']}: optimised "
                 f"{objective(run.cfg.algo)}; {played}",
@@ -33,7 +33,7 @@ def objective(cfg) -> str:
     return cfg.objective if tau is None else f"{cfg.objective}, tau {tau:g}"
 
 
-def sentence(returns: np.ndarray) -> str:
+def describe(returns: np.ndarray) -> str:
     """`100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...` of undiscounted returns (n,)."""
     tails = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
     return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {tails}"

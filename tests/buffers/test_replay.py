@@ -6,7 +6,7 @@ import torch
 from small import flatten, random_dataset
 
 from corerl import seeding
-from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
+from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.data.dataset import Transitions
 
@@ -89,7 +89,7 @@ def filled(count: int, replay: ReplayBuffer | None = None, ends: tuple[int, ...]
 
 @pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (1.0, 8), (0.0, 0)])
 def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
-    mixture = Mixture(numbered(1.0, 20), filled(5), share, range(2), 8)
+    mixture = MixedReplay(numbered(1.0, 20), filled(5), share, range(2), 8)
     for _ in range(3):
         batch = mixture.sample()
         assert batch.observations.shape == (2, 8, 1)
@@ -97,7 +97,7 @@ def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
 
 
 def test_without_a_share_data_and_replay_are_one_buffer():
-    mixture = Mixture(numbered(1.0, 30), filled(10), None, range(2), 8)
+    mixture = MixedReplay(numbered(1.0, 30), filled(10), None, range(2), 8)
     drawn = torch.cat([mixture.sample().observations for _ in range(500)], 1)
     assert (drawn == 1).float().mean().item() == pytest.approx(0.75, abs=0.02)
     assert not torch.equal(drawn[0], drawn[1])
@@ -105,7 +105,7 @@ def test_without_a_share_data_and_replay_are_one_buffer():
 
 def test_a_mixture_goes_on_where_it_was():
     def make():
-        return Mixture(numbered(1.0, 30), filled(10), None, range(2), 8)
+        return MixedReplay(numbered(1.0, 30), filled(10), None, range(2), 8)
 
     one, other = make(), make()
     one.sample()
@@ -118,7 +118,9 @@ def test_a_mixture_goes_on_where_it_was():
 def test_next_actions_of_a_replay_are_zero_beside_those_of_data():
     ones = np.ones((4, 1), np.float32)
     rows = (ones, ones, ones[:, 0], ones, ones[:, 0] > 2, np.arange(4), ones)
-    mixture = Mixture(OfflineBuffer(Transitions(*rows), range(2), 8), filled(5), 0.5, range(2), 8)
+    mixture = MixedReplay(
+        OfflineBuffer(Transitions(*rows), range(2), 8), filled(5), 0.5, range(2), 8
+    )
     following = mixture.sample().next_actions
     assert following[:, :4].eq(1).all() and following[:, 4:].eq(0).all()
 

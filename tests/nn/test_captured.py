@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils import _pytree as pytree
 
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
-from corerl.buffers.mixed_replay import EpisodeReplay, Mixture
+from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.prioritized import PrioritisedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.buffers.sequences import SequenceBuffer
@@ -84,7 +84,7 @@ def windows() -> SequenceBuffer:
 
 
 def mixed(share: float | None):
-    return Mixture(offline(), filled(ReplayBuffer), share, SEEDS, BATCH).sample
+    return MixedReplay(offline(), filled(ReplayBuffer), share, SEEDS, BATCH).sample
 
 
 BUFFERS = {

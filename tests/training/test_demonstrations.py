@@ -10,7 +10,7 @@ from gymnasium import spaces
 from small import config, random_dataset
 
 from corerl.algos import arsq, cqn
-from corerl.buffers.mixed_replay import Mixture
+from corerl.buffers.mixed_replay import MixedReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
 from corerl.data.simulators import unit_box
@@ -92,7 +92,7 @@ def test_a_fixed_share_is_the_mixtures():
     assert rows._experience(7) == 7  # handed on
     assert rows._experience(0).rewards.shape == (2, ROWS)  # before the switch there is only data
     data = rows._data
-    mixture = Mixture(data, rows._phases.replay, 0.3, SEEDS, ROWS)
+    mixture = MixedReplay(data, rows._phases.replay, 0.3, SEEDS, ROWS)
     drawn = torch.stack([mixture.sample().rewards for _ in range(30)])
     assert drawn[..., :60].min() == 0 and drawn[..., :60].max() == 19
     assert (drawn[..., 60:] == -1).all()

@@ -22,7 +22,7 @@ def test_it_tells_the_objective_and_the_tails_of_the_last_evaluation(tmp_path, c
         {"step": 10, "seed": 4, "returns": [7.0]},
     ]
     (tmp_path / "returns.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-    risk_summary.tell(make(tmp_path, objective="naive", tau=0.1))
+    risk_summary.print_summary(make(tmp_path, objective="naive", tau=0.1))
     first, second = capsys.readouterr().out.splitlines()
     # The worst of 20, of two, of five: 1, 1.5 and 3.
     assert first == (
@@ -35,5 +35,5 @@ def test_it_tells_the_objective_and_the_tails_of_the_last_evaluation(tmp_path, c
 def test_only_a_tail_has_a_tau(tmp_path, capsys):
     assert risk_summary.objective(SimpleNamespace(objective="wang", tau=None)) == "wang"
     assert risk_summary.objective(SimpleNamespace(objective="mean", tau=0.1)) == "mean"
-    risk_summary.tell(make(tmp_path, objective="mean", tau=0.1))  # nothing was played
+    risk_summary.print_summary(make(tmp_path, objective="mean", tau=0.1))  # nothing was played
     assert capsys.readouterr().out == ""

@@ -58,8 +58,8 @@ def is_made(name: str, recipe: dict[str, Any]) -> bool:
         return False
     if not folder.exists():
         return False
-    there = suites.recipe(name) or {}
-    _require_same(there, recipe, f"corerl/{name} exists with other contents", folder)
+    existing = suites.recipe(name) or {}
+    _require_same(existing, recipe, f"corerl/{name} exists with other contents", folder)
     return True
 
 
@@ -95,10 +95,12 @@ def _parts(name: str) -> Path:
     return download.data_dir("corerl") / "making" / name
 
 
-def _require_same(there: dict, wanted: dict, problem: str, folder: Path) -> None:
-    keys = [key for key in wanted if there.get(key) != wanted[key]]
+def _require_same(existing: dict, wanted: dict, problem: str, folder: Path) -> None:
+    keys = [key for key in wanted if existing.get(key) != wanted[key]]
     if keys:
-        differences = ", ".join(f"{key} {there.get(key)} there, {wanted[key]} here" for key in keys)
+        differences = ", ".join(
+            f"{key} {existing.get(key)} there, {wanted[key]} here" for key in keys
+        )
         raise CorerlError(
             f"{problem} ({differences}): ask for the same, or delete {folder} to make it anew."
         )
