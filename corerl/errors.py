@@ -13,5 +13,8 @@ class CorerlError(Exception):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`" Did you mean a, b?"` for a mistyped `word`, or an empty string where nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    known = list(known)
+    # A task's id is cut short more often than mistyped.
+    begun = [name for name in known if "/" in word and name.startswith(word)]
+    close = (sorted(begun, key=len) or difflib.get_close_matches(word, known, n=3, cutoff=0.5))[:3]
     return f" Did you mean {', '.join(close)}?" if close else ""

@@ -181,7 +181,8 @@ def _stands_at_medium(cfg: Config, checkpoint: Path) -> bool:
 def _train(kind: type[Run], cfg: Config, directory: Path) -> None:
     """Goes on with the run to its end, or for `UntilMedium` to where that stops it."""
     set_up(cfg, 1)
-    with Display() as display, locked(directory):
+    title = f"{cfg.algo.label} {cfg.task}"
+    with Display(title, [cfg.seeds], 1, cfg.steps) as display, locked(directory):
         run = kind(cfg, cfg.seeds, display.show)
         try:
             sac.train(cfg.algo, run)
