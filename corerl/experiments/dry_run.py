@@ -12,11 +12,16 @@ from corerl.config import Config
 from corerl.data import download
 from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
-from corerl.experiments import rates, status
+from corerl.experiments import footprint, rates, status
 from corerl.experiments.rates import Rate
 from corerl.runs import config_labels, provenance
 from corerl.runs.directory import group_name, settings
 from corerl.training.run import pick_device
+
+COLUMNS = (
+    *("task", "algorithm", "seeds", "done", "updates left", "updates/s", "hours", "memory", "disk"),
+    "",
+)
 
 
 class Row(NamedTuple):
@@ -29,6 +34,7 @@ class Row(NamedTuple):
     episodes: int
     rate: Rate | None
     hours: float | None
+    bytes_of_seed: int | None
     refused: str
     remark: str
 
@@ -39,7 +45,7 @@ def show(cells: list[Config]) -> int:
     rows = [row(cfg, gpu) for cfg in cells]
     notes: dict[str, int] = {}
     table = Table()
-    for column in ("task", "algorithm", "seeds", "done", "updates left", "updates/s", "hours", ""):
+    for column in COLUMNS:
         right = column not in ("task", "algorithm", "seeds", "")
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
     for each, name in zip(rows, names(cells), strict=True):
@@ -54,6 +60,7 @@ def show(cells: list[Config]) -> int:
             f"{each.updates:,}",
             f"{each.rate.updates_per_s:,.0f}" if each.rate else "?",
             "?" if each.hours is None else f"{each.hours:,.1f}",
+            *_room(each, gpu),
             "; ".join(told),
         )
     console = status.wide_console()
@@ -62,6 +69,18 @@ def show(cells: list[Config]) -> int:
         print(f"note {number}: {text}")
     print("\n".join(_totals(rows, gpu)))
     return 0
+
+
+def _room(row: Row, gpu: str | None) -> tuple[str, str]:
+    """Memory of the seeds that train at a time, and disk of all: their last two checkpoints."""
+    if row.bytes_of_seed is None:
+        return "?", "?"
+    processes = row.cfg.processes or len(os.sched_getaffinity(0))
+    together = row.seeds if gpu else min(row.seeds, processes)
+    return (
+        footprint.told(together * row.bytes_of_seed),
+        footprint.told(2 * row.seeds * row.bytes_of_seed),
+    )
 
 
 def names(cells: list[Config]) -> list[str]:
@@ -94,6 +113,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
         episodes,
         rate,
         updates / rate.updates_per_s / 3600 if rate else None,
+        None if refused else footprint.of_seed(cfg),
         refused,
         remark,
     )
@@ -145,6 +165,11 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
         lines.append(f"Measured rates: {'; '.join(sources)}.")
+    if any(each.bytes_of_seed is not None for each in rows):
+        lines.append(
+            "Memory is of networks, optimisers and a full replay, of the seeds that train at a time; data "
+            "and the values within an update come on top. Disk is of each seed's last two checkpoints."
+        )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
         lines.append(f"Not counted, since nobody has measured their size: {', '.join(unknown)}.")

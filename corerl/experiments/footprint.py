@@ -1,0 +1,123 @@
+"""What a run will take of memory and disk, from its own parts: built, measured, and not trained."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from corerl.buffers import room
+from corerl.buffers.frame_replay import FrameReplay
+from corerl.buffers.replay import ReplayBuffer
+from corerl.config import Config
+from corerl.data import tasks
+from corerl.data.dataset import Dataset
+from corerl.experiments import rates
+from corerl.training.run import Run
+
+ROWS = 2_000
+"""Of the made-up data that takes the place of a dataset."""
+
+
+class _Built(Exception):
+    """The parts of a run, on the way out of its `train`."""
+
+
+class _Unstarted(Run):
+    """A run of one seed on made-up data that ends where training would begin."""
+
+    def __init__(self, cfg: Config):
+        self.cfg, self.seeds, self.mode, self.device = cfg, [0], "off", torch.device("cpu")
+        self.task, self.directory = tasks.of(cfg), Path("nowhere")
+        self.record = SimpleNamespace(directory=self.directory)
+
+    def dataset(self) -> Dataset:
+        env = self.task.make_env()
+        seen, done = env.observation_space, env.action_space
+        env.close()
+        rng = np.random.default_rng(0)
+        observations = rng.standard_normal((ROWS, *seen.shape), np.float32)
+        if isinstance(done, spaces.Discrete):
+            actions = rng.integers(0, done.n, ROWS)
+        else:
+            actions = np.tanh(rng.standard_normal((ROWS, *done.shape), np.float32))
+        ends = np.arange(1, ROWS + 1) % 200 == 0
+        return Dataset.from_steps(
+            id=self.task.id,
+            observations=observations,
+            actions=actions,
+            rewards=rng.standard_normal(ROWS, np.float32),
+            next_observations=np.roll(observations, -1, 0),
+            terminated=np.zeros(ROWS, bool),
+            truncated=ends,
+        )
+
+    def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
+        raise _Built({name: part for name, part in state.items() if part is not None})
+
+
+def of_seed(cfg: Config) -> int | None:
+    """Bytes of one seed's networks, optimisers and full replay, in memory and in a checkpoint alike.
+
+    The data and an update's intermediate values come on top in memory. None where it is not known.
+    """
+    size = rates._size(cfg.algo.name, vars(cfg.algo))
+    return _of_seed(_Cell(cfg, (cfg.task, cfg.steps, size)))
+
+
+class _Cell:
+    """Settings, equal where what they take is."""
+
+    def __init__(self, cfg: Config, key: tuple):
+        self.cfg, self._key = cfg, repr(key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Cell) and self._key == other._key
+
+
+@cache
+def _of_seed(cell: _Cell) -> int | None:
+    cfg = replace(cell.cfg, device="cpu")
+    try:
+        with room.on_trial():
+            run = _Unstarted(cfg)
+            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    except _Built as built:
+        return _measured(built.args[0])
+    except Exception:  # an estimate must not end a dry run; what is wrong, the run itself will say
+        return None
+    return None
+
+
+def _measured(parts: dict[str, Any]) -> int:
+    inner = [part for whole in parts.values() for part in vars(whole).values()]
+    replays = {
+        id(x): x for x in (*parts.values(), *inner) if isinstance(x, ReplayBuffer | FrameReplay)
+    }
+    full = sum(replay.nbytes for replay in replays.values())
+    state = sum(_bytes(part.state_dict()) for part in parts.values())
+    return state + full
+
+
+def _bytes(state: Any) -> int:
+    if isinstance(state, torch.Tensor):
+        return state.nbytes
+    if isinstance(state, dict | list | tuple):
+        return sum(map(_bytes, state.values() if isinstance(state, dict) else state))
+    return 0
+
+
+def told(size: float | None) -> str:
+    """`1.2 GB`, `34 MB` or `?`."""
+    if size is None:
+        return "?"
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"

@@ -1,0 +1,53 @@
+"""What the dry run says of memory and disk is what a run then takes."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+from small import config, train
+
+from corerl.algos import sac
+from corerl.experiments import footprint
+from corerl.experiments.dry_run import row, show
+
+
+@pytest.mark.parametrize(("algo", "task"), [("iql", "corerl/pendulum"), ("sac", "gym/Pendulum-v1")])
+def test_a_checkpoint_is_as_large_as_foretold(tmp_path, algo, task):
+    own = {"random_steps": 30, "capacity": 40} if algo == "sac" else {}
+    cfg = config(tmp_path, algo, own=own, task=task, steps=40)
+    foretold = footprint.of_seed(cfg)
+    written = (train(cfg) / "seeds-0" / "checkpoint.safetensors").stat().st_size
+    assert foretold < written < foretold + 20_000  # names, logs and the header
+
+
+def test_a_full_replay_counts_and_nothing_is_taken_for_it(tmp_path):
+    cfg = config(tmp_path, "sac", own={"capacity": 10**6}, task="gym/Pendulum-v1", steps=10**6)
+    small = replace(cfg, algo=replace(cfg.algo, capacity=10**5))
+    rows = 4 * (2 * 3 + 1 + 3)  # two observations, an action, a reward and two ends, float32
+    assert footprint.of_seed(cfg) - footprint.of_seed(small) == 9 * 10**5 * rows
+
+
+def test_frames_of_a_million_steps_are_told_without_being_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("corerl.buffers.room.available", lambda device: 10**6)
+    cfg = config(tmp_path, "sac", own={"capacity": 10**8}, task="gym/Pendulum-v1", steps=10**8)
+    assert 4e9 < footprint.of_seed(cfg) < 4.1e9 and not capsys.readouterr().err
+
+
+def test_what_cannot_be_built_is_a_question_mark(monkeypatch, tmp_path):
+    monkeypatch.setattr(sac, "train", lambda *_: 1 / 0)
+    assert footprint.of_seed(config(tmp_path, "sac", task="gym/Pendulum-v1", steps=41)) is None
+    assert footprint.told(None) == "?"
+
+
+def test_the_dry_run_prints_both(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(footprint, "of_seed", lambda cfg: 700_000_000)
+    cfg = config(tmp_path, "iql", seeds=10, processes=2)
+    assert row(cfg, None).bytes_of_seed == 700_000_000
+    assert show([cfg]) == 0
+    told = capsys.readouterr().out
+    assert "1.4 GB" in told and "14.0 GB" in told and "last two checkpoints" in told
+
+
+@pytest.mark.parametrize("name", tiny.LEARNERS)
+def test_every_algorithm_can_be_measured(name):
+    assert footprint.of_seed(tiny.settings(name)) > 1000
