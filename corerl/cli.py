@@ -20,6 +20,7 @@ USAGE = """usage: corerl COMMAND ...
   corerl record RUN    film a policy (--out film.mp4)
   corerl export RUN    a policy as ONNX or torch.export, to use without corerl
   corerl data ...      list, describe, check, download, make and export datasets
+  corerl label TASK    compare segments by eye, in a browser, to learn from
   corerl report RUNS   tables, figures and one HTML page
   corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
   corerl bench         updates per second on this machine
@@ -32,6 +33,7 @@ COMMANDS = {
     "record": "corerl.experiments.film",
     "export": "corerl.experiments.export",
     "data": "corerl.experiments.data_cli",
+    "label": "corerl.experiments.label",
     "report": "corerl.report.cli",
     "status": "corerl.experiments.status",
     "bench": "corerl.experiments.bench",

@@ -23,7 +23,7 @@ from corerl.config import RENAMED, Config, require
 from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import sentence
-from corerl.experiments.tables import table, variants
+from corerl.experiments.tables import budget, table, variants
 
 
 def register() -> None:
@@ -171,7 +171,10 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
             f"algo.name={name} is not the algorithm's name; label=... names a variant in tables",
         )
-        for given, value in table(cfg.table or name, cfg.task).items():
+        rows = table(cfg.table or name, cfg.task)
+        if "steps" not in chosen and cfg.steps == defaults.steps:
+            rows = rows | budget(cfg.table or name, name, cfg.task)
+        for given, value in rows.items():
             key = RENAMED.get(given, given)
             in_file = not key.startswith("algo.") and (
                 OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)

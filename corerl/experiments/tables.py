@@ -32,6 +32,33 @@ def table(name: str, task: str) -> dict[str, Any]:
     return values
 
 
+def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
+    """What `configs/budgets.yaml` gives an embedded task that nobody gave a number of steps.
+
+    Nothing, where the table `name` has a number for this very task; what it has for all tasks, a paper's,
+    counts less.
+    """
+    if any("steps" in row for row in _embedded(name, task)):
+        return {}
+    values: dict[str, Any] = {}
+    for pattern, row in rows_of("budgets").items():
+        whole = pattern if ":" in pattern else f"*:{pattern}"
+        if fnmatch.fnmatchcase(f"{algorithm}:{task}", whole):
+            values |= row
+    return values
+
+
+def _embedded(name: str, task: str) -> list[dict[str, Any]]:
+    """The rows for tasks of our own that match, of a table and those that it is based on."""
+    rows = rows_of(name)
+    found = _embedded(rows["base"], task) if "base" in rows else []
+    return found + [
+        row
+        for pattern, row in rows.items()
+        if pattern.startswith("corerl/") and fnmatch.fnmatchcase(task, pattern)
+    ]
+
+
 @cache
 def rows_of(name: str) -> dict[str, Any]:
     """The content of `configs/<name>.yaml`; empty where there is no such file."""

@@ -34,7 +34,7 @@ def compose(monkeypatch, capsys):
 
     def composed(*arguments: str) -> list[Config]:
         jobs: list[Config] = []
-        monkeypatch.setattr(launch, "launch", jobs.append)
+        monkeypatch.setattr(launch, "launch", lambda job, place: jobs.append(job))
         code = main(["train", *arguments])
         assert code == 0, capsys.readouterr().err
         return jobs
@@ -46,10 +46,38 @@ def compose(monkeypatch, capsys):
 
 
 def test_defaults_are_the_dataclasses(compose):
-    (job,) = compose("algo=iql", "task=corerl/pendulum")
+    (job,) = compose("algo=iql", "task=gym/Pendulum-v1")
     module = import_module("corerl.algos.iql")
-    assert job == Config(algo=module.Config(), task="corerl/pendulum")
+    assert job == Config(algo=module.Config(), task="gym/Pendulum-v1")
     assert type(job.algo) is module.Config and type(job.steps) is int
+
+
+def test_embedded_tasks_take_minutes_where_nobody_says_how_long(compose):
+    (job,) = compose("algo=iql", "task=corerl/pendulum")
+    assert (job.steps, job.eval.every) == (10_000, 2_000)
+    (job,) = compose("algo=edac", "task=corerl/pendulum")  # its table has 3,000,000 for every task
+    assert job.steps == 10_000
+    (job,) = compose("algo=cqn", "task=corerl/pendulum")  # and this one a row for this task
+    assert (job.steps, job.eval.every) == (4_000, 500)
+    (job,) = compose("algo=iql", "task=d4rl/hopper-medium-v2")
+    assert job.steps == 1_000_000
+
+
+def test_steps_that_are_given_are_the_run_that_they_always_were(compose):
+    algo = import_module("corerl.algos.iql").Config()
+    for steps in (1_000_000, 10_000):
+        (job,) = compose("algo=iql", "task=corerl/pendulum", f"steps={steps}")
+        assert job == Config(algo=algo, task="corerl/pendulum", steps=steps)
+
+
+@pytest.mark.parametrize("task", ["corerl/pendulum", "corerl/cartpole"])
+def test_every_algorithm_has_an_embedded_budget_that_fits_it(compose, task):
+    for name in algos.names():
+        (job,) = compose(f"algo={name}", f"task={task}")
+        assert job.steps <= 30_000, name
+        own = vars(job.algo)
+        reward = getattr(own.get("reward"), "steps", 0)
+        assert job.steps > max(reward, own.get("bc_steps", 0), own.get("random_steps", 0)), name
 
 
 def test_the_table_changes_defaults_and_the_command_line_changes_the_table(compose):
@@ -184,10 +212,10 @@ def test_the_listed_cells_are_those_that_run(compose, arguments):
 def test_a_failure_that_nobody_foresaw_stops_no_other_cell(monkeypatch, capsys):
     original = launch.launch
 
-    def fails(job):
+    def fails(job, place):
         if job.algo.name == "bc":
             raise TypeError("unforeseen")
-        original(job)
+        original(job, place)
 
     monkeypatch.setattr(launch, "launch", fails)
     small = ["algo.batch_size=16", "compile=off", "eval.episodes=1", "steps=4", "seeds=1"]
@@ -203,7 +231,7 @@ def test_a_failure_that_nobody_foresaw_stops_no_other_cell(monkeypatch, capsys):
 def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
     seen = []
 
-    def fails(job):
+    def fails(job, place):
         seen.append(job.algo.name)
         if job.algo.name != "iql":
             raise CorerlError(f"{job.algo.name} cannot.")
@@ -219,7 +247,7 @@ def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
 def test_ctrl_c_stops_the_whole_sweep(monkeypatch, capsys):
     seen = []
 
-    def stopped(job):
+    def stopped(job, place):
         seen.append(job.algo.name)
         raise Interrupted
 

@@ -1,0 +1,107 @@
+"""Compares segments of a task's data by eye: `corerl label TASK --pairs 200`.
+
+Opens a page on this machine. Keys: left, right, down (equal), s (skip), z (undo), space (pause). Every
+answer is saved at once; Ctrl-C ends, and the same command goes on.
+
+  corerl label corerl/pendulum --pairs 200 --out labels/anna.npz --labeller anna
+  corerl label corerl/pendulum --agreement labels/anna.npz labels/ben.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import webbrowser
+from pathlib import Path
+
+from corerl.config import require
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.preferences import label_session
+from corerl.preferences.label_pictures import Pictures
+from corerl.preferences.label_server import Server
+from corerl.preferences.label_session import Session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("task", metavar="TASK", help="such as corerl/pendulum")
+    add("--pairs", type=int, default=200)
+    add("--length", type=int, default=64, help="steps of a segment")
+    add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
+    add("--out", type=Path, help="the file (default: labels/TASK.npz)")
+    add("--labeller", default="", help="who labels, for tables")
+    add("--port", type=int, default=0, help="default: a free one")
+    add("--no-browser", action="store_true", help="only print the address")
+    add(
+        "--agreement",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="of labellers, and with the true rewards",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves the page until Ctrl-C, or prints how files agree."""
+    task = resolve(args.task)
+    if args.agreement:
+        return _agree(task, args.agreement)
+    require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
+    require(args.length > 0, f"--length {args.length} must be positive")
+    dataset = _vectors(task)
+    out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
+    require(out.suffix == ".npz", f"--out {out} must end in .npz")
+    session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
+    server = Server(session, lambda: Pictures(task, dataset), args.port)
+    print(f"{server.address}\nLabels go to {out} at every answer; Ctrl-C ends.", flush=True)
+    if not args.no_browser:
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+    state = session.state()
+    print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
+    print(
+        f"corerl train algo=ipl task={task.id} algo.preferences.source=file algo.preferences.path={out}"
+    )
+    return 0
+
+
+def _vectors(task: Task):
+    dataset = task.load()
+    if dataset.discrete or dataset.observations.ndim != 2:
+        raise CorerlError(
+            f"Preferences are learned on vectors of observations and actions, and {task.id} has others."
+        )
+    return dataset
+
+
+def _agree(task: Task, paths: list[Path]) -> int:
+    """Prints a line per pair of labellers, and per labeller with the oracle of the true rewards."""
+    labellers, dataset = label_session.by_name(paths), task.load()
+    sha = label_session.fingerprint(dataset)
+    for name, file in labellers.items():
+        require(
+            str(file["sha256"]) == sha, f"{name}'s labels are on other data than {task.id} is here"
+        )
+    rows = [
+        (f"{one}, {other}", label_session.agreement(labellers[one], labellers[other]))
+        for one, other in itertools.combinations(labellers, 2)
+    ]
+    rows += [
+        (f"{name}, true rewards", label_session.with_teacher(file, dataset))
+        for name, file in labellers.items()
+    ]
+    width = max(len(name) for name, _ in rows)
+    print(f"{'':{width}}  pairs   same  kappa  opposed")
+    for name, found in rows:
+        print(
+            f"{name:{width}}  {found['pairs']:5}  {found['same']:5.0%}  {found['kappa']:5.2f}  "
+            f"{found['opposed']:6.0%}"
+        )
+    return 0

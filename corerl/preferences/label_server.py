@@ -1,0 +1,166 @@
+"""The page on which a person compares segments, served to this machine alone.
+
+The server listens on the loopback address, answers only requests that name it so (another site's page
+cannot reach it under a name of its own), and only below a path that nobody can guess.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+
+from corerl.errors import CorerlError
+from corerl.preferences.label_pictures import Pictures
+from corerl.preferences.label_session import SKIPPED, Session
+
+HOST = "127.0.0.1"
+LONGEST = 10_000
+"""Bytes of a request."""
+ANSWERS = {"left": 0.0, "equal": 0.5, "right": 1.0, "skip": SKIPPED}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one session until `shutdown`. `address` is what a browser opens.
+
+    Args:
+        session: what is asked and kept. pictures: makes the pictures, on the thread that draws.
+        port: 0 takes a free one.
+
+    Raises:
+        CorerlError: the port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, session: Session, make_pictures, port: int = 0):
+        self.session, self._lock = session, threading.Lock()
+        self.token = secrets.token_urlsafe(12)
+        self._drawing = ThreadPoolExecutor(1)  # one thread, to which OpenGL's context belongs
+        self._pictures: Pictures = self._drawing.submit(make_pictures).result()
+        self._pairs: dict[int, Future] = {}
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise CorerlError(
+                f"Port {port} cannot be used ({error.strerror}): choose another --port, or 0."
+            ) from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    def state(self) -> dict[str, Any]:
+        with self._lock:
+            return self.session.state() | {"why": self._pictures.why}
+
+    def answer(self, pair: int, answer: str) -> dict[str, Any]:
+        """Keeps an answer; the new state."""
+        with self._lock:
+            self.session.answer(pair, ANSWERS[answer])
+        return self.state()
+
+    def undo(self) -> dict[str, Any]:
+        """Takes the last one back; the new state."""
+        with self._lock:
+            self.session.undo()
+        return self.state()
+
+    def pair(self, number: int) -> list[dict[str, Any]]:
+        """Both segments of a pair; the next pair is drawn while a person looks."""
+        drawn = self._draw(number).result()
+        if number + 1 < len(self.session.pairs):
+            self._draw(number + 1)
+        return drawn
+
+    def _draw(self, number: int) -> Future:
+        with self._lock:
+            if number not in self._pairs:
+                for old in sorted(self._pairs)[:-3]:
+                    del self._pairs[old]
+                starts = self.session.pairs[number].tolist()
+                self._pairs[number] = self._drawing.submit(
+                    lambda: [self._pictures.segment(s, self.session.length) for s in starts]
+                )
+            return self._pairs[number]
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._drawing.submit(self._pictures.close).result()
+        self._drawing.shutdown()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET /` the page, `state`, `pair/N`; `POST answer` and `undo`, each answered with the state."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        path = self._path()
+        if path == "":
+            page = files("corerl.preferences").joinpath("label_page.html").read_bytes()
+            self._send(page, "text/html; charset=utf-8")
+        elif path == "state":
+            self._send_json(self.server.state())
+        elif path is not None and path.startswith("pair/") and path[5:].isdigit():
+            number = int(path[5:])
+            if number < len(self.server.session.pairs):
+                self._send_json(self.server.pair(number))
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND)
+        elif path is not None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def do_POST(self) -> None:
+        path = self._path()
+        if path is None:
+            return
+        try:
+            asked = self._content()
+            if path == "answer":
+                self._send_json(self.server.answer(int(asked["pair"]), str(asked["answer"])))
+            elif path == "undo":
+                self._send_json(self.server.undo())
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND)
+        except CorerlError as error:  # a full disk: the page says so, and the answer is asked again
+            self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        except (ValueError, KeyError, TypeError):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+
+    def _path(self) -> str | None:
+        """The path below the token; None, and an answer, where the request is not ours."""
+        host, begin = self.headers.get("Host", "").partition(":")[0], f"/{self.server.token}/"
+        if host not in (HOST, "localhost") or not self.path.startswith(begin):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return None
+        return self.path.removeprefix(begin)
+
+    def _content(self) -> dict[str, Any]:
+        length = int(self.headers.get("Content-Length", 0))
+        if self.headers.get("Content-Type") != "application/json" or not 0 <= length <= LONGEST:
+            raise ValueError
+        content = json.loads(self.rfile.read(length) or b"{}")
+        if not isinstance(content, dict):
+            raise ValueError
+        return content
+
+    def _send_json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._send(json.dumps(value).encode(), "application/json", status)
+
+    def _send(self, content: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline' data:")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the terminal is the person's."""

@@ -1,0 +1,209 @@
+"""A person's answers, saved as they come: which pairs are asked, what was said, and how well two agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.data.reading import reading
+from corerl.errors import CorerlError
+from corerl.preferences import teachers
+from corerl.preferences.comparisons import LABELS
+from corerl.preferences.readers import fingerprint
+from corerl.preferences.sources import Preferences
+from corerl.runs.files import make_directory, write_atomically
+
+SKIPPED = -1.0
+OWN = ("pairs", "answers", "order", "seconds", "labeller")
+"""What a file of ours holds beside what `algo.preferences.source=file` reads."""
+
+
+class Session:
+    """P pairs of segments, the answers so far and the file that has them.
+
+    The file is whole after every answer, and is what `algo.preferences.source=file` reads: of the pairs
+    that are answered, not those that were skipped. A later session on the same file goes on.
+
+    Attributes:
+        pairs: (P, 2) int64, first rows. length: steps of a segment.
+        answers: (P,) 0 (the first), 0.5 (neither), 1 (the second), -1 (skipped), NaN (not yet asked).
+        order: the answered pairs, the last one last. path: the file.
+
+    Args:
+        dataset: what the segments are rows of.
+        pairs: how many are asked. length, seed: as a scripted teacher's (`Preferences`).
+
+    Raises:
+        CorerlError: the file is of other data, another length or seed, or is no file of ours.
+    """
+
+    def __init__(
+        self, dataset: Dataset, path: Path, pairs: int, length: int, seed: int, labeller: str
+    ):
+        self.dataset, self.path, self.length, self.labeller = dataset, path, length, labeller
+        drawn = teachers.teach(dataset, Preferences(pairs=pairs, length=length, seed=seed))
+        self.pairs = drawn.starts
+        self.answers = np.full(pairs, np.nan)
+        self.seconds = np.zeros(pairs)
+        self.order: list[int] = []
+        self._sha = fingerprint(dataset)
+        self._asked_at = time.monotonic()
+        if path.exists():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        parts = read(self.path)
+        known, told = parts["pairs"], self.path
+        if str(parts["sha256"]) != self._sha:
+            raise CorerlError(f"{told} has labels on other data than {self.dataset.id} is here.")
+        require(
+            int(parts["length"]) == self.length,
+            f"{told} has segments of {int(parts['length'])} steps: --length {int(parts['length'])}, or "
+            "another --out",
+        )
+        shared = min(len(known), len(self.pairs))
+        require(
+            len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
+            f"{told} was begun with other pairs ({len(known)} of another --seed or more): ask for the same, "
+            "or for another --out",
+        )
+        self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
+        self.order = parts["order"].tolist()
+        self.labeller = str(parts["labeller"]) or self.labeller
+
+    def current(self) -> int | None:
+        """The pair to be asked next, or None where all have been."""
+        unasked = np.flatnonzero(np.isnan(self.answers))
+        return int(unasked[0]) if unasked.size else None
+
+    def answer(self, pair: int, label: float) -> None:
+        """Keeps one answer, in the file too.
+
+        Raises:
+            CorerlError: there is no such pair, the label is none, or the disk is full.
+        """
+        require(0 <= pair < len(self.pairs), f"There is no pair {pair}")
+        require(label in (*LABELS, SKIPPED), f"{label} is no answer")
+        before = self.answers.copy(), self.seconds.copy(), list(self.order)
+        now = time.monotonic()
+        self.answers[pair], self.seconds[pair] = label, now - self._asked_at
+        self.order = [*(other for other in self.order if other != pair), pair]
+        try:
+            self.save()
+        except CorerlError:  # what is not in the file has not been answered
+            self.answers, self.seconds, self.order = before
+            raise
+        self._asked_at = now
+
+    def undo(self) -> int | None:
+        """Takes the last answer back, in the file too; the pair, or None where there is none."""
+        if not self.order:
+            return None
+        pair = self.order.pop()
+        self.answers[pair] = np.nan
+        self._asked_at = time.monotonic()
+        self.save()
+        return pair
+
+    def state(self) -> dict[str, Any]:
+        """What a page shows: the pair to be asked, and counts."""
+        return {
+            "current": self.current(),
+            "total": len(self.pairs),
+            "answered": int(np.isin(self.answers, LABELS).sum()),
+            "skipped": int((self.answers == SKIPPED).sum()),
+            "can_undo": bool(self.order),
+            "path": str(self.path),
+            "task": self.dataset.id,
+            "steps": self.length,
+        }
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all."""
+        kept = np.flatnonzero(np.isin(self.answers, LABELS))
+        content = BytesIO()
+        np.savez_compressed(
+            content,
+            starts=self.pairs[kept],
+            labels=self.answers[kept],
+            length=self.length,
+            source=f"person({self.labeller})" if self.labeller else "person",
+            dataset=self.dataset.id,
+            sha256=self._sha,
+            pairs=self.pairs,
+            answers=self.answers,
+            order=np.array(self.order, np.int64),
+            seconds=self.seconds,
+            labeller=self.labeller,
+        )
+        make_directory(self.path.absolute().parent)
+        write_atomically(self.path, content.getvalue())
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a file that a session wrote; CorerlError where it is another kind of file."""
+    with reading(path, "an npz file of labels"), np.load(path, allow_pickle=False) as file:
+        missing = [name for name in ("starts", "labels", "length", *OWN) if name not in file]
+        if missing:
+            raise CorerlError(
+                f"it was not written by corerl label: it has no {', '.join(missing)}."
+            )
+        return {name: file[name] for name in file.files}
+
+
+def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, float]:
+    """How two labellers agree on the pairs that both answered.
+
+    `pairs` is how many; `same` the share of equal answers; `kappa` Cohen's (1960): what exceeds the
+    agreement of two who answer by chance as often as these do, 1 is perfect; `opposed` the share of
+    opposite preferences.
+
+    Raises:
+        CorerlError: they share no pair.
+    """
+    first = {tuple(pair): label for pair, label in zip(one["starts"], one["labels"], strict=True)}
+    shared = [
+        (first[tuple(pair)], label)
+        for pair, label in zip(other["starts"], other["labels"], strict=True)
+        if tuple(pair) in first
+    ]
+    require(bool(shared), "the two files have no answered pair in common")
+    return _agreement(np.array(shared))
+
+
+def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
+    """As `agreement`, with the oracle of the true rewards, which has no ties but of equal sums."""
+    rows = file["starts"][..., None] + np.arange(int(file["length"]))
+    sums = dataset.rewards.astype(np.float64)[rows].sum(-1)
+    labels = np.where(sums[:, 0] == sums[:, 1], 0.5, sums[:, 1] > sums[:, 0])
+    require(len(labels) > 0, "the file has no answer yet")
+    return _agreement(np.stack([file["labels"], labels], 1))
+
+
+def _agreement(pairs: np.ndarray) -> dict[str, float]:
+    one, two = pairs.T
+    same = float((one == two).mean())
+    chance = sum(float((one == label).mean() * (two == label).mean()) for label in LABELS)
+    return {
+        "pairs": len(pairs),
+        "same": same,
+        "kappa": (same - chance) / (1 - chance) if chance < 1 else float("nan"),
+        "opposed": float((np.abs(one - two) == 1).mean()),
+    }
+
+
+def by_name(paths: Sequence[Path]) -> dict[str, dict[str, np.ndarray]]:
+    """Files by who labelled, or by their name where they do not say."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for path in paths:
+        parts = read(path)
+        name = str(parts["labeller"]) or path.stem
+        found[name if name not in found else str(path)] = parts
+    return found

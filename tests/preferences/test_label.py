@@ -1,0 +1,324 @@
+"""Labelling: nothing is lost, the page is for this machine alone, and it works in a real browser."""
+
+import json
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from small import random_dataset
+
+from corerl.cli import main
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+from corerl.preferences import label_session, sources, teachers
+from corerl.preferences.label_pictures import Pictures, placer
+from corerl.preferences.label_server import Server
+from corerl.preferences.label_session import Session
+from corerl.preferences.sources import Preferences
+
+DATA = random_dataset(300)
+
+
+def session(path, pairs: int = 5, **other) -> Session:
+    return Session(
+        DATA, path, **({"pairs": pairs, "length": 8, "seed": 0, "labeller": "anna"} | other)
+    )
+
+
+# The session.
+
+
+def test_every_answer_is_in_the_file_at_once(tmp_path):
+    path = tmp_path / "new" / "labels.npz"
+    asked = session(path)
+    said = {0: 0.0, 1: 1.0, 2: -1.0, 3: 0.5}
+    for pair, label in said.items():
+        assert asked.current() == pair
+        asked.answer(pair, label)
+        kept = [p for p, l in said.items() if p <= pair and l >= 0]
+        found = sources.find(
+            None, lambda: DATA, Preferences(source="file", path=str(path), length=8)
+        )
+        np.testing.assert_array_equal(found.starts, asked.pairs[kept])
+        np.testing.assert_array_equal(found.labels, [said[p] for p in kept])
+    assert found.source == "person(anna)" and found.length == 8
+    assert asked.state()["answered"] == 3 and asked.state()["skipped"] == 1
+
+
+def test_a_later_session_goes_on_and_can_ask_for_more(tmp_path):
+    first = session(tmp_path / "x.npz")
+    for pair, label in ((0, 1.0), (1, -1.0)):
+        first.answer(pair, label)
+    later = session(tmp_path / "x.npz", pairs=9, labeller="")
+    assert (later.current(), later.order, later.labeller) == (2, [0, 1], "anna")
+    np.testing.assert_array_equal(later.pairs[:5], first.pairs)
+    assert later.undo() == 1 and later.undo() == 0 and later.undo() is None
+    assert np.isnan(label_session.read(tmp_path / "x.npz")["answers"]).all()
+
+
+def test_pairs_are_those_that_a_teacher_judges(tmp_path):
+    taught = teachers.teach(DATA, Preferences(pairs=5, length=8))
+    np.testing.assert_array_equal(session(tmp_path / "x.npz").pairs, taught.starts)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"length": 9}, "segments of 8 steps"),
+        ({"seed": 1}, "other pairs"),
+        ({"pairs": 4}, "or more"),
+    ],
+)
+def test_another_question_is_no_continuation(tmp_path, other, words):
+    session(tmp_path / "x.npz").answer(0, 1.0)
+    with pytest.raises(CorerlError, match=words):
+        session(tmp_path / "x.npz", **other)
+
+
+def test_other_data_or_another_file_is_refused(tmp_path):
+    session(tmp_path / "x.npz").answer(0, 1.0)
+    with pytest.raises(CorerlError, match="on other data"):
+        Session(random_dataset(seed=1), tmp_path / "x.npz", 5, 8, 0, "")
+    np.savez(tmp_path / "y.npz", starts=0)
+    with pytest.raises(CorerlError, match="not written by corerl label"):
+        session(tmp_path / "y.npz")
+
+
+# Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
+
+ONE = [0, 0, 0, 0, 0, 1, 1, 1, 0.5, 0.5]
+TWO = [0, 0, 0, 1, 0.5, 1, 1, 0, 0.5, 1]
+
+
+def labels(values, first: int = 0) -> dict:
+    starts = np.arange(first, first + len(values))
+    return {"starts": np.stack([starts, starts + 1], 1), "labels": np.array(values), "length": 1}
+
+
+def test_agreement_is_cohens_kappa():
+    found = label_session.agreement(labels(ONE), labels(TWO))
+    assert found["pairs"] == 10 and found["same"] == pytest.approx(0.6)
+    assert found["kappa"] == pytest.approx((0.6 - 0.36) / (1 - 0.36))
+    assert found["opposed"] == pytest.approx(0.2)
+
+
+def test_agreement_is_over_the_pairs_that_both_answered():
+    shifted = label_session.agreement(labels(ONE), labels(TWO[4:], first=4))
+    assert shifted["pairs"] == 6 and shifted["same"] == pytest.approx(3 / 6)
+    with pytest.raises(CorerlError, match="no answered pair in common"):
+        label_session.agreement(labels(ONE), labels(TWO, first=50))
+
+
+def test_agreement_with_the_true_rewards():
+    data = SimpleNamespace(rewards=np.array([1.0, 2.0, 2.0, 0.0]))
+    found = label_session.with_teacher(labels([1, 1, 0]), data)  # rewards say 1, 0.5, 0
+    assert found["same"] == pytest.approx(2 / 3) and found["opposed"] == 0
+
+
+def test_agreement_from_the_command_line(tmp_path, capsys):
+    data = resolve("corerl/pendulum").load()
+    for name, said in (("anna", (1.0, 0.0, 0.5)), ("ben", (1.0, 1.0, 0.5))):
+        asked = Session(data, tmp_path / f"{name}.npz", 3, 64, 0, name)
+        for pair, label in enumerate(said):
+            asked.answer(pair, label)
+    files = [str(tmp_path / f"{name}.npz") for name in ("anna", "ben")]
+    assert main(["label", "corerl/pendulum", "--agreement", *files]) == 0
+    text = capsys.readouterr().out
+    assert "anna, ben" in text and "67%" in text and "ben, true rewards" in text
+
+
+# Pictures.
+
+
+def test_a_pendulum_is_drawn_in_the_observed_states():
+    pytest.importorskip("pygame")
+    data = resolve("corerl/pendulum").load()
+    pictures = Pictures(resolve("corerl/pendulum"), data)
+    assert not pictures.why
+    one, again = (pictures.segment(0, 3)["frames"] for _ in range(2))
+    assert one == again and len(one) == 3 and len(set(one)) > 1
+    env = resolve("corerl/pendulum").make_env()
+    env.reset(seed=0)
+    put = placer(env)
+    put(data.observations[7], data.actions[7], 0)
+    following = env.step(data.actions[7])[0]
+    np.testing.assert_allclose(following, data.next_observations[7], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4"])
+def test_a_robot_is_put_into_the_state_that_it_observed(name):
+    env = resolve(f"gym/{name}").make_env()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    seen = [env.step(env.action_space.sample())[0].astype(np.float32) for _ in range(3)]
+    put = placer(env)
+    for step, observation in enumerate(seen):
+        put(observation, np.zeros(env.action_space.shape), step)
+        np.testing.assert_allclose(env.unwrapped._get_obs(), observation, atol=1e-5)
+    assert env.unwrapped.data.qpos[0] != 0  # it has moved on
+
+
+def test_what_cannot_be_drawn_is_curves_on_one_scale():
+    pictures = Pictures(resolve("risk/pointmass"), DATA)
+    assert "not known from its observations" in pictures.why
+    curves = pictures.segment(10, 5)["curves"]
+    values = np.array(curves["observations"])
+    assert values.shape == (5, 3) and (values >= 0).all() and (values <= 1).all()
+
+
+# The server.
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A running server, without pictures, and its session."""
+    asked = session(tmp_path / "x.npz")
+    made = Server(asked, lambda: Pictures(resolve("risk/pointmass"), DATA))
+    thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def request(address: str, body=None, **headers):
+    data = None if body is None else json.dumps(body).encode()
+    kind = {} if body is None else {"Content-Type": "application/json"}
+    asked = urllib.request.Request(address, data, kind | headers)
+    with urllib.request.urlopen(asked, timeout=20) as answer:
+        return (
+            json.loads(answer.read()) if "json" in answer.headers["Content-Type"] else answer.read()
+        )
+
+
+def test_answers_and_undo_over_the_wire(served):
+    assert b"<title>corerl label" in request(served.address)
+    assert request(f"{served.address}state")["current"] == 0
+    assert request(f"{served.address}answer", {"pair": 0, "answer": "right"})["current"] == 1
+    assert label_session.read(served.session.path)["labels"].tolist() == [1.0]
+    assert request(f"{served.address}undo", {})["current"] == 0
+    assert len(request(f"{served.address}pair/4")) == 2
+
+
+def test_only_this_machine_and_only_this_page(served):
+    assert served.server_address[0] == "127.0.0.1"
+    state, outside = f"{served.address}state", served.address.replace(served.token, "other")
+    refused = [
+        (state, None, {"Host": "evil.example"}),  # a name of another site that leads here
+        (f"{outside}state", None, {}),
+        (f"{served.address}pair/5", None, {}),
+        (f"{served.address}../state", None, {}),
+        (f"{served.address}answer", {"pair": 0, "answer": "best"}, {}),
+        (f"{served.address}answer", [1], {}),
+        (f"{served.address}answer", {"pair": 0, "answer": "left"}, {"Content-Type": "text/plain"}),
+        (f"{served.address}answer", {"pair": "x" * 20_000, "answer": "left"}, {}),
+    ]
+    for address, body, headers in refused:
+        with pytest.raises(urllib.error.HTTPError) as error:
+            request(address, body, **headers)
+        assert error.value.code in (400, 404), address
+    assert served.session.current() == 0 and not served.session.path.exists()
+
+
+def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):
+    def full(self):
+        raise CorerlError("The disk is full")
+
+    monkeypatch.setattr(Session, "save", full)
+    with pytest.raises(urllib.error.HTTPError) as error:
+        request(f"{served.address}answer", {"pair": 0, "answer": "left"})
+    assert "disk is full" in error.value.read().decode()
+    assert served.session.current() == 0
+
+
+# The page.
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(flag)
+    made = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield made
+    made.quit()
+
+
+def until(browser, condition: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {condition}"))
+
+
+def test_a_person_labels_with_keys_undoes_and_comes_back(browser, served):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    def at(pair) -> None:
+        until(browser, f"document.body.dataset.pair === '{pair}'")
+
+    def press(key: str) -> None:
+        ActionChains(browser).send_keys(key).perform()
+
+    browser.get(served.address)
+    at(0)
+    canvas = "document.querySelector('#left canvas').getContext('2d')"
+    until(browser, f"{canvas}.getImageData(0, 0, 440, 330).data.some(x => x)")
+    before = browser.execute_script("return step")
+    until(browser, f"step !== {before}")  # it plays
+    press(Keys.ARROW_LEFT)
+    at(1)
+    press(Keys.ARROW_RIGHT)
+    at(2)
+    press("s")
+    at(3)
+    press("z")
+    at(2)
+    press(Keys.ARROW_DOWN)
+    at(3)
+    assert browser.find_element(By.ID, "count").text == "3 of 5"
+    found = label_session.read(served.session.path)
+    assert found["labels"].tolist() == [0.0, 1.0, 0.5] and found["seconds"][:3].min() > 0
+
+    browser.get("about:blank")  # closed, and opened again
+    browser.get(served.address)
+    at(3)
+    browser.find_element(By.ID, "left").click()
+    at(4)
+    browser.find_element(By.CSS_SELECTOR, "[data-answer=right]").click()
+    at("none")
+    assert "algo.preferences.source=file" in browser.find_element(By.ID, "command").text
+    assert label_session.read(served.session.path)["labels"].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
+    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [entry for entry in severe if "favicon" not in entry["message"]], severe
+
+
+def test_pictures_reach_the_page(browser, tmp_path):
+    pytest.importorskip("pygame")
+    task = resolve("corerl/pendulum")
+    data = task.load()
+    asked = Session(data, tmp_path / "p.npz", 2, 4, 0, "")
+    made = Server(asked, lambda: Pictures(task, data))
+    threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        browser.get(made.address)
+        until(browser, "[...document.querySelectorAll('.side img')].length === 2")
+        until(
+            browser,
+            "[...document.querySelectorAll('.side img')].every(i => i.naturalWidth === 320)",
+        )
+        browser.save_screenshot(str(tmp_path / "page.png"))
+    finally:
+        made.shutdown()
+        made.server_close()
