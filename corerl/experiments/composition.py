@@ -126,6 +126,10 @@ def with_sweep(arguments: list[str]) -> list[str]:
     names = [a.removeprefix("sweep=") for a in arguments if a.startswith("sweep=")]
     if not names:
         return arguments
+    require(
+        len(names) == 1,
+        f"sweep={' sweep='.join(names)}: one sweep at a time, since each has settings of its own",
+    )
     if names[0] not in sweeps():
         raise CorerlError(
             f"There is no sweep {names[0]!r}.{nearest(names[0], sweeps())} "

@@ -10,7 +10,6 @@ It is the same program: the same command, run from a terminal, finds the run and
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -26,9 +25,9 @@ from corerl.config import Config, require, seed_list
 from corerl.data import own_files
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.experiments import launch
+from corerl.experiments import launch, scores
 from corerl.experiments.composition import cells
-from corerl.runs.directory import cell_directory, seeds_of_group
+from corerl.runs.directory import cell_directory
 
 if TYPE_CHECKING:
     from corerl.training.load import Loaded
@@ -45,21 +44,13 @@ class Trained:
 
     def scores(self) -> list[dict[str, Any]]:
         """The last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
-        return [row for _, row in sorted(self._last().items())]
+        return scores.last(self.path, self.seeds)
 
     def load(self, seed: int | None = None) -> Loaded:
         """The policies of all seeds, or of one, as `corerl.load` gives them."""
         from corerl.training.load import load
 
         return load(self.path, seed)
-
-    def _last(self) -> dict[int, dict[str, Any]]:
-        last: dict[int, dict[str, Any]] = {}
-        for file in self.path.glob("seeds-*/scores.csv"):
-            if set(seeds_of_group(file.parent.name)) & set(self.seeds):
-                for row in csv.DictReader(file.open()):
-                    last[int(row["seed"])] = {key: _number(value) for key, value in row.items()}
-        return {seed: row for seed, row in last.items() if seed in self.seeds}
 
 
 def train(
@@ -136,11 +127,3 @@ def _spelled(key: str, value: Any) -> str:
         raise CorerlError(
             f"{key}={value!r} is neither a number, a text nor a list of them."
         ) from error
-
-
-def _number(text: str) -> Any:
-    """A cell of `scores.csv`: a number where it is one, None where it is empty."""
-    try:
-        return int(text) if text.isdigit() else float(text)
-    except ValueError:
-        return text or None

@@ -6,13 +6,16 @@ pattern matches the task, then the command line. A row's keys are spelled as on 
 
 import importlib
 import inspect
+import math
 import os
 import re
 import shlex
 import sys
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 
 import hydra
+import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -64,10 +67,10 @@ def _launch(arguments: list[str]) -> int:
 
     count = _count(arguments)
 
-    def job(cfg: DictConfig) -> None:
+    def job(cfg: DictConfig) -> float:
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
         with lasting_output():
-            _job(cfg, problems, count)
+            return _job(cfg, problems, count)
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]
@@ -91,12 +94,28 @@ def _launch(arguments: list[str]) -> int:
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
     if not begun:
         problems += _unfinished(arguments)
+    _tell_best()
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
     return 0
+
+
+def _tell_best() -> None:
+    """What a sweeper that searches has found; it writes it into the folder of the runs."""
+    if not HydraConfig.initialized() or not _searches(HydraConfig.get().sweeper):
+        return
+    path = Path(HydraConfig.get().sweep.dir) / "optimization_results.yaml"
+    if path.exists():
+        found = yaml.safe_load(path.read_text()) or {}
+        chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
+        print(f"corerl: best {found.get('best_value'):.2f} with {chosen} ({path})", file=sys.stderr)
+
+
+def _searches(sweeper: DictConfig) -> bool:
+    return not sweeper._target_.endswith(".BasicSweeper")
 
 
 def _count(arguments: list[str]) -> int | None:
@@ -179,15 +198,19 @@ def _fields(settings: object, prefix: str) -> list[str]:
     ]
 
 
-def _job(cfg: DictConfig, problems: list[str], count: int | None) -> None:
-    """One cell. In a sweep its failure is kept in its directory, so that the others still run."""
-    from corerl.experiments import launch
+def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
+    """One cell. In a sweep its failure is kept in its directory, so that the others still run.
+
+    Returns its mean last score, for a sweeper that searches; NaN where it has none.
+    """
+    from corerl.experiments import launch, scores
 
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     job = None
     try:
         job = typed(cfg, HydraConfig.get().overrides.task)
         launch.launch(job, _place(count))
+        return scores.objective(job)
     except Exception as error:
         if not in_sweep and not isinstance(error, CorerlError):
             raise
@@ -196,6 +219,7 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> None:
             print(f"corerl: {problems[-1]}", file=sys.stderr)
             if job is not None:
                 launch.keep_failure(job, error)
+    return math.nan
 
 
 def _place(count: int | None) -> str:

@@ -1,5 +1,6 @@
 """The command line of training: what it composes, in which order, and what it says when it cannot."""
 
+import math
 import sys
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -16,7 +17,7 @@ from corerl.cli import main
 from corerl.config import Config
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments import composition, launch, status, tables
+from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
 from corerl.runs.directory import cell_directory
 from corerl.training.run import Interrupted
@@ -242,6 +243,45 @@ def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "2 cells of the sweep did not finish:\n  bc cannot.\n  td3_bc cannot." in error
     assert "Traceback" not in error
+
+
+def test_two_sweeps_at_once_are_refused(capsys):
+    assert main(["train", "sweep=demo", "sweep=neorl2"]) == 2
+    assert "one sweep at a time" in capsys.readouterr().err
+
+
+def test_a_search_makes_the_score_large(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    tried = []
+    monkeypatch.setattr(launch, "launch", lambda job, place: tried.append(job.algo.expectile))
+    monkeypatch.setattr(scores, "objective", lambda job: 100 * job.algo.expectile)
+    sampler = [
+        "hydra/sweeper=optuna",
+        "hydra/sweeper/sampler=random",
+        "hydra.sweeper.sampler.seed=1",
+    ]
+    options = [f"hydra.sweeper.{x}" for x in ("direction=maximize", "n_trials=4", "n_jobs=1")]
+    searched = ["algo=iql", "task=corerl/pendulum", "algo.expectile=interval(0.5,0.9)"]
+    assert main(["train", "-m", *sampler, *options, *searched]) == 0
+    assert len(tried) == 4 and 0.5 <= min(tried) < max(tried) <= 0.9
+    best = f"best {100 * max(tried):.2f} with algo.expectile={max(tried)}"
+    assert best in capsys.readouterr().err
+
+
+def test_the_objective_is_the_mean_of_the_last_scores(tmp_path):
+    (cfg,) = cells(["algo=bc", "task=corerl/pendulum", "seeds=[4,7]", "steps=20"])
+    cell = cell_directory(cfg)
+    header = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
+    for seed, score in ((4, 10.0), (7, 30.0)):
+        assert math.isnan(scores.objective(cfg))  # one seed has none yet, or diverged
+        folder = cell / f"seeds-{seed}"
+        folder.mkdir(parents=True)
+        rows = [
+            f"t,BC,c,{seed},{step},-1.0,{value},2,5,0.1,"
+            for step, value in ((10, 99.0), (20, score))
+        ]
+        (folder / "scores.csv").write_text("\n".join([header, *rows]) + "\n")
+    assert scores.objective(cfg) == 20.0
 
 
 def test_ctrl_c_stops_the_whole_sweep(monkeypatch, capsys):

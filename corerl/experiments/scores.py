@@ -1,0 +1,44 @@
+"""The last evaluation of every seed of a cell, as its directory has it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from corerl.config import Config, seed_list
+from corerl.runs.directory import cell_directory
+
+
+def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """The last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
+    found: dict[int, dict[str, Any]] = {}
+    for file in sorted(cell.glob("seeds-*/scores.csv")):
+        with file.open(newline="") as lines:
+            for row in csv.DictReader(lines):
+                if int(row["seed"]) in seeds:
+                    found[int(row["seed"])] = {key: _number(value) for key, value in row.items()}
+    return [found[seed] for seed in sorted(found)]
+
+
+def objective(cfg: Config) -> float:
+    """What a sweeper that searches makes large: the mean over seeds of the last score, or return.
+
+    A seed that diverged has none and a search must not prefer it, so that one makes the mean NaN.
+    """
+    seeds = seed_list(cfg.seeds)
+    rows = [row for row in last(cell_directory(cfg), seeds) if row["step"] == cfg.steps]
+    if len(rows) < len(seeds):
+        return math.nan
+    name = "score" if all(row["score"] is not None for row in rows) else "return"
+    return sum(row[name] for row in rows) / len(rows)
+
+
+def _number(text: str) -> Any:
+    """A cell of the table: a number where it is one, None where it is empty."""
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text or None
