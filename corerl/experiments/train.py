@@ -63,11 +63,14 @@ def _launch(arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
     register()
     begun: list[str] = []
+    searched: list[Path] = []
     problems: list[str] = []
 
     count = _count(arguments)
 
     def job(cfg: DictConfig) -> float:
+        if not HydraConfig.get().sweeper._target_.endswith(".BasicSweeper"):
+            searched[:] = [Path(HydraConfig.get().sweep.dir)]
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
         with lasting_output():
             return _job(cfg, problems, count)
@@ -94,7 +97,8 @@ def _launch(arguments: list[str]) -> int:
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
     if not begun:
         problems += _unfinished(arguments)
-    _tell_best()
+    for folder in searched:
+        _tell_best(folder)
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:
@@ -103,19 +107,13 @@ def _launch(arguments: list[str]) -> int:
     return 0
 
 
-def _tell_best() -> None:
+def _tell_best(folder: Path) -> None:
     """What a sweeper that searches has found; it writes it into the folder of the runs."""
-    if not HydraConfig.initialized() or not _searches(HydraConfig.get().sweeper):
-        return
-    path = Path(HydraConfig.get().sweep.dir) / "optimization_results.yaml"
+    path = folder / "optimization_results.yaml"
     if path.exists():
         found = yaml.safe_load(path.read_text()) or {}
         chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
         print(f"corerl: best {found.get('best_value'):.2f} with {chosen} ({path})", file=sys.stderr)
-
-
-def _searches(sweeper: DictConfig) -> bool:
-    return not sweeper._target_.endswith(".BasicSweeper")
 
 
 def _count(arguments: list[str]) -> int | None:
