@@ -11,99 +11,86 @@ actions and the policy is a product of softmaxes, so that neither a next action 
 `steps` are those of the environment, of which the first draws on the dataset alone; phase=offline makes
 them updates on the data, and phase=both begins with `online.pretrain_steps` of those.
 
-Differences. Of the paper we know its abstract and summaries; the authors' code is their D4RL release as a
+What differs. Of the paper we know its abstract and summaries; the authors' code is their D4RL release as a
 later project carries it (mihir-chauhan/CQN-AS-Franka at fe90e72, ARSQ-main/d4rl), where settings are too.
- 1. The temporal-difference loss is a square, halved in the paper and not in the code, as here.
- 2. The behaviour loss is a margin in the paper; the code's default, and five of its nine data sets, have
-    the logarithm of a sum of exponentials over the bins that were not taken: `behaviour=margin|lse`.
- 3. It is averaged over demonstrations (D4RL); the authors' RLBench code divides by all rows instead:
-    `behaviour_mean=batch`.
- 4. Demonstrations are the dataset, whatever its quality, and half of each batch (authors). The other half
-    comes from a replay of `online.capacity` rows that began as the dataset, worst episode first, and so
-    loses the worst first (authors); `online.offline_ratio` mixes in a fixed proportion instead.
- 5. The environment makes a step, and then `utd` updates follow; the authors make an episode and then as
-    many. An update reads what the replay held before its step, so that a GPU learns while simulators run.
- 6. Each of the L * D heads is computed for its own context only, which the authors gather from all pairs.
- 7. The smaller of the two normalised advantages acts, and the softmax normalises it anew (authors). One
-    uniform number per choice picks the bin. `act_with=target` is the authors' RLBench.
- 8. The evaluated action is the best bin of each choice in turn, not of all jointly (authors).
- 9. The authors relabel good episodes as demonstrations only where asked to, and then compare a sum of
-    rewards with a mean; left out, as are their ablations (bias network, networks per element, stale
-    contexts), their upper clip of 1e7, and the encoders and networks of RLBench.
+
+    item               paper     authors                         ours                        switch
+ 1  Bellman loss       halved    not halved                      not halved                  -
+ 2  behaviour loss     a margin  margin; default, and five of    authors'                    behaviour
+                                 nine sets: log-sum-exp over
+                                 the bins that were not taken
+ 3  its mean           -         over demonstrations; RLBench:   authors'                    behaviour_mean
+                                 over all rows
+ 4  demonstrations     -         the dataset, half of a batch    authors'                    demos
+    the other half     -         a replay that began as the      authors'; or a fixed        online.capacity,
+                                 dataset, worst first            proportion                  offline_ratio
+ 5  updates            -         an episode, then as many        `utd` after a step, on the  utd
+                                                                 replay before that step
+ 6  heads              -         computed for all pairs          each for its own context    -
+ 7  acting             -         by the smaller normalised A;    authors', its softmax       act_with
+                                 RLBench: by the target          normalised anew
+ 8  evaluated action   -         the best bin of each choice     authors'                    -
+ 9  relabelling        -         an option                       left out                    -
+
+The worst episode stands first in the replay, and so is lost first (4). A GPU learns while simulators run
+(5). One uniform number per choice picks the bin (7). The evaluated action is not the best of all choices
+jointly (8). Good episodes become demonstrations where the authors' option says so, which compares a sum
+of rewards with a mean (9); left out too are their ablations (bias network, networks per element, stale
+contexts), their upper clip of 1e7, and the encoders and networks of RLBench.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import bins, compile, networks, optim
 from corerl.nn.bins import Bins
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import demonstrations, preprocessing
 from corerl.training.demonstrations import Demos, Rows
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = 1  # L
-    bins: int = 41  # B, of every level
-    alpha: float = 0.1  # temperature of the soft advantages and of the policy
-    bellman_weight: float = 1.0
-    behaviour: str = "lse"  # lse | margin
-    behaviour_weight: float = 5.0
+    levels: int = positive(1)  # L
+    bins: int = at_least(2, 41)  # B, of every level
+    alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
+    bellman_weight: float = at_least(0, 1.0)
+    behaviour: str = one_of("lse", "margin")
+    behaviour_weight: float = at_least(0, 5.0)
     behaviour_floor: float = -1.0  # differences below this count as it; minus the margin
-    behaviour_temperature: float = 1.0  # of lse
-    behaviour_mean: str = "demos"  # demos | batch: what the loss is divided by
+    behaviour_temperature: float = positive(1.0)  # of lse
+    behaviour_mean: str = one_of("demos", "batch")  # what the loss is divided by
 
-    utd: int = 1  # updates per step of the environment
-    discount: float = 0.99
-    polyak: float = 0.005  # share of the new networks in their targets
-    act_with: str = "online"  # online | target
+    utd: int = positive(1)  # updates per step of the environment
+    discount: float = within(0.99, "[0, 1]")
+    polyak: float = within(0.005, "[0, 1]")  # share of the new networks in their targets
+    act_with: str = one_of("online", "target")
 
-    lr: float = 3e-4
-    batch_size: int = 256  # rows of experience, beside the demonstrations
-    demos: Demos = field(default_factory=Demos)
-    hidden_layers: int = 3
-    hidden_width: int = 512
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    lr: float = positive(3e-4)
+    batch_size: int = positive(256)  # rows of experience, beside the demonstrations
+    demos: Demos = group(Demos)
+    hidden_layers: int = at_least(0, 3)
+    hidden_width: int = positive(512)
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
-    online: Online = field(default_factory=Online)
+    online: Online = group(Online)
 
     def __post_init__(self):
-        check(self)
+        super().__post_init__()
         bins.check(self)
         demonstrations.check(self)
-        require(self.alpha > 0, f"algo.alpha={self.alpha} must be positive")
-        require(self.utd > 0, f"algo.utd={self.utd} must be positive")
-        known = ("lse", "margin")
-        require(self.behaviour in known, f"algo.behaviour={self.behaviour} is not lse or margin")
-        known = ("demos", "batch")
-        require(
-            self.behaviour_mean in known,
-            f"algo.behaviour_mean={self.behaviour_mean} is not demos or batch",
-        )
-        require(
-            self.behaviour_temperature > 0,
-            f"algo.behaviour_temperature={self.behaviour_temperature} must be positive",
-        )
-        known = ("online", "target")
-        require(self.act_with in known, f"algo.act_with={self.act_with} is not online or target")
-        for name in ("bellman_weight", "behaviour_weight"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name}={value} must not be negative")
 
 
 class Advantages(networks.MLP):
@@ -152,30 +139,18 @@ class Critic(nn.Module):
 
 
 class ARSQ(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed.
+    """S independent learners. `choices` is L * D, how many make an action."""
 
-    `choices` is L * D, how many make an action.
-    """
-
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: nn.Module | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.bins = cfg, Bins(cfg.levels, cfg.bins)
-        self.action_dim, self.choices = action_dim, cfg.levels * action_dim
-        self.normalizer = normalizer or nn.Identity()
-        self.critic = Critic(cfg, observation_dim, action_dim, rngs).to(device)
+        D = self.action_dim = spec.action_dim
+        self.choices = cfg.levels * D
+        self.normalizer = spec.normalizer
+        self.critic = Critic(cfg, spec.observation_dim, D, spec.rngs).to(spec.device)
         self.target = optim.target_of(self.critic)
         self.optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
-        self._settled = torch.ones(action_dim, action_dim, device=device).tril(-1).bool()
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._settled = torch.ones(D, D, device=spec.device).tril(-1).bool()
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), the demonstrations first; each loss is (S,).
 
@@ -184,10 +159,10 @@ class ARSQ(Stateful):
         taken, contexts = self.sequence(batch.actions)
         advantages = self.soft(self.critic.advantage(batch.observations, contexts))
         index = taken[:, None, ..., None].expand(-1, 2, -1, -1, 1)
-        of_data = advantages.gather(-1, index)
-        bellman, metrics = self.bellman_loss(batch, of_data.squeeze(-1).sum(2))
+        data_advantages = advantages.gather(-1, index)
+        bellman, metrics = self.bellman_loss(batch, data_advantages.squeeze(-1).sum(2))
         demos = self.cfg.demos.rows
-        parts = (x[:, :, :, :demos] for x in (advantages, of_data, index))
+        parts = (x[:, :, :, :demos] for x in (advantages, data_advantages, index))
         behaviour = self.behaviour_loss(*parts)
         if self.cfg.behaviour_mean == "batch":
             behaviour = behaviour * (demos / taken.shape[-1])
@@ -206,10 +181,11 @@ class ARSQ(Stateful):
         metrics = {"bellman_loss": loss, "q": q.mean((1, 2)), "value": value.mean((1, 2))}
         return loss, metrics | {"log_prob": log_prob}
 
-    def behaviour_loss(self, advantages: Tensor, of_data: Tensor, index: Tensor) -> Tensor:
+    def behaviour_loss(self, advantages: Tensor, data: Tensor, index: Tensor) -> Tensor:
         """How far the bins that were not taken come up to the one that was, summed over the choices.
 
-        `advantages` (S, 2, K, B, bins), those of the taken bins and their numbers (S, 2, K, B, 1).
+        `advantages` (S, 2, K, B, bins); `data` and `index` (S, 2, K, B, 1) are the taken bins' and their
+        numbers.
         """
         cfg = self.cfg
         numbers = torch.arange(cfg.bins, device=index.device)
@@ -217,9 +193,9 @@ class ARSQ(Stateful):
         if cfg.behaviour == "lse":
             others = (advantages / cfg.behaviour_temperature).masked_fill(taken, -torch.inf)
             height = cfg.behaviour_temperature * others.logsumexp(-1, keepdim=True)
-            gaps = (height - of_data).clamp(min=cfg.behaviour_floor).squeeze(-1)
+            gaps = (height - data).clamp(min=cfg.behaviour_floor).squeeze(-1)
         else:
-            gaps = (advantages - of_data).clamp(min=cfg.behaviour_floor)
+            gaps = (advantages - data).clamp(min=cfg.behaviour_floor)
             gaps = gaps.masked_fill(taken, 0).sum(-1) / (cfg.bins - 1)
         return gaps.sum(2).mean(-1).sum(1)
 
@@ -236,8 +212,7 @@ class ARSQ(Stateful):
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One step of both networks, and of their targets."""
-        grads, metrics = self._gradients(batch)
-        self.optimizer.step(grads)
+        metrics = self._step(batch)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
 
@@ -272,8 +247,7 @@ class ARSQ(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = demonstrations.load(run, cfg)
-    sizes = (data.observation_dim, data.action_dim)
-    agent = ARSQ(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
+    agent = ARSQ(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
     rows = Rows(cfg, run, data, phases)
     uniforms = seeding.uniform(run.seeds, "choices", (1, agent.choices), run.device)

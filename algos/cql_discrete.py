@@ -17,17 +17,17 @@ Differences:
  4. A time limit is no end, which Atari's files do not tell apart.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import added, group, require
-from corerl.nn import compile, networks, optim
-from corerl.nn.encoders import Encoder
-from corerl.nn.learner import Stateful
+from corerl.config import Settings, added, at_least, group, one_of, positive, within
+from corerl.nn import compile, optim
+from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -35,74 +35,46 @@ from corerl.training.weighting import Weighting
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 
-    weight: float = 1.0  # w of the conservative penalty; 0 is plain (QR-)DQN on the data
-    critic: str = "quantile"  # quantile (QR-DQN) | mean (DQN)
-    quantiles: int = 200  # N
-    kappa: float = 1.0  # where the squared error turns into the absolute one
-    discount: float = 0.99
+    weight: float = at_least(0, 1.0)  # w of the conservative penalty; 0 is (QR-)DQN on the data
+    critic: str = one_of("quantile", "mean")  # QR-DQN | DQN
+    quantiles: int = positive(200)  # N
+    kappa: float = positive(1.0)  # where the squared error turns into the absolute one
+    discount: float = within(0.99, "[0, 1]")
     double: bool = False  # the online network chooses the next action
-    target_every: int = 2_000  # updates between copies to the target network
+    target_every: int = positive(2_000)  # updates between copies to the target network
 
-    lr: float = 5e-5
-    adam_eps: float = 0.01 / 32
-    batch_size: int = 32
-    hidden_layers: int = 1  # dense, after the convolutions where observations are images
-    hidden_width: int = 512
+    lr: float = positive(5e-5)
+    adam_eps: float = positive(0.01 / 32)
+    batch_size: int = positive(32)
+    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
+    hidden_width: int = positive(512)
     data: Weighting = added(group(Weighting))
-
-    def __post_init__(self):
-        require(self.weight >= 0, f"algo.weight={self.weight} must not be negative")
-        require(self.critic in ("quantile", "mean"), f"algo.critic={self.critic} unknown")
-        require(self.quantiles > 0, f"algo.quantiles={self.quantiles} must be positive")
-        require(self.kappa > 0, f"algo.kappa={self.kappa} must be positive")
-        require(self.target_every > 0, f"algo.target_every={self.target_every} must be positive")
-        require(self.hidden_layers > 0, f"algo.hidden_layers={self.hidden_layers} must be positive")
-
-
-class Critic(nn.Module):
-    """N numbers for each of A actions, `(S, B, *shape) -> (S, B, A, N)`; their mean is Q."""
-
-    def __init__(self, cfg: Config, shape: tuple[int, ...], actions: int, rngs):
-        super().__init__()
-        self.counts = (actions, cfg.quantiles if cfg.critic == "quantile" else 1)
-        self.encoder = Encoder(shape, cfg.hidden_layers, cfg.hidden_width, rngs)
-        outputs = self.counts[0] * self.counts[1]
-        self.head = networks.Linear(cfg.hidden_width, outputs, (len(rngs),), rngs)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.head(self.encoder(observations)).unflatten(-1, self.counts)
 
 
 class DiscreteCQL(Stateful):
-    """S independent learners. `shape`: of an observation; `actions`: how many; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        shape: tuple[int, ...],
-        actions: int,
-        rngs: list[torch.Generator],
-        *,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        self.critic = Critic(cfg, shape, actions, rngs).to(device)
+        count = cfg.quantiles if cfg.critic == "quantile" else 1
+        outputs, dense = (spec.action_dim, count), (cfg.hidden_layers, cfg.hidden_width)
+        self.critic = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs)
+        self.critic.to(spec.device)
         self.target = optim.target_of(self.critic)
         self.optimizer = optim.Adam(self.critic.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self._fractions = midpoints(self.critic.counts[1], device)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self._fractions = midpoints(count, spec.device)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), actions (S, B, 1); each loss is (S,).
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. 4: the Bellman error and w times the gap between log-sum-exp and the data's action."""
         values = self.critic(batch.observations)
-        taken = _of_action(values, batch.actions.squeeze(-1).long())
+        taken = of_action(values, batch.actions.squeeze(-1).long())
         bellman = self.bellman_loss(batch, taken)
         q = values.mean(-1)
         gap = (torch.logsumexp(q, -1) - taken.mean(-1)).mean(-1)
@@ -112,20 +84,18 @@ class DiscreteCQL(Stateful):
     def bellman_loss(self, batch: Batch, taken: Tensor) -> Tensor:
         """The taken action's numbers `(S, B, N)` towards r + discount * those of the best next action."""
         with torch.no_grad():
-            following = self.target(batch.next_observations)
-            chooser = self.critic(batch.next_observations) if self.cfg.double else following
-            best = _of_action(following, chooser.mean(-1).argmax(-1))
-            going_on = self.cfg.discount * (1 - batch.terminated)
-            y = batch.rewards[..., None] + going_on[..., None] * best
+            next_values = self.target(batch.next_observations)
+            chooser = self.critic(batch.next_observations) if self.cfg.double else next_values
+            best = of_action(next_values, chooser.mean(-1).argmax(-1))
+            discount = self.cfg.discount * (1 - batch.terminated)
+            y = batch.rewards[..., None] + discount[..., None] * best
         if self.cfg.critic == "mean":
             return F.huber_loss(taken, y, reduction="none", delta=self.cfg.kappa).mean((1, 2))
         return huber_quantile_loss(taken, y, self._fractions, self.cfg.kappa).mean(-1)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One step of Adam."""
-        grads, metrics = self._gradients(batch)
-        self.optimizer.step(grads)
-        return metrics
+        return self._step(batch)
 
     def copy_target(self) -> None:
         """Makes the target network equal to the online one."""
@@ -137,15 +107,10 @@ class DiscreteCQL(Stateful):
         return self.critic(observations).mean(-1).argmax(-1)
 
 
-def _of_action(values: Tensor, actions: Tensor) -> Tensor:
-    """The rows `(S, B, N)` of `values` `(S, B, A, N)` that belong to `actions` `(S, B)`."""
-    rows = actions[..., None, None].expand(-1, -1, 1, values.shape[-1])
-    return values.gather(2, rows).squeeze(2)
-
-
 def train(cfg: Config, run: Run) -> None:
     buffer, shape, actions = preprocessing.numbered(run, cfg.data, cfg.batch_size)
-    agent = DiscreteCQL(cfg, shape, actions, run.rngs(), device=run.device, mode=run.mode)
+    spec = replace(run.spec(buffer), observation_dim=shape, action_dim=actions)
+    agent = DiscreteCQL(cfg, spec)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())

@@ -1,7 +1,7 @@
 """CQN: Coarse-to-fine Q-Network (Seo, Uruc and James 2024, arXiv:2407.07787).
 
 Q-learning for continuous actions without an actor: every dimension of an action is a choice among a few
-bins, then one among the bins inside it, and so on for L levels. One dueling network gives the law of
+bins, then one among the bins inside it, and so on for L levels. One dueling network gives the distribution of
 the return of each bin of each dimension, from the state and the centres that the last level came to; an
 action is the best bin of each dimension, level after level. Demonstrations are kept ahead by a margin.
 
@@ -11,31 +11,35 @@ action is the best bin of each dimension, level after level. Demonstrations are 
 `steps` are those of the environment, of which the first draws on the dataset alone; phase=offline makes
 them updates on the data, and phase=both begins with `online.pretrain_steps` of those.
 
-Differences. The authors' code is their release (younggyoseo/CQN at 1932a05), whose RLBench settings are
+What differs. The authors' code is their release (younggyoseo/CQN at 1932a05), whose RLBench settings are
 the defaults; for vectors of state it was rewritten as ARSQ's baseline (ARSQ-main/d4rl in
 mihir-chauhan/CQN-AS-Franka at fe90e72), whose settings on D4RL stand in configs/cqn.yaml.
- 1. Both have two demonstration losses: stochastic dominance of the demonstrated bin's law over the others',
-    and a margin between their means. They share a weight in the release and have one each in the baseline,
-    which multiplies the former's in twice: its 0.1 is `dominance_weight=0.01` here.
- 2. The margin's mean counts the demonstrated bin itself, whose term is constant (authors).
- 3. A terminal state ends the bootstrap (release); the baseline goes on through it:
-    `terminals=ignore`.
- 4. Where the means of a dimension's bins differ by less than 1e-4, one is drawn at random (authors); the
-    evaluated action takes the first instead.
- 5. The next action is the online network's, its law the target's (authors). Acting is by the target
-    network (release and baseline; the release's code for images of DM Control has the online one).
- 6. Exploration adds normal noise, clipped to [-1, 1], and takes the centre of the last bin around the
-    result (authors, whose clip is 1e-6 narrower).
- 7. Demonstrations are half of each batch, the other half is drawn from a replay that began as the
-    dataset, worst episode first, and loses those first (baseline); see algos/arsq.py.
- 8. The environment makes a step, and then `utd` updates follow (release); the baseline makes an episode
-    and then as many. An update reads what the replay held before its step, so that a GPU learns while
-    simulators run.
- 9. Left out: images, rewards of several steps (DM Control), and the release's relabelling of successful
-    episodes as demonstrations.
+
+    item                release                    baseline                   ours             switch
+ 1  demonstration loss  two, of one weight         one weight each, one of    one each         dominance_...,
+                                                   them multiplied in twice                    margin_weight
+ 2  margin's mean       counts the demonstrated bin (both)                    the same         -
+ 3  terminal state      ends the bootstrap         does not                   release's        terminals
+ 4  tie of bins' means  below 1e-4, one at random (both)                      the same         -
+ 5  next action         the online network's, its distribution the target's   the same         -
+    acts                target; DM Control online  target                     target           act_with
+ 6  exploration         noise, clipped 1e-6 inside [-1, 1] (both)             clipped to it    noise
+ 7  batch               -                          half demonstrations        baseline's       demos
+ 8  updates             `utd` after a step         after an episode           release's, on    utd
+                                                                              earlier replay
+ 9  images, n-step,     yes                        -                          left out         -
+    relabelling
+
+The losses (1) are stochastic dominance of the demonstrated bin's distribution over the others', and a
+margin between their means; the baseline's 0.1 of the former is `dominance_weight=0.01` here. The term of
+the bin itself (2) is constant. The evaluated action takes the first of equal bins (4). Exploration takes
+the centre of the last bin around the noisy action (6). The other half of a batch (7) is drawn from a
+replay that began as the dataset, worst episode first, and loses those first; see algos/arsq.py. A GPU
+learns while simulators run (8). Rewards of several steps are DM Control's; relabelling makes successful
+episodes demonstrations (9).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +47,13 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import require
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import bins, compile, networks, optim
 from corerl.nn.bins import Bins
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import demonstrations, preprocessing
 from corerl.training.demonstrations import Demos, Rows
-from corerl.training.offline_to_online import Online, Phases, check
+from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
 TIE = 1e-4
@@ -57,56 +61,44 @@ TIE = 1e-4
 
 
 @dataclass
-class Config:
+class Config(FineTuning):
     name: str = "cqn"
     label: str = "CQN"
 
-    levels: int = 3  # L
-    bins: int = 5  # B, of every level
-    atoms: int = 51  # of a law
-    low: float = -2.0  # the smallest return that it knows
+    levels: int = positive(3)  # L
+    bins: int = at_least(2, 5)  # B, of every level
+    atoms: int = at_least(2, 51)  # of a distribution
+    low: float = -2.0  # its smallest return
     high: float = 2.0
-    critic_weight: float = 0.1  # of the distributional loss
-    dominance_weight: float = 1.0  # of the demonstrations' two
-    margin_weight: float = 1.0
+    critic_weight: float = at_least(0, 0.1)  # of the distributional loss
+    dominance_weight: float = at_least(0, 1.0)  # of the demonstrations' two
+    margin_weight: float = at_least(0, 1.0)
     margin: float = 0.01  # by which a demonstrated bin's mean should be ahead
 
-    utd: int = 1  # updates per step of the environment
-    discount: float = 0.99
-    terminals: str = "end"  # end | ignore
-    polyak: float = 0.02  # share of the new network in the target
-    noise: float = 0.01  # standard deviation of exploration
-    act_with: str = "target"  # target | online
+    utd: int = positive(1)  # updates per step of the environment
+    discount: float = within(0.99, "[0, 1]")
+    terminals: str = one_of("end", "ignore")
+    polyak: float = within(0.02, "[0, 1]")  # share of the new network in the target
+    noise: float = at_least(0, 0.01)  # standard deviation of exploration
+    act_with: str = one_of("target", "online")
 
-    lr: float = 5e-5
-    weight_decay: float = 0.1
-    batch_size: int = 256  # rows of experience, beside the demonstrations
-    demos: Demos = field(default_factory=Demos)
-    features: int = 64  # of a state
-    hidden_layers: int = 2
-    hidden_width: int = 512
-    data: preprocessing.Preprocess = field(
-        default_factory=lambda: preprocessing.Preprocess(clip_actions=1 - 1e-5)
-    )
+    lr: float = positive(5e-5)
+    weight_decay: float = at_least(0, 0.1)
+    batch_size: int = positive(256)  # rows of experience, beside the demonstrations
+    demos: Demos = group(Demos)
+    features: int = positive(64)  # of a state
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(512)
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     phase: str = "online"  # online | both: after updates on the data | offline: those alone
-    online: Online = field(default_factory=Online)
+    online: Online = group(Online)
 
     def __post_init__(self):
-        check(self)
+        super().__post_init__()
         bins.check(self)
         demonstrations.check(self)
-        require(self.atoms > 1, f"algo.atoms={self.atoms} must be at least 2")
         require(self.low < self.high, f"algo.low={self.low} must be below algo.high={self.high}")
-        require(self.utd > 0, f"algo.utd={self.utd} must be positive")
-        require(self.noise >= 0, f"algo.noise={self.noise} must not be negative")
-        known = ("end", "ignore")
-        require(self.terminals in known, f"algo.terminals={self.terminals} is not end or ignore")
-        known = ("target", "online")
-        require(self.act_with in known, f"algo.act_with={self.act_with} is not target or online")
-        for name in ("critic_weight", "dominance_weight", "margin_weight"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name}={value} must not be negative")
 
 
 class Branch(nn.Module):
@@ -142,7 +134,7 @@ class Branch(nn.Module):
 
 
 class Critic(nn.Module):
-    """Laws of the return of every bin, as logits of their atoms.
+    """Distributions of the return of every bin, as logits of their atoms.
 
     `(S, B, O)` and the centres `(S, K, B, D)` of K levels, counted from `first`, to
     `(S, K, B, D, bins, atoms)`.
@@ -166,31 +158,19 @@ class Critic(nn.Module):
 
 
 class CQN(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed.
+    """S independent learners. `choices` is L * D, how many make an action."""
 
-    `choices` is L * D, how many make an action.
-    """
-
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        normalizer: nn.Module | None = None,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.bins = cfg, Bins(cfg.levels, cfg.bins)
-        self.action_dim, self.choices = action_dim, cfg.levels * action_dim
-        self.normalizer = normalizer or nn.Identity()
-        self.critic = Critic(cfg, observation_dim, action_dim, rngs).to(device)
+        self.action_dim, self.choices = spec.action_dim, cfg.levels * spec.action_dim
+        self.normalizer = spec.normalizer
+        sizes = (spec.observation_dim, spec.action_dim)
+        self.critic = Critic(cfg, *sizes, spec.rngs).to(spec.device)
         self.target = optim.target_of(self.critic)
         learned = [p for p in self.critic.parameters() if p.requires_grad]
         self.optimizer = optim.Adam(learned, cfg.lr, weight_decay=cfg.weight_decay)
-        self.support = torch.linspace(cfg.low, cfg.high, cfg.atoms, device=device)
-        self._gradients = compile.gradients(self.loss, self.optimizer.parameters, mode)
+        self.support = torch.linspace(cfg.low, cfg.high, cfg.atoms, device=spec.device)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), the demonstrations first, uniforms (S, B, L * D); each
     # loss is (S,).
@@ -199,20 +179,20 @@ class CQN(Stateful):
         """The distributional loss, and two of the demonstrations."""
         cfg = self.cfg
         logits, taken = self._at(self.critic, batch.observations, batch.actions)
-        of_data = logits.gather(-2, taken).squeeze(-2)
+        data_logits = logits.gather(-2, taken).squeeze(-2)
         goal = self.goal(batch, uniforms)
-        distance = -(goal * of_data.log_softmax(-1)).sum(-1).mean((1, 2, 3))
+        distance = -(goal * data_logits.log_softmax(-1)).sum(-1).mean((1, 2, 3))
         demos = slice(0, cfg.demos.rows)
         probs = logits[:, :, demos].softmax(-1)
         dominance, margin = self.demonstration_losses(probs, taken[:, :, demos])
         loss = cfg.critic_weight * distance + cfg.dominance_weight * dominance
         metrics = {"critic_loss": distance, "dominance_loss": dominance, "margin_loss": margin}
-        metrics["q"] = self.mean(of_data).mean((1, 2, 3))
+        metrics["q"] = self.mean(data_logits).mean((1, 2, 3))
         return loss + cfg.margin_weight * margin, metrics
 
     @torch.no_grad()
     def goal(self, batch: Batch, uniforms: Tensor) -> Tensor:
-        """The law of r + discount * Z' at s' and the online network's best action there.
+        """The distribution of r + discount * Z' at s' and the online network's best action there.
 
         `(S, L, B, D, atoms)`, on the atoms: what falls between two goes to both by its distance.
         """
@@ -230,21 +210,22 @@ class CQN(Stateful):
         return (levels_last @ shares).unflatten(2, (cfg.levels, -1)).transpose(1, 2)
 
     def demonstration_losses(self, probs: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:
-        """How far the bins not demonstrated are ahead: of their laws, and of their means with a margin.
+        """How far the bins not demonstrated are ahead: of their distributions, and of their means
+        with a margin.
 
         `probs` (S, L, B, D, bins, atoms); `taken` (S, L, B, D, 1, atoms) numbers the demonstrated bins.
         """
-        of_data = probs.gather(-2, taken)
-        ahead = of_data.cumsum(-1) - probs.cumsum(-1)
+        demonstrated = probs.gather(-2, taken)
+        ahead = demonstrated.cumsum(-1) - probs.cumsum(-1)
         dominance = ahead.clamp(min=0).sum(-1).mean((1, 2, 3, 4))
-        short = self.cfg.margin - (self._mean(of_data) - self._mean(probs))
+        short = self.cfg.margin - (self._mean(demonstrated) - self._mean(probs))
         return dominance, short.clamp(min=0).mean((1, 2, 3, 4))
 
     def _mean(self, probs: Tensor) -> Tensor:
         return (probs * self.support).sum(-1)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Of laws `(..., atoms)`."""
+        """Of distributions `(..., atoms)`."""
         return self._mean(logits.softmax(-1))
 
     def _at(self, critic: Critic, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,8 +237,7 @@ class CQN(Stateful):
 
     def update(self, batch: Batch, uniforms: Tensor) -> dict[str, Tensor]:
         """One step of the network and of its target."""
-        grads, metrics = self._gradients(batch, uniforms)
-        self.optimizer.step(grads)
+        metrics = self._step(batch, uniforms)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
 
@@ -295,8 +275,7 @@ class CQN(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = demonstrations.load(run, cfg)
-    sizes = (data.observation_dim, data.action_dim)
-    agent = CQN(cfg, *sizes, run.rngs(), normalizer=normalizer, device=run.device, mode=run.mode)
+    agent = CQN(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
     rows = Rows(cfg, run, data, phases)
     per_update = (cfg.demos.rows + cfg.batch_size, agent.choices)

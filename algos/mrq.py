@@ -9,25 +9,30 @@ steps, prioritised replay, and values on the scale of the mean reward's size mak
     python algos/mrq.py task=gym/Pendulum-v1 steps=5000 algo.hidden_width=64
     corerl train algo=mrq task=gym/HalfCheetah-v4 steps=1000000 seeds=5
 
-Differences. Written from the paper's description and a summary of its settings; the authors' code
+What differs. Written from the paper's description and a summary of its settings; the authors' code
 (facebookresearch/MRQ, non-commercial) was not read, so that what they leave open is our reading.
- 1. Only vectors of state and continuous actions; the paper also has images and numbered actions.
- 2. Targets are copied before the 1st, 251st, ... update, and `target_every` updates of the encoders follow
-    at once; between copies only values and policy learn (paper). The scale of the rewards is taken
-    over the replay then, and the old scale is the one of the copied values.
- 3. The end counts in the encoders' loss for seeds that have met a terminal (paper).
- 4. A piece of experience ends with its episode or with the newest step, and a return goes on from the state
-    reached there, unless that is terminal. Errors of an unrolled step are averaged over the batch, those
-    past the end being 0, and summed over the steps.
- 5. Rewards are told by 65 bins, symexp of even steps from -10 to 10; a reward between two of them counts
-    for both by its distance.
- 6. The policy follows the updated values, by the mean of both; priorities are max(|error|, 1) ** 0.4 of the
-    larger of both errors; new steps get the largest since the last copy.
- 7. Every normalisation has a scale and a shift, and stands before the activation; also the encoder of
-    states ends with both, that of states and actions with neither.
- 8. All three optimisers decay weights, and the critics' gradient alone is clipped (per seed).
- 9. An update reads what the replay held before the step that it goes with, so that a GPU learns while
-    the simulators run.
+
+    item                paper                           ours
+ 1  observations        vectors, images; actions        vectors; actions of numbers
+                        also numbered
+ 2  targets             copied every `target_every`     before the 1st, 251st, ... update, and as many updates
+                        updates                         of the encoders follow at once; between copies only
+                                                        values and policy learn
+    rewards' scale      -                               over the replay, at a copy; the targets keep the old
+ 3  end in the loss     for seeds that saw a terminal   the same
+ 4  end of a piece      -                               with its episode, or at the newest step
+    bootstrap           -                               from the state reached there, unless it is terminal
+    unrolled errors     -                               mean over the batch (0 past the end), sum over steps
+ 5  rewards             65 bins                         symexp of even steps from -10 to 10; the two bins
+                                                        around a reward share it by its distance
+ 6  policy              -                               follows the updated values, the mean of both
+    priorities          -                               max(|error|, 1) ** 0.4, of the larger error of both;
+                                                        new steps get the largest since the last copy
+ 7  normalisation       -                               with scale and shift, before the activation; that of
+                                                        states also ends with both, of pairs with neither
+ 8  optimisers          -                               all decay weights; clipped is the critics' alone
+ 9  replay at update    -                               before the step that it goes with, so that a GPU
+                                                        learns while the simulators run
 """
 
 from dataclasses import dataclass
@@ -38,9 +43,9 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.prioritized import Pieces, PrioritisedReplay
-from corerl.config import require
+from corerl.config import Settings, at_least, positive, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.learner import Stateful
+from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 
@@ -48,49 +53,38 @@ LOSSES = ("dynamics_loss", "reward_loss", "end_loss")
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "mrq"
     label: str = "MR.Q"
 
-    horizon: int = 5  # steps over which the model is unrolled
-    dynamics_weight: float = 1.0
-    reward_weight: float = 0.1
-    end_weight: float = 0.1
-    reward_bins: int = 65
-    reward_limit: float = 10.0  # of the bins, before symexp
+    horizon: int = positive(5)  # steps over which the model is unrolled
+    dynamics_weight: float = at_least(0, 1.0)
+    reward_weight: float = at_least(0, 0.1)
+    end_weight: float = at_least(0, 0.1)
+    reward_bins: int = at_least(2, 65)
+    reward_limit: float = positive(10.0)  # of the bins, before symexp
 
-    discount: float = 0.99
-    n_step: int = 3  # rewards summed before the bootstrap
-    target_every: int = 250  # updates between copies, and updates of the encoders at each
-    target_noise: float = 0.2  # standard deviation, on the target policy's actions
-    target_clip: float = 0.3
-    flatness: float = 1e-5  # weight of the policy's squared outputs before tanh
-    priority_power: float = 0.4
-    smallest_priority: float = 1.0
+    discount: float = within(0.99, "[0, 1]")
+    n_step: int = positive(3)  # rewards summed before the bootstrap
+    target_every: int = positive(250)  # updates between copies, and of the encoders at each
+    target_noise: float = at_least(0, 0.2)  # standard deviation, on the target policy's actions
+    target_clip: float = at_least(0, 0.3)
+    flatness: float = at_least(0, 1e-5)  # weight of the policy's squared outputs before tanh
+    priority_power: float = at_least(0, 0.4)
+    smallest_priority: float = at_least(0, 1.0)
 
-    random_steps: int = 10_000  # first steps of each seed, with uniform actions and no update
-    noise: float = 0.2  # standard deviation of exploration
-    capacity: int = 1_000_000  # steps kept per seed
+    random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
+    noise: float = at_least(0, 0.2)  # standard deviation of exploration
+    capacity: int = positive(1_000_000)  # steps kept per seed
 
-    encoder_lr: float = 1e-4
-    policy_lr: float = 3e-4
-    critic_lr: float = 3e-4
-    weight_decay: float = 1e-4
-    max_norm: float = 20.0  # of the critics' gradient
-    batch_size: int = 256
-    hidden_width: int = 512  # of every network, and how many features a state has
-    action_width: int = 256  # features of an action
-
-    def __post_init__(self):
-        for name in ("horizon", "n_step", "target_every", "random_steps", "capacity"):
-            value = getattr(self, name)
-            require(value > 0, f"algo.{name}={value} must be positive")
-        require(self.reward_bins > 1, f"algo.reward_bins={self.reward_bins} must be at least 2")
-        require(self.reward_limit > 0, f"algo.reward_limit={self.reward_limit} must be positive")
-        require(self.max_norm > 0, f"algo.max_norm={self.max_norm} must be positive")
-        for name in ("noise", "target_noise", "target_clip", "flatness", "smallest_priority"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name}={value} must not be negative")
+    encoder_lr: float = positive(1e-4)
+    policy_lr: float = positive(3e-4)
+    critic_lr: float = positive(3e-4)
+    weight_decay: float = at_least(0, 1e-4)
+    max_norm: float = positive(20.0)  # of the critics' gradient
+    batch_size: int = positive(256)
+    hidden_width: int = positive(512)  # of every network, and how many features a state has
+    action_width: int = positive(256)  # features of an action
 
 
 def _mlp(sizes: list[int], lead: tuple[int, ...], rngs, activation=F.elu) -> networks.MLP:
@@ -136,7 +130,7 @@ class Encoder(nn.Module):
         return end.squeeze(-1), features, reward
 
 
-class Since(nn.Module):
+class AtLastCopy(nn.Module):
     """What the last copy of the targets left behind, per seed.
 
     The mean size of rewards by which values are divided, now and in the target critics, `(S,)`, and the
@@ -151,26 +145,17 @@ class Since(nn.Module):
 
 
 class MRQ(Stateful):
-    """S independent learners. `observation_dim`, `action_dim`: features; `rngs`: one per seed."""
+    """S independent learners."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        *,
-        device: torch.device | str = "cpu",
-        mode: str = "off",
-    ):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        lead, width = (len(rngs),), cfg.hidden_width
-        encoder = Encoder(cfg, observation_dim, action_dim, rngs)
-        policy = _mlp([width, width, width, action_dim], lead, rngs, F.relu)
+        lead, rngs, device, width = spec.lead, spec.rngs, spec.device, cfg.hidden_width
+        encoder = Encoder(cfg, spec.observation_dim, spec.action_dim, rngs)
+        policy = _mlp([width, width, width, spec.action_dim], lead, rngs, F.relu)
         critic = _mlp([width, width, width, width, 1], (*lead, 2), rngs)
         self.encoder, self.policy, self.critic = (x.to(device) for x in (encoder, policy, critic))
         self.targets = nn.ModuleList(optim.target_of(x) for x in self._online())
-        self.since = Since(len(rngs)).to(device)
+        self.since = AtLastCopy(spec.seeds).to(device)
         rates = (cfg.encoder_lr, cfg.policy_lr, cfg.critic_lr)
         optimizers = [
             optim.Adam(x.parameters(), lr, weight_decay=cfg.weight_decay)
@@ -179,23 +164,25 @@ class MRQ(Stateful):
         self.encoder_optimizer, self.policy_optimizer, self.critic_optimizer = optimizers
         steps = torch.linspace(-cfg.reward_limit, cfg.reward_limit, cfg.reward_bins, device=device)
         self.bins = steps.sign() * torch.expm1(steps.abs())
-        losses = (self.encoder_loss, self.policy_loss, self.critic_loss)
-        self._encoder_gradients, self._policy_gradients, self._critic_gradients = (
-            compile.gradients(loss, optimizer.parameters, mode)
-            for loss, optimizer in zip(losses, optimizers, strict=True)
-        )
+        adam = self.critic_optimizer
+        self._encoder_step = GradientStep(self.encoder_loss, self.encoder_optimizer, spec.mode)
+        self._policy_step = GradientStep(self.policy_loss, self.policy_optimizer, spec.mode)
+        self._critic_step = GradientStep(self.critic_loss, adam, spec.mode, max_norm=cfg.max_norm)
 
     def _online(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         return self.encoder, self.policy, self.critic
 
-    # Losses. Fields of pieces are (S, B, ...), noise is (S, B, A), met (S,); each loss is (S,).
+    # Losses. Fields of pieces are (S, B, ...), noise is (S, B, A), terminals (S,); each loss is (S,).
 
-    def encoder_loss(self, pieces: Pieces, met: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Errors of next features, rewards and ends along `horizon` predicted steps; `met` weighs the end."""
+    def encoder_loss(self, pieces: Pieces, terminals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Errors of next features, rewards and ends along `horizon` predicted steps.
+
+        `terminals` is 1 where a seed has seen one, and 0 elsewhere: there the end does not count.
+        """
         cfg = self.cfg
         with torch.no_grad():
-            after = pieces.next_observations
-            goals = self.targets[0](after.flatten(1, 2)).unflatten(1, after.shape[1:3])
+            following = pieces.next_observations
+            goals = self.targets[0](following.flatten(1, 2)).unflatten(1, following.shape[1:3])
             shares = self.two_hot(pieces.rewards)
         features = self.encoder(pieces.observations)
         losses = {name: [] for name in LOSSES}
@@ -212,7 +199,7 @@ class MRQ(Stateful):
         losses = {name: torch.stack(steps).sum(0) for name, steps in losses.items()}
         dynamics, reward, end = losses.values()
         loss = cfg.dynamics_weight * dynamics + cfg.reward_weight * reward
-        return loss + cfg.end_weight * met * end, losses
+        return loss + cfg.end_weight * terminals * end, losses
 
     def critic_loss(self, pieces: Pieces, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Both critics towards the return of the piece and min Q' after it, all over the rewards' scale."""
@@ -267,18 +254,15 @@ class MRQ(Stateful):
 
     def update(self, pieces: Pieces, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """One step of the critics, then of the policy; also the new priorities `(S, B)`."""
-        grads, metrics = self._critic_gradients(pieces, noise)
-        self.critic_optimizer.step(optim.clip_per_seed(grads, self.cfg.max_norm))
+        metrics = self._critic_step(pieces, noise)
         priorities = metrics.pop("priorities")
-        grads, more = self._policy_gradients(pieces.observations)
-        self.policy_optimizer.step(grads)
+        metrics |= self._policy_step(pieces.observations)
         model = dict(zip(LOSSES, self.since.losses.unbind(1), strict=True))
-        return metrics | more | model, priorities
+        return metrics | model, priorities
 
-    def represent(self, pieces: Pieces, met: Tensor) -> None:
+    def represent(self, pieces: Pieces, terminals: Tensor) -> None:
         """One step of the encoders."""
-        grads, metrics = self._encoder_gradients(pieces, met)
-        self.encoder_optimizer.step(grads)
+        metrics = self._encoder_step(pieces, terminals)
         self.since.losses.copy_(torch.stack([metrics[name] for name in LOSSES], 1))
 
     def copy_targets(self, size: Tensor) -> None:
@@ -301,8 +285,8 @@ class MRQ(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     envs = Environments(run.task.make_env, run.seeds, run.device)
+    agent = MRQ(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
-    agent = MRQ(cfg, *sizes, run.rngs(), device=run.device, mode=run.mode)
     capacity = min(cfg.capacity, run.cfg.steps)
     replay = PrioritisedReplay(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
     shape = (cfg.batch_size, envs.action_dim)

@@ -38,13 +38,13 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import FineTuning, Online, Phases
+from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
 from corerl.training.run import Run
 
 
@@ -81,10 +81,7 @@ class Config(FineTuning):
     def __post_init__(self):
         super().__post_init__()
         ensembles.check(self)
-        require(
-            self.phase == "offline" or self.online.warmup_steps > 0,
-            "algo.online.warmup_steps=0: the first update needs a replay that is not empty",
-        )
+        check_warmup(self)
 
 
 class Draws(NamedTuple):

@@ -48,14 +48,14 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing, return_labels
-from corerl.training.offline_to_online import FineTuning, Online, Phases
+from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
 from corerl.training.run import Run
 
 
@@ -102,10 +102,7 @@ class Config(FineTuning):
     def __post_init__(self):
         super().__post_init__()
         ensembles.check(self)
-        require(
-            self.phase == "offline" or self.online.warmup_steps > 0,
-            "algo.online.warmup_steps=0: fine-tuning needs a replay that is not empty",
-        )
+        check_warmup(self)
 
 
 class Policy(TanhGaussian):

@@ -4,6 +4,7 @@ Seo, Uruc and James 2024 (arXiv:2407.07787), section 4.1: after l choices the in
 2 / B^l, so that it is known by its centre; the first one is [-1, 1] around 0.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +51,9 @@ class Bins:
 
 
 def check(cfg: Any) -> None:
-    """What an algorithm's `__post_init__` asks of its `levels` and `bins`."""
-    require(cfg.levels > 0, f"algo.levels={cfg.levels} must be positive")
-    require(cfg.bins > 1, f"algo.bins={cfg.bins} must be at least 2, or there is nothing to choose")
+    """Raises CorerlError where an algorithm's `levels` of `bins` are finer than float32."""
     require(
-        cfg.bins**cfg.levels <= 2**20,
+        cfg.levels * math.log2(cfg.bins) <= 20,
         f"algo.bins={cfg.bins} in algo.levels={cfg.levels} levels make intervals that float32 cannot "
         "tell apart; choose fewer than a million",
     )

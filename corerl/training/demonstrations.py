@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -10,24 +10,22 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import Batch, OfflineBuffer
-from corerl.config import require
+from corerl.config import Settings, positive, within
 from corerl.data.dataset import Dataset, Transitions
 from corerl.nn.networks import Normalizer
 from corerl.training import preprocessing, weighting
-from corerl.training.offline_to_online import Phases
+from corerl.training.offline_to_online import Phases, check_warmup
 from corerl.training.run import Run
 
 
 @dataclass
-class Demos:
+class Demos(Settings):
     """Which rows of a batch are imitated; part of an algorithm's `Config`, beside `batch_size`."""
 
-    rows: int = 256  # the first of a batch; `batch_size` others follow
-    share: float = 1.0  # of the data's rows, those of the episodes with the highest returns
+    prefix: ClassVar[str] = "algo.demos."
 
-    def __post_init__(self):
-        require(self.rows > 0, f"algo.demos.rows={self.rows} must be positive")
-        require(0 < self.share <= 1, f"algo.demos.share={self.share} must lie in (0, 1]")
+    rows: int = positive(256)  # the first of a batch; `batch_size` others follow
+    share: float = within(1.0, "(0, 1]")  # of the data, the episodes with the highest returns
 
 
 class Ranked(OfflineBuffer):
@@ -119,10 +117,6 @@ def _beside(rows: Tensor, field: Tensor) -> Tensor:
 
 
 def check(cfg: Any) -> None:
-    """What an algorithm's `__post_init__` asks of its `online`, beside `phases.check`."""
-    online = cfg.online
-    require(
-        cfg.phase == "offline" or online.offline_ratio is None or online.warmup_steps > 0,
-        f"algo.online.offline_ratio={online.offline_ratio} with algo.online.warmup_steps=0: the first "
-        "update needs a replay that is not empty",
-    )
+    """Raises CorerlError where the first update would need a step of the environment."""
+    if cfg.online.offline_ratio is not None:
+        check_warmup(cfg)

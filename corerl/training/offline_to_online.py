@@ -69,6 +69,14 @@ def check(cfg: Any) -> None:
     )
 
 
+def check_warmup(cfg: Any) -> None:
+    """Raises CorerlError where the first update would find the environment's replay empty."""
+    require(
+        cfg.phase == "offline" or cfg.online.warmup_steps > 0,
+        "algo.online.warmup_steps=0: the first update needs a replay that is not empty",
+    )
+
+
 class Phases:
     """Knows which steps pre-train and which act; owns what acting needs.
 

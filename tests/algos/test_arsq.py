@@ -26,6 +26,7 @@ from agreement import (
 
 from corerl.algos.arsq import ARSQ, Config
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
 from corerl.training.offline_to_online import Online
 
@@ -47,7 +48,7 @@ VERSIONS = {
 
 
 def make(**settings) -> ARSQ:
-    return ARSQ(Config(**SMALL | settings), O, A, generators())
+    return ARSQ(Config(**SMALL | settings), Spec(O, A, generators()))
 
 
 def parts(agent: ARSQ, seed: int) -> tuple:
@@ -95,7 +96,7 @@ def by_hand(**settings) -> ARSQ:
         | {"behaviour_weight": 1.0, "behaviour_floor": -10.0}
         | settings
     )
-    agent = ARSQ(cfg, 1, 1, generators(1))
+    agent = ARSQ(cfg, Spec(1, 1, generators(1)))
     with torch.no_grad():
         for p in (*agent.critic.parameters(), *agent.target.parameters()):
             p.zero_()
@@ -200,7 +201,7 @@ def test_a_fresh_network_is_the_authors():
 @pytest.mark.parametrize("behaviour", ["margin", "lse"])
 def test_compiled_is_eager(behaviour):
     cfg = make(behaviour=behaviour).cfg
-    agents = [ARSQ(cfg, O, A, generators(), mode=mode) for mode in ("off", "compile")]
+    agents = [ARSQ(cfg, Spec(O, A, generators(), mode=mode)) for mode in ("off", "compile")]
     for agent in agents:
         for batch in make_batches(3):
             agent.update(batch)

@@ -14,6 +14,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import Eval
 from corerl.data import embedded
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
@@ -49,7 +50,7 @@ class Reference(reference.QRDQN):
 
 def agent_of(seeds=SEEDS, **changes):
     cfg = Config(**(SMALL | changes))
-    return DiscreteCQL(cfg, (O,), A, seeding.generators(range(seeds), "init"))
+    return DiscreteCQL(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")))
 
 
 def as_batch(rows) -> Batch:

@@ -25,6 +25,7 @@ from agreement import (
 
 from corerl.algos.cqn import CQN, Config
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
 from corerl.training.offline_to_online import Online
 
@@ -55,7 +56,7 @@ VERSIONS = {
 
 
 def make(**settings) -> CQN:
-    return CQN(Config(**SMALL | settings), O, A, generators())
+    return CQN(Config(**SMALL | settings), Spec(O, A, generators()))
 
 
 def parts(agent: CQN, seed: int) -> tuple:
@@ -142,7 +143,7 @@ def by_hand(**settings) -> CQN:
         | {"critic_weight": 0.0, "dominance_weight": 0.0, "margin_weight": 0.0}
         | settings
     )
-    return CQN(cfg, 1, 1, generators(1))
+    return CQN(cfg, Spec(1, 1, generators(1)))
 
 
 def set_laws(critic, first: list[float], second: list[float]) -> None:
@@ -195,7 +196,7 @@ def test_a_goal_is_a_law_whatever_the_reward():
 
 @pytest.mark.slow
 def test_compiled_is_eager():
-    agents = [CQN(make().cfg, O, A, generators(), mode=mode) for mode in ("off", "compile")]
+    agents = [CQN(make().cfg, Spec(O, A, generators(), mode=mode)) for mode in ("off", "compile")]
     for agent in agents:
         scramble(agent.critic, agent.target)
         for batch, uniforms in zip(make_batches(3), draws(agent, 3), strict=True):

@@ -27,6 +27,7 @@ from small import config, flatten
 from corerl.algos.mrq import MRQ, Config, train
 from corerl.buffers.prioritized import Pieces
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.runs import checkpoint
 from corerl.training.run import Interrupted, Run
 
@@ -46,7 +47,7 @@ SMALL = {
 
 
 def make(mode: str = "off", **settings) -> MRQ:
-    return MRQ(Config(**SMALL | settings), O, A, generators(), mode=mode)
+    return MRQ(Config(**SMALL | settings), Spec(O, A, generators(), mode=mode))
 
 
 def parts(agent: MRQ, seed: int) -> tuple:
