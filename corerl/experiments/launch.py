@@ -66,6 +66,8 @@ def launch(cfg: Config, place: str = "") -> None:
     on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = cell_directory(cfg)
+    if not cell.exists() and (shorter := _shorter(cfg)):
+        print(f"corerl: {shorter}", file=sys.stderr)
     _write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     for stray in strays(cell):
@@ -89,6 +91,21 @@ def launch(cfg: Config, place: str = "") -> None:
             "command runs only what is missing."
         )
     _refuse_diverged(cfg)
+
+
+def _shorter(cfg: Config) -> str:
+    """What becomes of a training with these settings and another number of steps, where there is one."""
+    wanted, cell = settings(cfg), cell_directory(cfg)
+    for path in sorted(cell.parent.glob(f"{cfg.algo.name}-*/config.yaml")):
+        with suppress(OSError, yaml.YAMLError):
+            there = yaml.safe_load(path.read_text()) or {}
+            keys = there.keys() & wanted.keys() - {"steps"}
+            if there.get("steps") != cfg.steps and all(there[key] == wanted[key] for key in keys):
+                return (
+                    f"the {there['steps']:,} steps in {path.parent} stay as they are; {cfg.steps:,} steps "
+                    "are another run and begin anew, since rates and evaluations depend on the length."
+                )
+    return ""
 
 
 def _refuse_diverged(cfg: Config) -> None:

@@ -299,3 +299,15 @@ def test_a_killed_worker_is_a_failed_seed(tmp_path, monkeypatch, capsys):
     with pytest.raises(CorerlError, match="seed 1 failed"):
         launch.launch(config(tmp_path, "bc", seeds=2, processes=2))
     assert "corerl: seeds-1 was killed by signal 9" in capsys.readouterr().err
+
+
+def test_a_longer_training_says_that_it_begins_anew(tmp_path, capsys):
+    train(config(tmp_path, "bc", steps=4))
+    capsys.readouterr()
+    longer = config(tmp_path, "bc", steps=6)
+    launch.launch(longer)
+    told = "the 4 steps in "
+    assert told in capsys.readouterr().err
+    launch.launch(longer)  # once, when it begins
+    launch.launch(config(tmp_path, "bc", steps=4, own={"lr": 1e-4}))  # and not of other settings
+    assert told not in capsys.readouterr().err
