@@ -24,7 +24,7 @@ import numpy as np
 
 from corerl.data import download, tables
 from corerl.data.dataset import Dataset, flags
-from corerl.data.reading import reading, unit_actions
+from corerl.data.reading import check_sizes, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
 # max_episode_steps of D4RL's registrations, longest matching prefix first.
@@ -95,6 +95,7 @@ def read(path: Path | str, id: str | None = None, time_limit: int | None = None)
     """
     path = Path(path)
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        check_sizes(file)
         n = _check(file)
         states = _padded(file["observations"], n)
         actions = file["actions"][:]

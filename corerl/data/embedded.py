@@ -16,7 +16,7 @@ import numpy as np
 
 from corerl.data import download, mixtures, suites
 from corerl.data.dataset import Dataset, flags
-from corerl.data.reading import npz, reading
+from corerl.data.reading import check_sizes, npz, reading
 from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError
 
@@ -98,6 +98,7 @@ def read(path: Path, id: str) -> Dataset:
 def _read_packaged(path: Path, id: str) -> Dataset:
     """D4RL's fields, and the states that episodes ended in instead of a second copy of the rest."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        check_sizes(file)
         rows = {key: file[key][()] for key in file}
         following = np.roll(rows["observations"], -1, 0)
         over = flags(rows["terminals"], "terminals") | flags(rows["timeouts"], "timeouts")

@@ -164,16 +164,16 @@ def _read(source, id: str) -> Dataset:
         steps = len(episode["rewards"])
         here = slice(row, row + steps)
         _check_count(row + steps, n, at_least=False)
+        _check_observations(number, space, episode["observations"], steps + 1)
+        _check_shape(number, "actions", episode["actions"], (steps, *source.action_space.shape))
+        for key in FIELDS:
+            _check_shape(number, key, episode[key], (steps,))
         states = _numbers(space, episode["observations"], image)
-        moves = np.asarray(episode["actions"][()])
-        _check_shape(number, "observations", states, (steps + 1, *shape))
-        _check_shape(number, "actions", moves, (steps, *source.action_space.shape))
         observations[here], following[here] = states[:-1], states[1:]
         with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
-            actions[here] = moves
+            actions[here] = np.asarray(episode["actions"][()])
             for key in FIELDS:
                 column = np.asarray(episode[key][()])
-                _check_shape(number, key, column, (steps,))
                 columns[key][here] = column if key == "rewards" else flags(column, key)
         if steps:
             last = row + steps - 1
@@ -202,7 +202,16 @@ def _check_count(row: int, steps: int, at_least: bool) -> None:
         )
 
 
-def _check_shape(number: int, field: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+def _check_observations(number: int, space: spaces.Space, value, rows: int) -> None:
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            _check_observations(number, part, value[key], rows)
+    elif isinstance(space, spaces.Box):
+        _check_shape(number, "observations", value, (rows, *space.shape))
+
+
+def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None:
+    """Before anything is read: a shape may claim any size, and HDF5 takes its time to fill it."""
     if array.shape != shape:
         raise CorerlError(f"episode {number}: its {field} have shape {array.shape}, not {shape}.")
 

@@ -21,7 +21,7 @@ import numpy as np
 from corerl.config import Columns, Data
 from corerl.data import download
 from corerl.data.dataset import Dataset
-from corerl.data.reading import Npz, reading
+from corerl.data.reading import Npz, check_sizes, reading
 from corerl.errors import CorerlError
 
 NAMES = {
@@ -190,6 +190,7 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
             with zipfile.ZipFile(path) as archive:
                 return Contents(*_of_arrays(Npz(archive), columns), kind)
         with h5py.File(path, "r") as file:
+            check_sizes(file)
             return Contents(*_of_arrays(_flattened(file), columns), kind)
 
 

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from corerl.errors import CorerlError
+
+MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 
 @contextmanager
@@ -35,15 +38,26 @@ def npz(path: Path | str, kind: str = "an npz file") -> Iterator[Npz]:
         yield Npz(archive)
 
 
+def check_sizes(file: h5py.File) -> None:
+    """Raises CorerlError where an HDF5 file's array claims more than the file can hold, compressed or not."""
+    size = Path(file.filename).stat().st_size
+    for name, item in file.items():
+        if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
+            raise CorerlError(f"{name} claims {item.nbytes:,} bytes in a file of {size:,}.")
+
+
 class Npz(Mapping[str, np.ndarray]):
     """An npz file whose arrays are checked against its checksums.
 
     `np.load` reads as much of an array as its header says, and a checksum is looked at only at the end: a
-    header damaged to fewer rows would be taken for the whole.
+    header damaged to fewer rows would be taken for the whole. A name stands twice in the file, and is
+    held against itself, since a reader that does not know it would leave the array out.
     """
 
     def __init__(self, archive: zipfile.ZipFile):
         self._archive = archive
+        for name in archive.namelist():
+            archive.open(name).close()
         self.files = [name.removesuffix(".npy") for name in archive.namelist()]
 
     def __getitem__(self, key: str) -> np.ndarray:

@@ -114,6 +114,8 @@ def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
     if not rows:
         raise CorerlError(f"{path} is empty; remove it or rerun what wrote it.")
     head = rows[0]
+    if len(set(head)) < len(head):
+        raise CorerlError(f"{path}: its header names a column twice; repair it.")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(head):
             raise CorerlError(

@@ -110,7 +110,8 @@ def read_damaged(inputs: int, processes: int, report) -> None:
                 running.remove(job)
                 if job["process"].exitcode != 0:
                     i = job["at"].value
-                    report(names[job["number"]], i, job.get("died", "crash"))
+                    code = job["process"].exitcode
+                    report(names[job["number"]], i, job.get("died", f"crash: exit status {code}"))
                     left = job["first"] + job["count"] - i - 1
                     if left > 0:
                         batches.insert(0, (job["number"], i + 1, left))

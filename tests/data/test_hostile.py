@@ -97,6 +97,37 @@ def test_a_numbered_action_counts_from_0(tmp_path):
         d4rl.read(d4rl_file(tmp_path / "a.hdf5", actions=np.array([0, -3, 0, 0, 0, 1])))
 
 
+def test_an_array_that_claims_more_than_its_file_is_not_read(tmp_path):
+    path = d4rl_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["rewards"]
+        file.create_dataset("rewards", (10**9,), np.float32, chunks=(6,))[0] = 1
+    with pytest.raises(CorerlError, match="rewards claims 4,000,000,000 bytes in a file of"):
+        d4rl.read(path)
+
+
+def test_a_shape_is_held_against_its_episode_before_it_is_read(folder):
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        del file["episode_0/terminations"]
+        file.create_dataset("episode_0/terminations", (167772166,), bool, chunks=(6,))[0] = True
+    with pytest.raises(CorerlError, match="terminations have shape"):
+        reader.load(ID)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_npz_is_held_against_its_checksums_and_its_names(tmp_path, place):
+    path = tmp_path / "a.npz"
+    rows = {k: np.zeros((4, 1)) for k in neorl2.KEYS} | {"done": np.ones(4), "extra": np.ones(3)}
+    np.savez(path, **rows)
+    whole = path.read_bytes()
+    for old, new in ((b"(4, 1)", b"(3, 1)"), (b"extra.npy", b"extrb.npy")):
+        parts = whole.split(old)
+        changed = old.join(parts[: place + 1]) + new + old.join(parts[place + 1 :])
+        path.write_bytes(changed)
+        with pytest.raises(CorerlError, match=r"a\.npz is cut off or not an npz"):
+            neorl2.read(path)
+
+
 def test_rows_that_were_never_written_are_no_zeros(tmp_path):
     path = d4rl_file(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
