@@ -304,7 +304,8 @@ def _table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
     import pandas
 
     if kind == "csv":
-        table = pandas.read_csv(path, skipinitialspace=True)
+        # pandas' own parser of numbers crashes on exponents such as 1e99900000000.
+        table = pandas.read_csv(path, skipinitialspace=True, float_precision="round_trip")
     else:
         try:
             import pyarrow  # noqa: F401

@@ -85,15 +85,16 @@ def _read_batch(number: int, first: int, count: int, at, results) -> None:
             results.send((reader.name, i, "memory" if grown > GIGABYTE else told))
 
 
-def read_damaged(inputs: int, processes: int, report) -> None:
-    """`inputs` damaged files over all readers; `report(kind, number, told)` for each."""
+def read_damaged(inputs: int, processes: int, report, only: str = "") -> None:
+    """`inputs` damaged files of the readers whose name holds `only`; `report(kind, number, told)` each."""
     with tempfile.TemporaryDirectory() as folder:
         names = [reader.name for reader in all_readers(Path(folder))]
-    each = -(-inputs // len(names))
+    chosen = [number for number, name in enumerate(names) if only in name]
+    each = -(-inputs // max(1, len(chosen)))
     batches = [
         (number, first, min(BATCH, each - first))
         for first in range(0, each, BATCH)
-        for number in range(len(names))
+        for number in chosen
     ]
     running: list[dict] = []
     while batches or running:
@@ -306,6 +307,7 @@ def table(counts: dict[str, Counter]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="damaged files")
+    parser.add_argument("--only", default="", help="of the files those whose name holds this")
     parser.add_argument("--runs", type=int, default=300, help="runs with a damaged file")
     parser.add_argument("--kills", type=int, default=450)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -326,7 +328,7 @@ def main() -> int:
     if args.runs:
         damage_runs(args.runs, report)
     if args.inputs:
-        read_damaged(args.inputs, args.processes, report)
+        read_damaged(args.inputs, args.processes, report, args.only)
     print(table(counts))
     if args.out:
         args.out.write_text("\n".join(wrong) + "\n")

@@ -275,3 +275,12 @@ def test_other_tasks_have_their_own_environment(tmp_path):
     cfg: Config = config(tmp_path, env="gym/Pendulum-v1")
     with pytest.raises(CorerlError, match="belong to task=file/PATH"):
         tasks.of(cfg)
+
+
+def test_exponents_that_overflow_are_infinite_and_no_crash(tmp_path):
+    """pandas' own parser of numbers reads beyond its table of powers."""
+    path = tmp_path / "a.csv"
+    rows = [f"{i},0.5,11e99908318591117858{i},{int(i == 3)}" for i in range(4)]
+    path.write_text("observation_0,action_0,reward,terminated\n" + "\n".join(rows) + "\n")
+    with pytest.raises(CorerlError, match="field rewards: row 0 holds inf"):
+        own_files.load(str(path), Data(action_low=-1, action_high=1))
