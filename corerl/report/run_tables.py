@@ -32,8 +32,8 @@ def runs(results: Results, data: Data) -> str:
         else ""
     )
     return (
-        '<section><h2 id="runs">Runs and settings</h2><p>Time is training with evaluation; where a run '
-        "did not record it, steps over updates per second.</p><details><summary>"
+        '<section><h2 id="runs">Runs and settings</h2><p>Time is wall-clock where a run '
+        "recorded it, else steps over updates per second.</p><details><summary>"
         f"{len(rows)} groups of seeds</summary>{plain(head, rows)}</details>{settings}</section>"
     )
 
