@@ -113,6 +113,11 @@ def test_the_package_list_is_the_tree():
     assert set(listed["packages"]) == found
 
 
+def test_no_two_test_files_have_one_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names)), "pytest takes a test file for the other of its name"
+
+
 def test_a_clone_beside_a_script_does_not_hide_the_package(tmp_path):
     (tmp_path / "corerl" / "runs" / "corerl").mkdir(parents=True)  # a clone, and what it trained
     (tmp_path / "script.py").write_text(
