@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.nn.networks import MLP, Init, Scalar, torch_init
+from corerl.nn.networks import MLP, Init, Scalar, orthogonal, torch_init
 
 
 class GaussianPolicy(nn.Module):
@@ -130,6 +130,60 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
 def log_tanh_slope(u: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
+
+
+class CompoundPolicy(nn.Module):
+    """A policy of a vector or numbered action and, beside it, a further numbered one.
+
+    Args:
+        sizes: features of the input and of each hidden layer, which are tanh.
+        counts: features or number of the actions, and of the further one; 0: there is none.
+        numbered: whether actions are numbers.
+        rngs: as for `MLP`.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        counts: tuple[int, int],
+        numbered: bool,
+        rngs: Sequence[torch.Generator],
+    ):
+        super().__init__()
+        self.numbered, self.counts = numbered, counts
+        options = {"output_init": orthogonal(0.01), "activation": torch.tanh}
+        self.body = MLP([*sizes, sum(counts)], (len(rngs),), rngs, **options)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Means in [-1, 1] or logits of the actions, and logits of the further one, `(S, B, ...)`."""
+        actions, further = self.body(inputs).split(self.counts, -1)
+        return (actions if self.numbered else torch.tanh(actions)), further
+
+    def log_prob(
+        self, inputs: Tensor, actions: Tensor, further: Tensor, std: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """log pi `(S, B)` of actions and further ones (numbers, `(S, B)`), and the entropy of numbers.
+
+        `std`: of vector actions, normal around the means.
+        """
+        output, further_logits = self(inputs)
+        heads = [(further_logits, further)] if self.counts[1] else []
+        log_prob, entropy = torch.zeros_like(output[..., 0]), torch.zeros_like(output[..., 0])
+        if self.numbered:
+            heads.append((output, actions))
+        else:
+            log_prob = gaussian_log_prob(output, std.log().expand_as(output), actions)
+        for logits, taken in heads:
+            log_probs = F.log_softmax(logits, -1)
+            log_prob = log_prob + log_probs.gather(-1, taken[..., None]).squeeze(-1)
+            entropy = entropy - (log_probs.exp() * log_probs).sum(-1)
+        return log_prob, entropy
+
+
+def draw_number(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Numbers `(S, B)` with the probabilities of `logits` `(S, B, A)`, from uniform draws `(S, B)`."""
+    above = uniform[..., None] >= F.softmax(logits, -1).cumsum(-1)
+    return above.sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
 class Temperature(nn.Module):

@@ -69,7 +69,7 @@ class Collector(Stateful):
             vectors or (self.numbered and actions.start == 0),
             f"{env.unwrapped} has actions of {actions}: vectors, or numbers from 0, are needed",
         )
-        self.actions = int(actions.n) if self.numbered else actions.shape[0]
+        self.action_dim = int(actions.n) if self.numbered else actions.shape[0]
         """How many actions there are, or how many features one has."""
 
     def play(self, act: Callable[[Tensor], Tensor]) -> Played:

@@ -19,6 +19,8 @@ from corerl.config import Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
 from corerl.experiments.tables import table
+from corerl.nn import policies
+from corerl.nn.learner import Spec
 from corerl.risk import measures
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.rollouts import Played
@@ -40,7 +42,7 @@ SWITCHES = {
 def agent_of(seeds=SEEDS, numbered=True, **changes):
     ecrm = {"low": -1.0, "high": 2.0, "etas": 4} if changes.get("objective") == "ecrm" else {}
     cfg = Config(**(SMALL | ecrm | changes))
-    return CVaRPG(cfg, O, A, numbered, seeding.generators(range(seeds), "init"))
+    return CVaRPG(cfg, Spec(O, A, seeding.generators(range(seeds), "init")), numbered)
 
 
 def level(tau=1.0, std=0.5, v_std=0.0):
@@ -98,13 +100,15 @@ def test_risks_by_hand(settings, best, risk):
     if best is None:  # log2 of the mean of 2^-x: (1/2 + 1/4 + 1/16 + 1/32) / 4
         risk = math.log2((0.5 + 0.25 + 0.0625 + 0.03125) / 4)
         best = -risk
-    v = agent.best_v(returns, tau)
+    v = agent.risk.best_v(returns, tau)
     assert float(v) == pytest.approx(best, abs=1e-6)
-    found = agent.score(returns - v, tau).mean() - (v if settings["objective"] != "variance" else 0)
+    found = agent.risk.score(returns - v, tau).mean() - (
+        v if settings["objective"] != "variance" else 0
+    )
     assert float(found) == pytest.approx(risk, abs=1e-6)
     for other in (best - 0.3, best + 0.3):
         shift = other if settings["objective"] != "variance" else 0
-        worse = agent.score(returns - other, tau).mean() - shift
+        worse = agent.risk.score(returns - other, tau).mean() - shift
         assert float(worse) >= risk - 1e-6
 
 
@@ -158,7 +162,7 @@ def test_the_gradient_is_that_of_cvar():
             rows[..., 0] == 0
         ).float()  # the state after 0 is the first feature
         played = Played(observations, actions, rows, torch.ones_like(rows))
-        v = agent.best_v(rows.sum(-1), torch.tensor(tau))[:, None].expand(1, 40)
+        v = agent.risk.best_v(rows.sum(-1), torch.tensor(tau))[:, None].expand(1, 40)
         with torch.no_grad():
             for p in agent.policy.parameters():
                 p.zero_()
@@ -201,7 +205,7 @@ def test_a_player_sees_what_the_update_reconstructs(switch):
 def test_actions_are_drawn_as_likely_as_the_policy_says():
     logits = torch.tensor([[[0.0, math.log(3.0), math.log(4.0)]]]).expand(1, 8000, 3)
     uniform = torch.rand(1, 8000, generator=torch.Generator().manual_seed(0))
-    counts = torch.bincount(cvar_pg.drawn(logits, uniform)[0], minlength=3) / 8000
+    counts = torch.bincount(policies.draw_number(logits, uniform)[0], minlength=3) / 8000
     torch.testing.assert_close(counts, torch.tensor([1, 3, 4]) / 8, atol=0.015, rtol=0)
 
 
@@ -307,7 +311,8 @@ def learned(root, task: str, seeds, **own):
     state = load_checkpoint(train(cfg, seeds) / "checkpoint.safetensors")["state"]["agent"]
     numbered = task in ("risk/A", "risk/B")
     sizes = {"risk/A": (4, 2), "risk/B": (6, 2)}.get(task, (2, 1))
-    agent = CVaRPG(cfg.algo, *sizes, numbered, seeding.generators(seeds, "init"), steps=10)
+    rngs = seeding.generators(seeds, "init")
+    agent = CVaRPG(cfg.algo, Spec(*sizes, rngs, steps=10), numbered)
     agent.load_state_dict(state)
     return agent
 
