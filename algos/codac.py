@@ -60,9 +60,7 @@ class Config(Settings):
     label: str = "CODAC"
 
     objective: str = one_of("naive", "wang", "mean")  # naive: CODAC-C; mean: CODAC-N
-    tau: float | None = within(
-        0.1, "(0, 1]"
-    )  # the share of worst returns that counts; null with wang
+    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
     eta: float = -0.75  # of wang; negative is averse
     weight_limit: float | None = positive(5.0)  # of a quantile in the risk measure; null: none
 
@@ -83,9 +81,7 @@ class Config(Settings):
     critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
     cosine: bool = False  # ours: the rates of policy and critics decay to 0 over the run
     batch_size: int = positive(256)
-    hidden_layers: int = positive(
-        2
-    )  # the last comes after state-action and fraction are multiplied
+    hidden_layers: int = positive(2)  # the last one after the product with the fraction
     hidden_width: int = positive(256)
     cosines: int = positive(64)  # of the fraction's embedding
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

@@ -80,9 +80,7 @@ class Config(Settings):
     tau: float = within(0.25, "(0, 1]")  # mass of the lower tail; 1 is the mean
     low: float | None = None  # no discounted return to come is below this; static needs it
     high: float | None = None  # none is above this
-    explore: float = within(
-        0.5, "[0, 1]"
-    )  # static: training episodes that begin with a random stock
+    explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
     stocks: int = at_least(2, 201)  # static: first stocks to choose from
     starts: int = positive(32)  # static: first states remembered, to choose the first stock for
     race: int = at_least(0, 0)  # static: episodes for each of `stocks` at the end; 0: no race

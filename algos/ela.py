@@ -35,35 +35,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from corerl import seeding
-from corerl.algos.cvar_tabular import Player, static
-from corerl.config import require
+from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import FiniteMDP, return_law
+from corerl.risk.static_cvar import static
 from corerl.training.run import Run
+from corerl.training.tabular import Learners, Player
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "ela"
     label: str = "ELA"
 
-    objective: str = "static"  # the CVaR that is optimised, for reports; there is no other here
-    tau: float = 0.25  # mass of the lower tail
-    planner: str = "exact"  # exact (ELA) | least_squares (ELLA)
-    unit: float = 0.25  # spacing of budgets; rewards are rounded down to it
-    bonus_scale: float = 0.01  # 1: the stated constants
-    delta: float = 0.1  # probability that the bounds may fail
-
-    def __post_init__(self):
-        require(self.objective == "static", f"algo.objective={self.objective} must be static")
-        require(0 < self.tau <= 1, f"algo.tau={self.tau} must lie in (0, 1]")
-        require(self.planner in ("exact", "least_squares"), f"algo.planner={self.planner} unknown")
-        require(self.unit > 0, f"algo.unit={self.unit} must be positive")
-        require(self.bonus_scale >= 0, f"algo.bonus_scale={self.bonus_scale} must not be negative")
-        require(0 < self.delta < 1, f"algo.delta={self.delta} must lie in (0, 1)")
+    objective: str = one_of("static")  # the CVaR that is optimised: the only one, named for reports
+    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail
+    planner: str = one_of("exact", "least_squares")  # exact: ELA; least_squares: ELLA
+    unit: float = positive(0.25)  # spacing of budgets; rewards are rounded down to it
+    bonus_scale: float = at_least(0, 0.01)  # 1: the stated constants
+    delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
 
 
 class ELA:
@@ -80,13 +72,8 @@ class ELA:
         measures: np.ndarray,
         rng: np.random.Generator,
     ):
-        self.cfg, self.mdp, self.features, self.measures, self.rng = (
-            cfg,
-            mdp,
-            features,
-            measures,
-            rng,
-        )
+        self.cfg, self.mdp, self.rng = cfg, mdp, rng
+        self.features, self.measures = features, measures
         steps, (states, actions) = mdp.horizon, mdp.sizes
         mean = (mdp.probabilities * mdp.rewards).sum(-1)
         self.paid = np.floor(mean / cfg.unit + 1e-9).astype(int)  # (S, A) in units
@@ -101,8 +88,8 @@ class ELA:
         self.plan: tuple[np.ndarray, int] | None = None
         self.episodes = self.trajectories = 0
 
-    def episode(self) -> float:
-        """Gathers data, fits and plans; returns the mean bonus of the plan."""
+    def episode(self) -> dict[str, float]:
+        """Gathers data, fits and plans."""
         for h in range(len(self.counts)):
             self._gather(h, uniform=1)
             if h > 0:
@@ -111,15 +98,17 @@ class ELA:
         model = [self.fitted(h) for h in range(len(self.counts))]
         bonuses = [self.bonus(h, phi) for h, (phi, _) in enumerate(model)]
         self.plan = self.planned(model, bonuses)[1:]
-        return float(np.mean(bonuses))
+        return {"bonus": float(np.mean(bonuses)), "trajectories": float(self.trajectories)}
 
     def _gather(self, h: int, uniform: int) -> None:
         """One transition of step h, whose last `uniform` actions are uniform."""
         state, collected = self.mdp.first(self.rng), 0.0
         self.trajectories += 1
         for t in range(h + 1):
-            free = t > h - uniform or self.plan is None
-            action = self.rng.integers(self.mdp.sizes[1]) if free else self.act(t, state, collected)
+            random = t > h - uniform or self.plan is None
+            action = (
+                self.rng.integers(self.mdp.sizes[1]) if random else self.act(t, state, collected)
+            )
             before = state
             reward, state = self.mdp.step(state, int(action), self.rng)
             collected += reward
@@ -199,40 +188,14 @@ class ELA:
 ARRAYS = ("likelihood", "counts", "seen")
 
 
-class Learners:
-    """One ELA per seed, and what they have lost against the optimum."""
-
-    def __init__(self, learners: list[ELA], mdp: FiniteMDP, tau: float):
-        self.learners, self.mdp, self.tau = learners, mdp, tau
-        self.optimum = static(mdp, tau).value
-        self.regret = torch.zeros(len(learners), dtype=torch.float64)
-
-    def update(self) -> dict[str, Tensor]:
-        """An episode of each; metrics (S,)."""
-        bonus = [learner.episode() for learner in self.learners]
-        values = [return_law(self.mdp, l.act)[0].cvar(self.tau) for l in self.learners]
-        loss = self.optimum - torch.tensor(values, dtype=torch.float64)
-        self.regret += loss
-        gathered = torch.tensor([float(l.trajectories) for l in self.learners])
-        metrics = {"suboptimality": loss, "regret": self.regret, "bonus": torch.tensor(bonus)}
-        return metrics | {"trajectories": gathered}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"learners": [l.state_dict() for l in self.learners], "regret": self.regret}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for learner, saved in zip(self.learners, state["learners"], strict=True):
-            learner.load_state_dict(saved)
-        self.regret.copy_(state["regret"])
-
-
 def train(cfg: Config, run: Run) -> None:
     env = run.task.make_env().unwrapped
     if not hasattr(env, "features"):
         raise CorerlError(f"{run.task.id} has no classes of features; ELA learns on risk/low-rank.")
     rngs = [np.random.default_rng(seeding.derive(seed, "ela")) for seed in run.seeds]
     learners = [ELA(cfg, env.mdp, env.features, env.measures, rng) for rng in rngs]
-    agent = Learners(learners, env.mdp, cfg.tau)
+    value = lambda learner: return_law(env.mdp, learner.act)[0].cvar(cfg.tau)  # noqa: E731
+    agent = Learners(learners, static(env.mdp, cfg.tau).value, value)
     player = Player(env.mdp, [learner.act for learner in learners])
     for step in run.steps(agent=agent):
         run.log(step, agent.update())

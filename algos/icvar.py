@@ -41,40 +41,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from corerl import seeding
-from corerl.algos.cvar_tabular import Player, iterated
-from corerl.config import require
+from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
 from corerl.risk import measures
 from corerl.risk.finite_mdp import FiniteMDP, markov
+from corerl.risk.solvers import iterated
 from corerl.training.run import Run
+from corerl.training.tabular import Learners, Player
 
 
 @dataclass
-class Config:
+class Config(Settings):
     name: str = "icvar"
     label: str = "ICVaR"
 
-    kind: str = "linear"  # linear (L) | general (G) | preferences (HF)
-    objective: str = "iterated"  # the CVaR that is optimised, for reports; there is no other here
-    tau: float = 0.25  # mass of the lower tail, of every step
-    net: float = 0.05  # spacing of the values of x
-    bonus_scale: float = 0.03  # 1: the stated widths
-    delta: float = 0.1  # probability that the bounds may fail
-    ridge: float = 1.0  # linear: lambda
-    pairs: int = 5  # preferences: comparisons per episode, m
-
-    def __post_init__(self):
-        require(self.objective == "iterated", f"algo.objective={self.objective} must be iterated")
-        require(self.kind in LEARNERS, f"algo.kind={self.kind} unknown")
-        require(0 < self.tau <= 1, f"algo.tau={self.tau} must lie in (0, 1]")
-        require(self.net > 0, f"algo.net={self.net} must be positive")
-        require(self.bonus_scale >= 0, f"algo.bonus_scale={self.bonus_scale} must not be negative")
-        require(0 < self.delta < 1, f"algo.delta={self.delta} must lie in (0, 1)")
-        require(self.ridge > 0, f"algo.ridge={self.ridge} must be positive")
-        require(self.pairs > 0, f"algo.pairs={self.pairs} must be positive")
+    kind: str = one_of("linear", "general", "preferences")  # L | G | HF
+    objective: str = one_of("iterated")  # the CVaR that is optimised, named for reports
+    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail, of every step
+    net: float = positive(0.05)  # spacing of the values of x
+    bonus_scale: float = at_least(0, 0.03)  # 1: the stated widths
+    delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
+    ridge: float = positive(1.0)  # linear: lambda
+    pairs: int = positive(5)  # preferences: comparisons per episode, m
 
 
 class Linear:
@@ -96,8 +86,8 @@ class Linear:
         """Plans, plays once and learns from it."""
         self.episodes += 1
         values, lengths, psis = self.plan()
-        trail = played(self.mdp, self.table, self.rng)
-        for h, (state, action, successor) in enumerate(trail[:-1]):
+        trajectory = played(self.mdp, self.table, self.rng)
+        for h, (state, action, successor) in enumerate(trajectory[:-1]):
             x = lengths[h][state, action].argmax()
             psi = psis[h][state, action, x]
             self.gram[h] += np.outer(psi, psi)
@@ -116,9 +106,9 @@ class Linear:
                 inverse = np.linalg.inv(self.gram[h])
                 theta = inverse @ self.moments[h]
                 length = np.sqrt(np.einsum("saxd,de,saxe->sax", psi, inverse, psi))
-                worth = (self.net - psi @ theta / self.cfg.tau).max(-1)
+                value = (self.net - psi @ theta / self.cfg.tau).max(-1)
                 bonus = 2 * self.cfg.net + self.beta() / self.cfg.tau * length.max(-1)
-                q = np.clip(self.rewards + worth + bonus, 0, steps - h)
+                q = np.clip(self.rewards + value + bonus, 0, steps - h)
                 lengths.insert(0, length)
                 psis.insert(0, psi)
             self.table[h] = q.argmax(1)
@@ -169,11 +159,11 @@ class General(Linear):
         first = self.values[0] @ self.mdp.start
         m, r = np.unravel_index(np.where(possible, first, -np.inf).argmax(), first.shape)
         self.table[...] = self.tables[:, m, r]
-        trail = played(self.mdp, self.table, self.rng)
-        for h, (state, action, successor) in enumerate(trail[:-1]):
+        trajectory = played(self.mdp, self.table, self.rng)
+        for h, (state, action, successor) in enumerate(trajectory[:-1]):
             self._learn(self.values[h + 1, m, r], state, action, successor)
         self.alive[...] = self.errors <= self.errors.min() + self.width()
-        self.compare(trail)
+        self.compare(trajectory)
         return {"models": float(self.alive.sum())}
 
     def _learn(self, value: np.ndarray, state: int, action: int, successor: int) -> None:
@@ -192,7 +182,7 @@ class General(Linear):
         """(R,) bool: the rewards that may be true."""
         return np.ones(1, bool)
 
-    def compare(self, trail: list[tuple[int, int, int]]) -> None:
+    def compare(self, trajectory: list[tuple[int, int, int]]) -> None:
         """Rewards are known: nobody is asked."""
 
 
@@ -213,10 +203,10 @@ class Preferences(General):
         size = np.log(len(self.payoffs) * self.episodes / self.cfg.delta)
         return self.likelihood >= self.likelihood.max() - self.cfg.bonus_scale * size
 
-    def compare(self, trail: list[tuple[int, int, int]]) -> None:
+    def compare(self, trajectory: list[tuple[int, int, int]]) -> None:
         """m pairs, the first with the episode's own trajectory."""
         for i in range(self.cfg.pairs):
-            one = trail if i == 0 else played(self.mdp, self.table, self.rng)
+            one = trajectory if i == 0 else played(self.mdp, self.table, self.rng)
             other = played(self.mdp, None, self.rng)
             difference = total(self.payoffs, one) - total(self.payoffs, other)  # (R,)
             felt = total(self.truth[None], one) - total(self.truth[None], other)
@@ -250,7 +240,7 @@ def optimum(
     return np.array(values), np.array(table)
 
 
-def worth(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
+def value_of(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
     """The exact iterated CVaR of the policy that a table (H, S) of actions is."""
     policy, value = markov(table), np.zeros(mdp.sizes[0] + 1)
     for t in reversed(range(mdp.horizon)):
@@ -265,46 +255,19 @@ def played(
     mdp: FiniteMDP, table: np.ndarray | None, rng: np.random.Generator
 ) -> list[tuple[int, int, int]]:
     """An episode's (state, action, successor), by a table (H, S) or uniformly."""
-    trail, state = [], mdp.first(rng)
+    trajectory, state = [], mdp.first(rng)
     for t in range(mdp.horizon):
         action = int(rng.integers(mdp.sizes[1]) if table is None else table[t, state])
         successor = mdp.step(state, action, rng)[1]
-        trail.append((state, action, successor))
+        trajectory.append((state, action, successor))
         state = successor
-    return trail
+    return trajectory
 
 
-def total(rewards: np.ndarray, trail: list[tuple[int, int, int]]) -> np.ndarray:
+def total(rewards: np.ndarray, trajectory: list[tuple[int, int, int]]) -> np.ndarray:
     """(R,): what a trajectory is worth by each of the rewards (R, S, A)."""
-    states, actions, _ = np.array(trail).T
+    states, actions, _ = np.array(trajectory).T
     return rewards[:, states, actions].sum(-1)
-
-
-class Learners:
-    """One learner per seed, and what they have lost against the optimum."""
-
-    def __init__(self, cfg: Config, env, rngs: list[np.random.Generator]):
-        self.learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
-        self.mdp, self.tau = env.mdp, cfg.tau
-        self.optimum = iterated(env.mdp, cfg.tau).value
-        self.regret = torch.zeros(len(rngs), dtype=torch.float64)
-
-    def update(self) -> dict[str, Tensor]:
-        """An episode of each; metrics (S,)."""
-        shown = [learner.episode() for learner in self.learners]
-        found = [worth(self.mdp, learner.table, self.tau) for learner in self.learners]
-        loss = self.optimum - torch.tensor(found, dtype=torch.float64)
-        self.regret += loss
-        metrics = {name: torch.tensor([s[name] for s in shown]) for name in shown[0]}
-        return {"suboptimality": loss, "regret": self.regret} | metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"learners": [l.state_dict() for l in self.learners], "regret": self.regret}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for learner, saved in zip(self.learners, state["learners"], strict=True):
-            learner.load_state_dict(saved)
-        self.regret.copy_(state["regret"])
 
 
 def train(cfg: Config, run: Run) -> None:
@@ -314,7 +277,9 @@ def train(cfg: Config, run: Run) -> None:
             f"{run.task.id} is no known mixture; ICVaR learns on risk/linear-mixture."
         )
     rngs = [np.random.default_rng(seeding.derive(seed, "icvar")) for seed in run.seeds]
-    agent = Learners(cfg, env, rngs)
+    learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
+    value = lambda learner: value_of(env.mdp, learner.table, cfg.tau)  # noqa: E731
+    agent = Learners(learners, iterated(env.mdp, cfg.tau).value, value)
     policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
     player = Player(env.mdp, policies)
     for step in run.steps(agent=agent):

@@ -60,9 +60,7 @@ class Config(Settings):
     label: str = "O-RAAC"
 
     objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
-    tau: float | None = within(
-        0.1, "(0, 1]"
-    )  # the share of worst returns that counts; null with wang
+    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
     eta: float = -0.75  # of wang; negative is averse
     perturbation: float = within(0.25, "[0, 2]")  # lambda: how far the imitated action may be moved
     imitation: bool = True  # false: RAAC, an actor without the VAE
@@ -82,9 +80,7 @@ class Config(Settings):
     vae_lr: float = positive(1e-3)
     cosine: bool = False  # ours: the rates of actor and critic decay to 0 over the run
     batch_size: int = positive(128)
-    hidden_width: int = positive(
-        256
-    )  # of the critic's first layers, one of states and one of actions
+    hidden_width: int = positive(256)  # of the critic's first layers, of states and of actions
     cosines: int = positive(16)  # of the fraction's embedding
     embedding_width: int = positive(16)  # of the product of state-action features and fraction
     head_width: int = positive(32)  # after that

@@ -196,6 +196,28 @@ class Visit:
     action: int
 
 
+@dataclass(frozen=True)
+class Solution:
+    """A policy, the `value` of its own objective, and the exact law of its discounted return.
+
+    `budget` is the maximising c of the static objective, else None.
+    """
+
+    objective: str
+    tau: float
+    value: float
+    policy: Policy
+    law: Law
+    visits: list[Visit]
+    budget: float | None = None
+
+
+def first_best(values: np.ndarray) -> np.ndarray:
+    """The first of the best along the last axis, where equal means equal up to rounding."""
+    scale = EXACT * np.maximum(1.0, np.abs(values).max(-1, keepdims=True))
+    return (values >= values.max(-1, keepdims=True) - scale).argmax(-1)
+
+
 def return_law(
     mdp: FiniteMDP, policy: Policy, resolution: float = EXACT
 ) -> tuple[Law, list[Visit]]:

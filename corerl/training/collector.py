@@ -31,16 +31,12 @@ class Collect(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    learning_starts: int = positive(
-        50_000
-    )  # first steps of each seed, random and without an update
+    learning_starts: int = positive(50_000)  # first steps of each seed, at random, no update
     train_every: int = positive(4)  # environment steps of each seed per update
     capacity: int = positive(1_000_000)  # steps kept per seed
     n_step: int = positive(1)  # rewards summed before the bootstrap
     epsilon: float = within(0.01, "[0, 1]")  # share of random actions once it has come down
-    epsilon_steps: int = positive(
-        1_000_000
-    )  # over which it comes down from 1, after learning starts
+    epsilon_steps: int = positive(1_000_000)  # in which it falls from 1, after learning starts
     eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions when evaluated
     clip: str = one_of("none", "source", "total")  # to [-1, 1]: each source's reward, or the total
     residual: str = one_of("drop", "last")  # what no source explains: lost, or the last source's

@@ -11,18 +11,12 @@ import pytest
 from scipy import stats as scipy_stats
 
 from corerl.algos import cvar_tabular
-from corerl.algos.cvar_tabular import (
-    blind,
-    ecrm,
-    ecrm_of_states,
-    iterated,
-    naive,
-    static,
-)
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import END, FiniteMDP
+from corerl.risk.solvers import blind, ecrm, ecrm_of_states, iterated, naive
+from corerl.risk.static_cvar import static
 from corerl.training.run import Run
 
 ORACLE = list(csv.DictReader((Path(__file__).parent / "risk_oracle_values.csv").open()))
@@ -255,7 +249,7 @@ def test_tau_outside_its_range_is_refused(solver, tau):
     ("changes", "message"),
     [
         ({"tau": 0.0}, "algo.tau=0.0 must lie in"),
-        ({"objective": "mean"}, "algo.objective=mean unknown"),
+        ({"objective": "mean"}, "algo.objective=mean is not one of"),
         ({"weight": 2.0}, "algo.weight=2.0"),
         ({"resolution": 0.0}, "algo.resolution=0.0"),
     ],

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from corerl.algos import ela
-from corerl.algos.cvar_tabular import static
 from corerl.envs.low_rank import LowRankEnv
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import return_law
+from corerl.risk.static_cvar import static
+from corerl.training.tabular import Learners
 
 ENV = LowRankEnv()
 KERNEL = ENV.mdp.probabilities
@@ -100,7 +101,8 @@ def test_an_episode_gathers_what_the_algorithm_says():
 @pytest.mark.parametrize("planner", ["exact", "least_squares"])
 def test_it_finds_the_optimum(planner):
     agent = learner(seed=1, planner=planner)
-    agents = ela.Learners([agent], ENV.mdp, 0.25)
+    optimum = static(ENV.mdp, 0.25).value
+    agents = Learners([agent], optimum, lambda l: return_law(ENV.mdp, l.act)[0].cvar(0.25))
     losses = np.array([agents.update()["suboptimality"].item() for _ in range(150)])
     assert losses.min() > -1e-9
     assert losses[:10].mean() > 0.2

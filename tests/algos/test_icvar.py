@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from corerl.algos import icvar
-from corerl.algos.cvar_tabular import iterated
 from corerl.envs.low_rank import MixtureEnv
 from corerl.errors import CorerlError
 from corerl.risk import measures
+from corerl.risk.solvers import iterated
+from corerl.training.tabular import Learners
 
 ENV = MixtureEnv()
 KERNEL, REWARDS = ENV.mdp.probabilities, ENV.mdp.rewards[..., 0]
@@ -24,8 +25,8 @@ def test_the_optimum_of_a_model_is_the_exact_solvers(tau):
     values, table = icvar.optimum(KERNEL, REWARDS, 4, tau)
     exact = iterated(ENV.mdp, tau)
     assert values[0][0] == pytest.approx(exact.value, abs=1e-12)
-    assert icvar.worth(ENV.mdp, table, tau) == pytest.approx(exact.value, abs=1e-12)
-    worse = icvar.worth(ENV.mdp, np.zeros_like(table), tau)
+    assert icvar.value_of(ENV.mdp, table, tau) == pytest.approx(exact.value, abs=1e-12)
+    worse = icvar.value_of(ENV.mdp, np.zeros_like(table), tau)
     assert worse < exact.value
 
 
@@ -130,7 +131,8 @@ def test_the_truth_stays_in_wide_sets(kind):
 
 @pytest.mark.parametrize("kind", ["linear", "general", "preferences"])
 def test_it_finds_the_optimum(kind):
-    agents = icvar.Learners(icvar.Config(kind=kind), ENV, [np.random.default_rng(0)])
+    optimum = iterated(ENV.mdp, 0.25).value
+    agents = Learners([learner(kind)], optimum, lambda l: icvar.value_of(ENV.mdp, l.table, 0.25))
     losses = np.array([agents.update()["suboptimality"].item() for _ in range(200)])
     assert losses.min() > -1e-9
     assert losses[0] > 0.5

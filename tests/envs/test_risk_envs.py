@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from corerl.algos.cvar_tabular import iterated, static
 from corerl.data import tasks
 from corerl.envs import low_rank, mdps, risky_pointmass, stochastic_mujoco
 from corerl.envs.risky_pointmass import RiskyPointMass
@@ -14,6 +13,8 @@ from corerl.envs.statistical_arbitrage import StatisticalArbitrage
 from corerl.envs.stochastic_mujoco import HAZARDS
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import markov, return_law
+from corerl.risk.solvers import iterated
+from corerl.risk.static_cvar import static
 from corerl.training.environments import load_simulator, save_simulator
 
 SMALL = ("A", "B", "C", "D1", "D2", "low-rank", "linear-mixture", "arbitrage", "pointmass")

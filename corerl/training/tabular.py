@@ -1,0 +1,67 @@
+"""Finite MDPs in a run: playing exact policies, and learners whose loss against the optimum is known."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corerl.risk.finite_mdp import FiniteMDP, Policy
+
+
+class Player:
+    """Plays policies, one per seed, from one-hot observations `(S, n, O) -> (S, n)`.
+
+    It remembers the time and what was collected, which an observation need not tell.
+    """
+
+    def __init__(self, mdp: FiniteMDP, policies: Sequence[Policy]):
+        self.mdp, self.policies = mdp, policies
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        self._t, self._collected = 0, np.zeros((seeds, episodes))
+
+    def reward(self, rewards: Tensor) -> None:
+        self._collected += self.mdp.discount**self._t * rewards.cpu().numpy()
+        self._t += 1
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        states = observations[..., : self.mdp.sizes[0]].argmax(-1).cpu().numpy()
+        t = min(self._t, self.mdp.steps - 1)
+        actions = [
+            [policy(t, state, collected) for state, collected in zip(*row, strict=True)]
+            for policy, *row in zip(self.policies, states, self._collected, strict=True)
+        ]
+        return torch.tensor(actions)
+
+
+class Learners:
+    """One learner per seed, and what they have lost against the optimum.
+
+    Args:
+        learners: `episode()` learns from one and returns numbers to log; they have a state.
+        optimum: the exact value of the best policy.
+        value: the exact one of the policy that a learner's last episode used.
+    """
+
+    def __init__(self, learners: Sequence[Any], optimum: float, value: Callable[[Any], float]):
+        self.learners, self.optimum, self._value = list(learners), optimum, value
+        self.regret = torch.zeros(len(self.learners), dtype=torch.float64)
+
+    def update(self) -> dict[str, Tensor]:
+        """An episode of each; metrics (S,)."""
+        logged = [learner.episode() for learner in self.learners]
+        values = [self._value(learner) for learner in self.learners]
+        loss = self.optimum - torch.tensor(values, dtype=torch.float64)
+        self.regret += loss
+        metrics = {name: torch.tensor([row[name] for row in logged]) for name in logged[0]}
+        return {"suboptimality": loss, "regret": self.regret} | metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learners": [l.state_dict() for l in self.learners], "regret": self.regret}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for learner, saved in zip(self.learners, state["learners"], strict=True):
+            learner.load_state_dict(saved)
+        self.regret.copy_(state["regret"])
