@@ -1,6 +1,7 @@
 """Counts what one update of each algorithm launches, eager and compiled; no GPU is needed.
 
     python tests/operations.py            writes results/bench/operations.csv anew (minutes)
+    python tests/operations.py iql sac    only these algorithms' rows
 
 An eager update launches its operations that are no views. Compiled, the operations of its gradients are
 replaced by the kernels that torch's compiler makes for a CPU and its calls of library routines: close to
@@ -48,7 +49,8 @@ class Watched(CpuGraph):
     def record(self, call):
         _Gradient.taken.clear()
         outputs = super().record(call)
-        self.name = call.__self__._update.__name__
+        update = call.__self__._update
+        self.name = f"{type(update.__self__).__name__}.{update.__name__}"
         self.launched = Launched(_launches(self.recorder), list(_Gradient.taken))
         return outputs
 
@@ -181,20 +183,27 @@ def table() -> dict[tuple[str, str], tuple[int, int]]:
         }
 
 
-def main() -> None:
-    found = []
-    for name in tiny.LEARNERS:
-        of_one = [(name, *row) for row in rows(name)]
-        repeated = [row for row, n in Counter(row[1] for row in of_one).items() if n > 1]
+def main(names: list[str]) -> None:
+    """Measures the algorithms of these names, or all, and writes their rows anew."""
+    known = {} if not TABLE.exists() or not names else table()
+    for name in names or tiny.LEARNERS:
+        known = {key: counts for key, counts in known.items() if key[0] != name}
+        of_one = rows(name)
+        repeated = [row for row, n in Counter(row[0] for row in of_one).items() if n > 1]
         assert not repeated, f"{name} has several updates named {repeated}"
-        for row in of_one:
-            print(*row, flush=True)
-        found += of_one
+        for update, *counts in of_one:
+            print(name, update, *counts, flush=True)
+            known[name, update] = tuple(counts)
+        write(known)
+
+
+def write(known: dict[tuple[str, str], tuple[int, int]]) -> None:
     with TABLE.open("w", newline="") as file:
         file.write("# launches of one update; written by: python tests/operations.py\n")
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *found])
+        lines = [(*key, *counts) for key, counts in sorted(known.items())]
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *lines])
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    main()
+    main(sys.argv[1:])
