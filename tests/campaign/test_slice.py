@@ -65,7 +65,7 @@ def test_a_reader_that_dies_or_hangs_is_a_finding(monkeypatch):
     told = []
     campaign.read_damaged(4 * KINDS, 2, lambda *found: told.append(found))
     assert len(told) == 4 * KINDS and len({found[:2] for found in told}) == 4 * KINDS
-    assert [found[1:] for found in told if found[2] != "refused"] == [(2, "crash")]
+    assert [found[1:] for found in told if found[2] != "refused"] == [(2, "crash: exit status 9")]
 
 
 def test_killed_runs_end_as_if_nothing_had_happened(capfd):
