@@ -32,7 +32,7 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 def generators(
     seeds: Sequence[int], purpose: str, device: torch.device | str = "cpu"
 ) -> list[torch.Generator]:
-    """One generator per seed. Initial weights always come from the CPU, equal on every device."""
+    """Returns one generator per seed. Initial weights always come from the CPU, equal on every device."""
     return [generator(seed, purpose, device) for seed in seeds]
 
 
@@ -83,7 +83,7 @@ class Stream:
         self._block, self._position = block, 0
 
     def state_dict(self) -> dict:
-        """What `load_state_dict` needs to go on with the very next draw."""
+        """Returns the state from which `load_state_dict` goes on with the very next draw."""
         inside = self._position < self._size
         starts = self._block_start if inside else [g.get_state() for g in self._generators]
         return {

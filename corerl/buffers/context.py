@@ -1,4 +1,4 @@
-"""What a policy that reads windows remembers while it acts."""
+"""The memory of a policy that reads windows, while it acts."""
 
 import torch
 from torch import Tensor

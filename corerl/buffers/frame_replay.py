@@ -114,7 +114,7 @@ class FrameReplay:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a whole return to draw."""
+        """Tells whether there is a whole return to draw."""
         return self._added > len(self._steps) + 1
 
     def add(self, step: DiscreteStep, rewards: np.ndarray) -> None:

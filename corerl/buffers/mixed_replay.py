@@ -1,4 +1,4 @@
-"""What fine-tuning samples from: a dataset beside a replay, and a replay that knows its returns."""
+"""Buffers for fine-tuning: a dataset beside a replay, and a replay that knows its returns."""
 
 from collections.abc import Callable, Sequence
 
@@ -47,7 +47,7 @@ class MixedReplay:
         return _chosen(chosen, self._data.sample(), self._replay.sample())
 
     def sample_labelled(self) -> tuple[Batch, Tensor]:
-        """As `sample`, with the labels of both `(S, B)`, where the share is fixed."""
+        """Samples a batch and its labels `(S, B)`, where the share is fixed."""
         data, data_labels = self._data.sample_labelled(self._sizes[0])
         replay, replay_labels = self._replay.sample_labelled(self._sizes[1])
         return _joined(data, replay), torch.cat([data_labels, replay_labels], 1)
@@ -95,7 +95,7 @@ class EpisodeReplay(ReplayBuffer):
         self._ended = np.zeros(len(self._rows), np.int64)  # the same, on the host
 
     def add(self, step: Sequence[np.ndarray]) -> None:
-        """As `ReplayBuffer.add`; raises IndexError where the capacity is exceeded."""
+        """Adds a step of all seeds; raises IndexError where the capacity is exceeded."""
         if self._added == self._rows.shape[1]:
             raise IndexError("an EpisodeReplay keeps everything: give it room for every step")
         super().add(step)

@@ -56,7 +56,7 @@ class PrioritisedReplay(ReplayBuffer):
         """(S,): 1.0 for a seed that has met a true terminal."""
 
     def add(self, step: Sequence[np.ndarray]) -> None:
-        """As `ReplayBuffer.add`."""
+        """Adds a step of all seeds, at the largest priority so far."""
         position = self._added % self._rows.shape[1]
         super().add(step)
         self._priorities[:, position] = self._largest
@@ -116,7 +116,7 @@ class PrioritisedReplay(ReplayBuffer):
         self._largest.copy_(self._priorities[:, : len(self)].amax(1))
 
     def mean_size(self) -> Tensor:
-        """Of the rewards that are there, `(S,)`."""
+        """Returns the mean absolute reward of the stored steps, `(S,)`."""
         return self._rows[:, : len(self), sum(self._sizes[:2])].abs().mean(1)
 
     def state_dict(self) -> dict:

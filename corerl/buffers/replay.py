@@ -85,7 +85,7 @@ class OfflineBuffer:
         return self._draw(count)[0]
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
-        """As `sample`, and the labels of its rows, `(S, B)`."""
+        """Samples a batch and the labels of its rows, `(S, B)`."""
         batch, labels = self._draw(count)
         return batch, labels.squeeze(-1)
 
@@ -190,7 +190,7 @@ class ReplayBuffer:
         )
 
     def recorded(self, seed_index: int = 0) -> list[np.ndarray]:
-        """One seed's transitions in the order of arrival, as the arrays that `add` took, `(n, ...)`."""
+        """Returns one seed's transitions in order of arrival, as the arrays that `add` took, `(n, ...)`."""
         rows = self._rows[seed_index, : len(self)]
         if self._added > len(self):
             rows = rows.roll(-(self._added % len(self)), 0)

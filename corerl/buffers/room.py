@@ -1,4 +1,4 @@
-"""Whether there is memory for a replay, asked before it is taken."""
+"""A check that there is memory for a replay, before it is taken."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""From the host to the device in one transfer."""
+"""Copies from the host to the device in one transfer."""
 
 import math
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ def load(name: str) -> Dataset:
 
 
 def find(name: str) -> Path | None:
-    """Its file on this machine."""
+    """Returns the task's file on this machine."""
     hand = _hand(name)
     demonstrations = download.find("d4rl", [f"{hand}-human-dapg-demos.hdf5"])
     return d4rl.find(f"{hand}-human-v1") or demonstrations
@@ -75,7 +75,7 @@ def relabel(dataset: Dataset, hand: str) -> Dataset:
 
 
 def solved(hand: str, observations: np.ndarray) -> np.ndarray:
-    """Whether these states `(..., O)` are goals, as gymnasium-robotics' environments decide."""
+    """Marks the states `(..., O)` that are goals, by the rules of gymnasium-robotics' environments."""
     if hand == "door":  # its hinge, in radians
         return observations[..., 28] >= 1.35
     if hand == "relocate":  # from ball to target, in metres

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
-    """What is wrong with the file of a `file/PATH` task, what it holds, and the dataset if it is one."""
+    """Checks the file of a `file/PATH` task; returns the findings, its contents, and its dataset if any."""
     try:
         path = own_files.find(task.name) or own_files.fetch(task.name)
         contents = own_files.read(path, task.data.columns)
@@ -91,7 +91,7 @@ def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding
 
 
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
-    """What may be meant, and whether it fits the environment."""
+    """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [*_of_ends(data, contents), *_of_states(data, contents), *_of_actions(data, task)]
     if data.rewards.min() == data.rewards.max():
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))

@@ -76,7 +76,7 @@ def time_limit(name: str) -> int | None:
 
 
 def find(name: str) -> Path | None:
-    """Its file on this machine, as `<name>.hdf5` or under the name that D4RL gives it."""
+    """Returns the file on this machine, named `<name>.hdf5` or under the name that D4RL gives it."""
     file_names = (f"{name}.hdf5", _url(name).rpartition("/")[2])
     own = Path.home() / ".d4rl" / "datasets" / file_names[1]
     return download.find("d4rl", file_names) or (own if own.is_file() else None)
@@ -89,7 +89,7 @@ def fetch(name: str) -> Path:
 
 
 def read(path: Path | str, id: str | None = None, time_limit: int | None = None) -> Dataset:
-    """One file in D4RL's layout; `time_limit` is needed only where it has no `timeouts`.
+    """Reads one file in D4RL's layout; `time_limit` is needed only where it has no `timeouts`.
 
     Raises CorerlError for a file that is cut off, lacks a key, or holds arrays that do not agree.
     """

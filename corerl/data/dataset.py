@@ -1,4 +1,4 @@
-"""One in-memory format for every offline dataset, and what the algorithms ask of it.
+"""One in-memory format for every offline dataset, and the views of it that algorithms need.
 
 Rows are *raw* steps in the order they were recorded, so that sequence models see whole episodes;
 `has_next` marks the rows that make a transition (s, a, r, s'). Episode ends are stored, never
@@ -312,7 +312,7 @@ class Dataset:
         )
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:
-        """The same steps under other rewards (N,): learned, shifted or rescaled."""
+        """Returns the same steps with other rewards (N,): learned, shifted or rescaled."""
         return replace(self, rewards=_floats(_column(rewards), "rewards"))
 
     def validate(self) -> None:
@@ -429,7 +429,7 @@ def _column(x: np.ndarray) -> np.ndarray:
 
 
 def _column_of(bad: np.ndarray) -> str:
-    """Where the first entry of a row stands that is bad; nothing where a row is one number."""
+    """Names the column of the first bad entry; empty where a row is one number."""
     at = [int(i) for i in np.argwhere(bad)[0]]
     return f", column {at[0] if len(at) == 1 else tuple(at)}," if at else ""
 

@@ -111,7 +111,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
 
 
 def matches(path: Path, checksum: str) -> bool:
-    """Whether the file's digest is `checksum`, "md5:<hex>" or "sha256:<hex>"."""
+    """Tells whether the file's digest is `checksum`, "md5:<hex>" or "sha256:<hex>"."""
     algorithm, _, wanted = checksum.partition(":")
     return digest(path, algorithm) == wanted
 
@@ -152,7 +152,7 @@ def _transfer(url: str, part: Path) -> None:
 
 
 def _first_byte(content_range: str | None) -> int | None:
-    """Of the part that a server sends, as `bytes 100-199/200`."""
+    """Returns the first byte of the part that a server sends, 100 for `bytes 100-199/200`."""
     found = re.match(r"bytes (\d+)-", content_range or "", re.ASCII)
     return int(found[1]) if found else None
 

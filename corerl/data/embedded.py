@@ -113,7 +113,7 @@ def _read_packaged(path: Path, id: str) -> Dataset:
 
 
 def find(name: str) -> Path | None:
-    """Its file on this machine; of seed 0 for those made in seconds."""
+    """Returns the task's file on this machine; the one of seed 0 for those made in seconds."""
     if name in mixtures.ENVIRONMENTS:
         return mixtures.find(name)
     if name in suites.ENVIRONMENTS:

@@ -34,7 +34,7 @@ from corerl.errors import CorerlError, nearest
 
 FIELDS = ("rewards", "terminations", "truncations")
 PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasium")
-"""Those that Minari's own datasets were recorded in and that register environments when imported."""
+"""Packages that register, when imported, environments of Minari's own datasets."""
 
 
 def names() -> list[str]:
@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 
 def is_id(name: str) -> bool:
-    """Whether this is a Minari id, `namespace/name-v0`; only a download tells whether it exists."""
+    """Tells whether this is a Minari id, `namespace/name-v0`; only a download tells whether it exists."""
     return re.fullmatch(r"[\w-]+(/[\w-]+)*-v\d+", name) is not None
 
 
@@ -76,7 +76,7 @@ def reference(id: str) -> tuple[float, float] | None:
 
 
 def find(id: str) -> Path | None:
-    """Its metadata file on this machine."""
+    """Returns the path of its metadata file on this machine."""
     path = _folder(id) / "metadata.json"
     return path if path.is_file() else None
 
@@ -217,7 +217,7 @@ def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None
 
 
 def _episodes(source) -> Iterator[dict | h5py.Group]:
-    """Each episode as a mapping of arrays.
+    """Yields each episode as a mapping of arrays.
 
     minari's own iterator also decodes the infos, which takes twice as long as all the rest.
     """

@@ -42,7 +42,7 @@ def load(name: str) -> Dataset:
 
 
 def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
-    """As many steps as `poor` has, a `share` of them of `good`, in whole episodes chosen at random."""
+    """Mixes whole random episodes: as many steps as `poor` has, a `share` of them from `good`."""
     rng = np.random.default_rng(0)
     wanted = {poor: (1 - share) * len(poor), good: share * len(poor)}
     chosen = []

@@ -65,7 +65,7 @@ def reference(name: str) -> tuple[float, float]:
 
 
 def find(name: str, split: str = "train") -> Path | None:
-    """Its file on this machine, under the name of the release or of the GitHub repository."""
+    """Returns the file on this machine, under the name of the release or of the GitHub repository."""
     return download.find("neorl2", _file_names(name, split))
 
 
@@ -78,7 +78,7 @@ def fetch(name: str, split: str = "train") -> Path:
 
 
 def read(path: Path | str, id: str | None = None) -> Dataset:
-    """One npz file in NeoRL-2's layout."""
+    """Reads one npz file in NeoRL-2's layout."""
     path = Path(path)
     with npz(path, "an npz file") as file:
         missing = [key for key in KEYS if key not in file.files]

@@ -80,7 +80,7 @@ def fetch(name: str) -> Path:
 
 
 def read(path: Path, name: str) -> Dataset:
-    """One npz file in OGBench's layout, with the rewards of the task `name`."""
+    """Reads one npz file in OGBench's layout, with the rewards of the task `name`."""
     with npz(path, "an npz file") as file:
         missing = [key for key in (*KEYS, "qpos") if key not in file.files]
         if missing:

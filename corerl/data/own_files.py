@@ -55,7 +55,7 @@ NEEDED = ("observations", "actions", "rewards")
 
 
 class Contents(NamedTuple):
-    """What a file holds: by field its array, and what the file calls each of the array's columns."""
+    """A file's arrays by field, and the file's names of each array's columns."""
 
     arrays: dict[str, np.ndarray]
     labels: dict[str, list[str]]
@@ -158,7 +158,7 @@ def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a cell holds a number; an empty one holds NaN, which is one."""
+    """Tells whether a cell holds a number; an empty one holds NaN, which counts."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -167,7 +167,7 @@ def is_number(value: Any) -> bool:
 
 
 def place(kind: str, row: int) -> str:
-    """Where a person finds a row: of a CSV file the line, whose first is the header."""
+    """Names the place of a row in its file: the line in a CSV file, where line 1 is the header."""
     return f"line {row + 2}" if kind == "csv" else f"row {row}"
 
 
@@ -195,7 +195,7 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
 
 
 def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
-    """All of a dataset by field, without what it does not have."""
+    """Returns a dataset's arrays by field, without those that it does not have."""
     fields = {field: getattr(dataset, field) for field in WRITTEN}
     return {field: array for field, array in fields.items() if array is not None}
 
@@ -229,7 +229,7 @@ def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
 
 
 def _match(there: Iterable[str], columns: Columns) -> dict[str, list[str]]:
-    """By field the names in the file: those that `columns` gives, else the first that is recognised."""
+    """Maps each field to names in the file: those in `columns`, else the first that is recognised."""
     there = list(there)
     by_lower = {name.lower(): name for name in reversed(there)}
     found: dict[str, list[str]] = {}

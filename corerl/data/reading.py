@@ -1,4 +1,4 @@
-"""What the file readers share: one kind of error, and actions in the unit box."""
+"""Shared by the file readers: one kind of error, and actions in the unit box."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ REFERENCE = {
 
 
 def names() -> list[str]:
-    """Every task, with data or without."""
+    """Lists every task, with data or without."""
     made = [
         f"{body}-{quality}-stochastic-{version}"
         for body in REFERENCE
@@ -160,6 +160,6 @@ def _hazard(name: str) -> Hazard:
 
 
 def _level(name: str) -> str:
-    """Which of HAZARDS a stochastic MuJoCo task has; another name for any other task."""
+    """Returns the key in HAZARDS of a stochastic MuJoCo task; another name for any other task."""
     set_of = name.partition("-stochastic-")[0]
     return ONLINE.get(name) or (set_of if set_of in HAZARDS else set_of.partition("-")[0])

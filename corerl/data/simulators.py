@@ -124,7 +124,7 @@ def make_neorl2(name: str) -> gymnasium.Env:
 
 
 def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
-    """As `minari.environment`, with actions in [-1, 1]."""
+    """Makes the environment of `minari.environment` with actions in [-1, 1]."""
     try:
         env = minari.environment(id, trust)
     except (ImportError, gymnasium.error.Error) as e:
@@ -163,7 +163,7 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
 
 
 def is_gym(id: str) -> bool:
-    """Whether `make_gym` knows this id; gymnasium-robotics' count where it is installed."""
+    """Tells whether `make_gym` knows this id; gymnasium-robotics' ids count where it is installed."""
     if ":" not in id and id not in gymnasium.registry:
         with contextlib.suppress(ImportError):
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))

@@ -58,23 +58,23 @@ def minari_id(name: str) -> str:
 
 
 def folder(name: str) -> Path:
-    """Where the set is, or will be, on this machine."""
+    """Returns the folder that the set has, or will have, on this machine."""
     return minari.root() / minari_id(name)
 
 
 def find(name: str) -> Path | None:
-    """Its metadata file, where the set has been made to its end."""
+    """Returns the set's metadata file; None unless the set is complete."""
     path = minari.find(minari_id(name))
     return path if path and recipe(name) else None
 
 
 def recipe(name: str) -> dict | None:
-    """What `corerl data make` was told when it made the set on this machine."""
+    """Returns the settings with which `corerl data make` made the set on this machine."""
     return _metadata(name).get("corerl_recipe")
 
 
 def facts(name: str) -> dict:
-    """What it found: the policy's step and score, the episodes' returns, a checksum of the numbers."""
+    """Returns what was measured when the set was made: policy's step and score, returns, a checksum."""
     return _metadata(name).get("corerl_facts", {})
 
 

@@ -71,9 +71,9 @@ READERS = {
 
 @dataclass(frozen=True)
 class Task:
-    """What `resolve` finds for an id; loads nothing by itself.
+    """A task as `resolve` finds it for an id; loads nothing by itself.
 
-    Of a file of one's own, `env` is where it is evaluated, and `data` says how it is read.
+    For a user's own file, `env` names the evaluation environment and `data` says how the file is read.
     """
 
     id: str
@@ -123,13 +123,13 @@ class Task:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is a dataset, on this machine or to be brought."""
+        """Tells whether there is a dataset, on this machine or to be downloaded."""
         online = self.collection == "risk" and self.name not in risk.with_data()
         return self.collection in READERS and not online
 
     @property
     def has_file(self) -> bool:
-        """Whether the dataset is read from files, rather than made each time."""
+        """Tells whether the dataset is read from files, rather than made each time."""
         return self.has_data and not (self.collection == "risk" and self.name in risk.RECIPES)
 
     def make_env(self) -> gymnasium.Env:
@@ -164,11 +164,11 @@ class Task:
 
     @property
     def has_env(self) -> bool:
-        """Whether one is named to evaluate in; a file of one's own need not have any."""
+        """Tells whether there is an environment to evaluate in; a user's own file may have none."""
         return self.collection != "file" or self.env is not None
 
     def make_training_env(self) -> gymnasium.Env:
-        """As `make_env`, but for learners: in an Atari game, an episode ends with a life."""
+        """Makes the environment for training: in an Atari game, an episode ends with a life."""
         if self.collection == "atari":
             with _making(self.id):
                 return atari.make(self.name, life_loss=True)
@@ -183,7 +183,7 @@ class Task:
 
     @property
     def scored_by_success(self) -> bool:
-        """Its score is the share of solved episodes x 100, not a return on a scale."""
+        """Tells whether a score is the share of solved episodes x 100, not a return on a scale."""
         return self.collection in ("ogbench", "adroit") or self.id.startswith("corerl/metaworld/")
 
     def normalize(self, returns):
@@ -245,7 +245,7 @@ def of(cfg: Config) -> Task:
 
 
 def known_tasks() -> list[str]:
-    """Every task that this version knows by name: those with a dataset, and others."""
+    """Lists the tasks that this version knows by name: those with a dataset, and others."""
     return [
         *(f"corerl/{name}" for name in embedded.names()),
         *(f"d4rl/{name}" for name in d4rl.names()),

@@ -1,1 +1,1 @@
-"""From a command line to cells, jobs and times."""
+"""Experiments: from a command line to cells, jobs and times."""

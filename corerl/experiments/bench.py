@@ -122,7 +122,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 def machine(threads: int, windows: int) -> str:
-    """Where and how it was measured, in a line."""
+    """Describes the machine and the measurement in a line."""
     facts = provenance.environment()
     where = facts["gpu"] or f"{facts['cpu']}, {facts['cores']} cores"
     return (

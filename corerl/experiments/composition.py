@@ -1,4 +1,4 @@
-"""From a command line or a sweep's file to its cells: one `Config` per combination of settings."""
+"""The cells of a command line or a sweep's file: one `Config` per combination of settings."""
 
 import importlib
 from argparse import Namespace
@@ -42,7 +42,7 @@ def _settings(name: str) -> type:
 
 
 def cells(arguments: list[str]) -> list[Config]:
-    """Every cell that `corerl train` with these arguments runs, in its order.
+    """Returns the cells that `corerl train` runs with these arguments, in its order.
 
     Hydra composes once per combination of settings other than the task, which only the tables look at:
     a paper's table of hundreds of cells takes seconds.
@@ -75,7 +75,7 @@ def cells(arguments: list[str]) -> list[Config]:
 def _composed(
     compose: Callable[[list[str]], DictConfig], flags: Namespace
 ) -> Iterator[tuple[DictConfig, list[str]]]:
-    """Every cell's config, and the overrides that its command line would have."""
+    """Yields every cell's config, and the overrides that its command line would have."""
     of_hydra = [text for text in flags.overrides if text.lstrip("+~").startswith("hydra")]
     overrides = [text for text in flags.overrides if text not in of_hydra]
     if not flags.multirun:
@@ -141,7 +141,7 @@ def with_sweep(arguments: list[str]) -> list[str]:
 
 
 def for_each_cell(arguments: list[str]) -> list[str]:
-    """In a sweep, lets `algo.x=v` wait for each cell's algorithm: as a choice of one value.
+    """Lets `algo.x=v` of a sweep wait for each cell's algorithm, as a choice of one value.
 
     Hydra would look for the setting before any algorithm is chosen.
     """

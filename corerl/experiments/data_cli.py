@@ -89,7 +89,7 @@ def _make(console: Console, args: argparse.Namespace) -> int:
 
 
 def _is_part(name: str, suite: str, part: str) -> bool:
-    """Whether `part` names this set, the same without `-regenerated`, or all sets of its robot."""
+    """Tells whether `part` names this set, the same without `-regenerated`, or all sets of its robot."""
     collection, _, rest = name.partition("/")
     return collection == suite and part in (
         "",
@@ -170,7 +170,7 @@ def _info(console: Console, task: tasks.Task) -> None:
 
 
 def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
-    """What a paper's table of datasets would say, in words; return quartiles over episodes."""
+    """Describes a dataset as a paper's table would; return quartiles over episodes."""
     lengths, returns = dataset.episode_lengths(), dataset.episode_returns()
     shape = "x".join(map(str, dataset.observations.shape[1:]))
     if dataset.discrete:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rollouts(agent: Loaded, episodes: int) -> Dataset:
-    """What the policies do: `episodes` episodes of every seed, whole, one after the other."""
+    """Plays `episodes` whole episodes of every seed, one after the other."""
     played: list[list] = []
 
     def recorder() -> gymnasium.Env:

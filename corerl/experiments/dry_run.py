@@ -1,4 +1,4 @@
-"""What `corerl train ... --dry-run` prints: the cells, what of them is done, and how long the rest takes."""
+"""Output of `corerl train ... --dry-run`: the cells, their progress, and how long the rest takes."""
 
 import math
 import os
@@ -96,7 +96,7 @@ def names(cells: list[Config]) -> list[str]:
 
 
 def row(cfg: Config, gpu: str | None) -> Row:
-    """What is known of one cell before it runs."""
+    """Computes the row of one cell before it runs."""
     groups = list(status.of_cell(cfg))
     left = [group for group in groups if group.state != "done"]
     seeds = sum(len(group.seeds) for group in groups)

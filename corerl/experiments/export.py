@@ -131,7 +131,7 @@ class Policy(nn.Module):
         return self.scaled(self._act(observation[None])[0])
 
     def scaled(self, actions: Tensor) -> Tensor:
-        """From [-1, 1] to the bounds."""
+        """Scales actions from [-1, 1] to the bounds."""
         return actions if self._scale is None else actions * self._scale + self._middle
 
 
@@ -262,7 +262,7 @@ def _quiet():
 
 
 def _of_file(out: Path, probe: Tensor) -> Tensor:
-    """What the written file answers."""
+    """Runs the written file on `probe`."""
     if out.suffix == ".pt2":
         return torch.export.load(out).module()(probe)
     import onnxruntime

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None:
-    """What `play` and `record` both take."""
+    """Adds the arguments that `play` and `record` share."""
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
@@ -106,7 +106,7 @@ def drawn(env: gymnasium.Env, mode: str, id: str) -> gymnasium.Env:
 
 @contextmanager
 def telling_what_is_missing(id: str) -> Iterator[None]:
-    """What simulators raise when they cannot draw, as one sentence that says what to install."""
+    """Turns errors of simulators that cannot draw into one sentence that says what to install."""
     try:
         yield
     except CorerlError:

@@ -1,4 +1,4 @@
-"""What a run will take of memory and disk, from its own parts: built, measured, and not trained."""
+"""Memory and disk that a run will take, from its own parts: built, measured, and not trained."""
 
 import importlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from corerl.experiments import rates
 from corerl.training.run import Run
 
 ROWS = 2_000
-"""Of the made-up data that takes the place of a dataset."""
+"""Size of the made-up data that takes the place of a dataset."""
 
 
 class _Built(Exception):

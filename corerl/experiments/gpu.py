@@ -1,4 +1,4 @@
-"""What a GPU does with this code, in one command: `make gpu`. Writes results/bench/gpu.md.
+"""Measures this code on a GPU, in one command: `make gpu`. Writes results/bench/gpu.md.
 
     python -m corerl.experiments.gpu                       all stages, at most 25 minutes
     python -m corerl.experiments.gpu --stages bench --minutes 9
@@ -33,7 +33,7 @@ from corerl.training.run import pick_device
 
 STAGES = ("tests", "bench", "train", "demo")
 SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}
-"""Of the time that is left when a stage begins, the most that it may take."""
+"""Largest share of the time left that a stage may take when it begins."""
 FIRST = ("iql", "rebrac", "td3_bc", "sac", "cql", "edac", "dt", "mrq")
 """Measured before all others, since the time may end."""
 SIZES = {"rebrac": {"batch_size": 256}}
@@ -44,7 +44,7 @@ TEST_FILE = "tests/nn/test_compile.py"
 
 @dataclass
 class Plan:
-    """What is done; the defaults are the real thing."""
+    """The stages and their sizes; the defaults are the full measurement."""
 
     out: Path
     runs: Path = Path("runs/gpu")
@@ -67,7 +67,7 @@ class Plan:
 
 
 def dry(out: Path) -> Plan:
-    """Every stage in seconds, on the CPU."""
+    """Plans every stage in seconds, on the CPU."""
     tiny = ("algo.hidden_width=8", "algo.batch_size=8", "eval.episodes=1", "compile=off")
     return Plan(
         out,
@@ -119,7 +119,7 @@ def run(plan: Plan, stages: list[str], end: float) -> int:
 
 
 class Found:
-    """What was found so far, in gpu.json and as the page gpu.md."""
+    """The results so far, in gpu.json and as the page gpu.md."""
 
     def __init__(self, plan: Plan):
         self._plan, self._path = plan, plan.out / "gpu.json"
@@ -264,7 +264,7 @@ def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
-    """One run of full size, through the command line."""
+    """Trains one run of full size, through the command line."""
     root = plan.runs
     places = (f"device={plan.device}", f"root={root}", f"task={plan.task}", f"steps={plan.updates}")
     command = ["train", *places, "save_minutes=5", *plan.train]

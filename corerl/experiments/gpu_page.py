@@ -25,7 +25,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def line(result: dict[str, Any]) -> str:
-    """One result, for the terminal."""
+    """Formats one result for the terminal."""
     if "rate" in result:
         return f"{result['what']}: {result['rate']:,.0f} updates/s in sum, {result['ran']}"
     told = result.get("problem") or result.get("told") or f"status {result.get('status')}"

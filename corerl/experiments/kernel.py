@@ -1,4 +1,4 @@
-"""Which library multiplies float32 matrices on this CPU: MKL, or oneDNN where it is faster and as exact.
+"""Choice of the library for float32 matrix products on this CPU: MKL, or oneDNN if faster and as exact.
 
 torch gives its products to MKL, which on AMD's AVX-512 processors reaches half of what oneDNN does. What
 selects oneDNN is torch's permission to round to bfloat16: a CPU without instructions for that computes in
@@ -142,7 +142,7 @@ def error(product: Product) -> float:
 
 @functools.cache
 def _operands() -> list[tuple[Tensor, Tensor]]:
-    """Both factors of each product, forward and backward: plain, and either one transposed."""
+    """Draws both factors of each product, forward and backward: plain, and either one transposed."""
     rng = torch.Generator().manual_seed(0)
 
     def normal(rows: int, columns: int) -> Tensor:

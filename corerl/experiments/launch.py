@@ -1,4 +1,4 @@
-"""From one configuration to its runs: which seeds are missing, and in which processes they run.
+"""The runs of one configuration: which seeds are missing, and in which processes they run.
 
 On a GPU all seeds are one program. On a CPU stacking gains nothing, so each seed is a process of its
 own with one thread, one per core at a time; a seed is an identity, so the numbers are the same.
@@ -94,7 +94,7 @@ def launch(cfg: Config, place: str = "") -> None:
 
 
 def _shorter(cfg: Config) -> str:
-    """What becomes of a training with these settings and another number of steps, where there is one."""
+    """Says that a run with these settings and another number of steps stays as it is, if there is one."""
     wanted, cell = settings(cfg), cell_directory(cfg)
     for path in sorted(cell.parent.glob(f"{cfg.algo.name}-*/config.yaml")):
         with suppress(OSError, yaml.YAMLError):
@@ -184,7 +184,7 @@ def _report_failure(run: Run, error: BaseException) -> None:
 
 
 def told(error: BaseException) -> str:
-    """One line: our own sentence, or the last line of the traceback."""
+    """Returns one line: our own sentence, or the last line of the traceback."""
     if isinstance(error, CorerlError):
         return str(error)
     return traceback.format_exception_only(error)[-1].strip()
@@ -232,7 +232,7 @@ def _locked(directory: Path):
 def _train_in_processes(
     cfg: Config, groups: list[list[int]], processes: int, display: Display
 ) -> list[list[int]]:
-    """One process per group, `processes` at a time, each with its share of the cores."""
+    """Trains one process per group, `processes` at a time, each with its share of the cores."""
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     context = multiprocessing.get_context("spawn")
     waiting, running, ended = list(groups), [], []

@@ -28,7 +28,7 @@ WANTED = {
 
 
 def sentence(error: Exception) -> str:
-    """What is wrong with a setting and how to mend it."""
+    """Says what is wrong with a setting and how to mend it."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OverrideParseException):
         return (
@@ -99,7 +99,7 @@ def _chosen() -> str:
 
 
 def _known(algorithm: str) -> Iterator[str]:
-    """Every setting as it is spelled on the command line, groups included."""
+    """Yields the settings as they are spelled on the command line, groups included."""
     yield from _names(Config)
     if algorithm:
         yield from _names(importlib.import_module(f"corerl.algos.{algorithm}").Config, "algo.")

@@ -1,4 +1,4 @@
-"""What every process that trains sets up first."""
+"""The setup of every process that trains."""
 
 import ctypes
 import os
@@ -73,7 +73,7 @@ class _Lasting:
             self._give_up()
 
     def _give_up(self) -> None:
-        """From here on the file descriptor leads nowhere, for whatever else would write to it."""
+        """Points the file descriptor at nothing, for whatever else would write to it."""
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

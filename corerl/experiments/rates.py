@@ -1,4 +1,4 @@
-"""How fast updates are known to run: from the runs on this machine, else from a small shipped table.
+"""Rates of updates: from the runs on this machine, else from a small shipped table.
 
     python -m corerl.experiments.rates [cpu | cuda]   measures every size of sweeps/, as rows of rates.csv
 
@@ -59,7 +59,7 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
 
 
 def _size(name: str, settings: dict[str, Any]) -> tuple:
-    """What decides the cost of an update: whole numbers and switches that are not the defaults.
+    """Returns the settings that decide the cost of an update: integers and switches not at their defaults.
 
     Left out: counts of steps, which say when something happens.
     """

@@ -24,7 +24,7 @@ def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def objective(cfg: Config) -> float:
-    """What a sweeper that searches makes large: the mean over seeds of the last score, or return.
+    """Returns the value that a searching sweeper maximises: the mean over seeds of the last score or return.
 
     A seed that diverged has none and a search must not prefer it, so that one makes the mean NaN.
     """

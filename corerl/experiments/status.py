@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 def groups(root: Path) -> Iterator[Group]:
-    """Every group of seeds below `root`, and for each cell the seeds that were asked for but not begun.
+    """Yields every group of seeds below `root`, and per cell the seeds that were requested but not begun.
 
     Raises:
         CorerlError: there is no run below `root`.
@@ -105,7 +105,7 @@ def _group(
 
 
 def _is_locked(directory: Path) -> bool:
-    """Whether a living process is training there: the lock goes with it, however it ends."""
+    """Tells whether a living process trains there: its lock ends with it, however it ends."""
     try:
         with open(directory / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +151,7 @@ def plain(text: str) -> Text:
 
 
 def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
-    """Of a sweep every cell, so that those never begun are listed too; of a folder what is there."""
+    """Yields the groups of a folder, or of all cells of a sweep, so that those never begun are listed."""
     if Path(what).is_dir() and not settings:
         yield from groups(Path(what))
         return

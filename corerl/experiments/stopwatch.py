@@ -33,7 +33,7 @@ TASKS = {
 
 
 class Case(NamedTuple):
-    """What is timed; `settings` are the algorithm's that differ from its defaults."""
+    """A case to time; `settings` are the algorithm's that differ from its defaults."""
 
     algo: str
     settings: dict[str, Any]
@@ -172,7 +172,7 @@ def _child(barrier, results, case: Case, windows: int) -> None:
 
 
 def measure_processes(processes: int, case: Case, windows: int) -> Measured:
-    """As `measure`, summed over processes that run their windows at the same time."""
+    """Sums `measure` over processes that run their windows at the same time."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(processes), context.Queue()
     workers = [
@@ -190,7 +190,7 @@ def measure_processes(processes: int, case: Case, windows: int) -> Measured:
 
 
 def _collect(workers: list, results) -> list[Measured]:
-    """What each worker measured; where one of them fails, the others would wait for it for ever."""
+    """Gathers every worker's result; where one fails, the others would wait for it for ever."""
     found: list[Measured] = []
     while len(found) < len(workers):
         try:

@@ -17,7 +17,7 @@ from corerl.errors import CorerlError, nearest
 
 
 def table(name: str, task: str) -> dict[str, Any]:
-    """What a table changes for `task`. An algorithm without a file changes nothing.
+    """Returns the settings that a table changes for `task`; none for an algorithm without a file.
 
     Raises:
         CorerlError: there is neither a file nor an algorithm of that name.
@@ -33,9 +33,9 @@ def table(name: str, task: str) -> dict[str, Any]:
 
 
 def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
-    """What `configs/budgets.yaml` gives an embedded task that nobody gave a number of steps.
+    """Returns the settings that `configs/budgets.yaml` gives an embedded task without a number of steps.
 
-    Nothing, where the table `name` has a number for this very task; what it has for all tasks, a paper's,
+    Nothing, where the table `name` has a number for this very task; its number for all tasks, a paper's,
     counts less.
     """
     if any("steps" in row for row in _embedded(name, task)):

@@ -108,7 +108,7 @@ def _launch(arguments: list[str]) -> int:
 
 
 def _tell_best(folder: Path) -> None:
-    """What a sweeper that searches has found; it writes it into the folder of the runs."""
+    """Prints what a searching sweeper has found and written into the folder of the runs."""
     path = folder / "optimization_results.yaml"
     if path.exists():
         found = yaml.safe_load(path.read_text()) or {}
@@ -117,7 +117,7 @@ def _tell_best(folder: Path) -> None:
 
 
 def _count(arguments: list[str]) -> int | None:
-    """How many cells there are; None where a sweeper chooses them as it goes, or they do not compose."""
+    """Counts the cells; None where a sweeper chooses them as it goes, or they do not compose."""
     if not {"-m", "--multirun"} & set(with_sweep(arguments)):
         return 1
     try:
@@ -142,7 +142,7 @@ def _unfinished(arguments: list[str]) -> list[str]:
 
 
 def _refuse(arguments: list[str]) -> None:
-    """What Hydra would take, or answer with a page: unknown flags, keys added or removed."""
+    """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed."""
     _, unknown = get_args_parser().parse_known_args(arguments)
     for flag in (a for a in unknown if a.startswith("-")):
         raise CorerlError(
@@ -156,7 +156,7 @@ def _refuse(arguments: list[str]) -> None:
 
 
 def _help(arguments: list[str]) -> str:
-    """Every setting with its default and comment, as the dataclasses state them."""
+    """Lists every setting with its default and comment, as the dataclasses state them."""
     names = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
     chosen = [variants().get(name, name) for name in names]
     lines = [
@@ -197,7 +197,7 @@ def _fields(settings: object, prefix: str) -> list[str]:
 
 
 def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
-    """One cell. In a sweep its failure is kept in its directory, so that the others still run.
+    """Runs one cell. In a sweep its failure is kept in its directory, so that the others still run.
 
     Returns its mean last score, for a sweeper that searches; NaN where it has none.
     """

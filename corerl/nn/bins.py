@@ -22,7 +22,7 @@ class Bins:
     bins: int
 
     def width(self, level: int) -> float:
-        """Of an interval after `level` choices."""
+        """Returns the width of an interval after `level` choices."""
         return 2 / self.bins**level
 
     def zoom(self, centres: Tensor, choices: Tensor, level: int) -> Tensor:

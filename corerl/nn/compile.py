@@ -1,4 +1,4 @@
-"""How an update runs: eager, compiled, or as one captured CUDA graph. The numbers are the same.
+"""Running an update eager, compiled, or as one captured CUDA graph. The numbers are the same.
 
 `gradients` is the one place where an algorithm meets the compiler: forward and backward of a loss as
 one graph. (A compiled forward with an ordinary `.backward()` stores relu masks as bool, which is slower
@@ -40,7 +40,7 @@ class Mode(str):
         self.tell: Callable[[str], None] = lambda text: None
 
     def told(self) -> str:
-        """How updates run, and why otherwise than planned."""
+        """Says how updates run, and why that is not as planned."""
         return f"{self.ran} ({self.problem})" if self.problem else self.ran
 
     def fall_back(self, ran: str, problem: str) -> None:
@@ -142,7 +142,7 @@ class CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
 
     def rehearse(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns, run as it is on the stream on which it will be recorded."""
+        """Runs `call` on the stream on which it will be recorded; returns its outputs."""
         before = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(before)
         with torch.cuda.stream(self._stream):
@@ -230,7 +230,7 @@ class _Captured:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: the end of a failed capture raises again, and says less."""
+    """Returns the first error of a chain: the end of a failed capture raises again, and says less."""
     while error.__context__ is not None:
         error = error.__context__
     return error
@@ -241,6 +241,6 @@ def _tensors(inputs) -> list[Tensor]:
 
 
 def _signature(inputs) -> list:
-    """What a recording takes for given: the shape of each tensor, and everything that is none."""
+    """Lists what a recording fixes: shape and type of each tensor, and every input that is no tensor."""
     leaves = pytree.tree_leaves(inputs)
     return [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves]

@@ -1,4 +1,4 @@
-"""What CQL, Cal-QL and WSRL share: actions whose values are pushed down, and how far they stand out.
+"""The conservative term of CQL, Cal-QL and WSRL: actions whose values are pushed down, and their gap.
 
 Kumar, Zhou, Tucker and Levine 2020 (arXiv:2006.04779), eq. 4. S seeds, N critics, K actions per state.
 """

@@ -101,7 +101,7 @@ class ActionValues(nn.Module):
 
 
 def of_action(values: Tensor, actions: Tensor) -> Tensor:
-    """What belongs to `actions` `(S, B)`: of `values` `(S, B, A, ...)` the rows `(S, B, ...)`."""
+    """Selects the rows `(S, B, ...)` of `values` `(S, B, A, ...)` at `actions` `(S, B)`."""
     sizes = values.shape[3:]
     rows = actions.view(*actions.shape, 1, *[1] * len(sizes)).expand(-1, -1, 1, *sizes)
     return values.gather(2, rows).squeeze(2)

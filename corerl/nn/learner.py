@@ -1,4 +1,4 @@
-"""What every agent is made of: what it is built for, what a checkpoint holds of it, and its steps."""
+"""The parts of every agent: its specification, its state in a checkpoint, and its steps."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field

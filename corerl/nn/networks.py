@@ -204,7 +204,7 @@ class Normalizer(nn.Module):
 
     @classmethod
     def of(cls, mean: np.ndarray, std: np.ndarray) -> "Normalizer":
-        """From numpy statistics of any float type."""
+        """Builds a normalizer from numpy statistics of any float type."""
         return cls(
             torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(std, dtype=torch.float32)
         )

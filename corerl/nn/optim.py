@@ -50,7 +50,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
-        """One step along `grads`, in the order of `parameters`."""
+        """Takes one step along `grads`, in the order of `parameters`."""
         self._count.add_(1)
         counts = [self._count] * len(self.parameters)
         self._kernel(
@@ -89,7 +89,7 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
 
 @torch.no_grad()
 def polyak_where(now: Tensor, target: nn.Module, online: nn.Module, rate: float) -> None:
-    """As `polyak` where `now` `()` is true; else nothing moves. A captured graph can replay both."""
+    """Moves as `polyak` does where `now` `()` is true; else not at all. A captured graph can replay both."""
     targets = list(target.parameters())
     moves = torch._foreach_sub(list(online.parameters()), targets)
     torch._foreach_mul_(moves, torch.where(now, rate, 0.0))
@@ -137,7 +137,7 @@ class Schedule:
 
 
 def cosine_schedules(steps: int | None, *optimizers: Adam) -> list[Schedule | None]:
-    """One for each optimiser, from its rate down to 0 over `steps`; None: the rates stay."""
+    """Schedules each optimiser from its rate down to 0 over `steps`; with None the rates stay."""
     if steps is None:
         return [None] * len(optimizers)
     return [Schedule(optimizer, cosine(steps)) for optimizer in optimizers]
@@ -160,7 +160,7 @@ class Clock:
 
 
 def cosine(total: int) -> Callable[[Tensor], Tensor]:
-    """From 1 to 0 over `total` steps along half a cosine."""
+    """Returns a factor that falls from 1 to 0 over `total` steps along half a cosine."""
     return lambda count: (torch.cos(count * (math.pi / total)) + 1) / 2
 
 
@@ -175,7 +175,7 @@ def in_rounds(factor: Callable[[Tensor], Tensor], steps: int) -> Callable[[Tenso
 
 
 def rise_and_fall(total: int, rising: float, low: float = 0.1) -> Callable[[Tensor], Tensor]:
-    """From `low` linearly up to 1 over a share `rising` of the steps, then half a cosine back to `low`."""
+    """Returns a factor: linearly from `low` to 1 over a share `rising`, then half a cosine back to `low`."""
     top = max(1, int(total * rising))
     falling = cosine(max(1, total - top))
 

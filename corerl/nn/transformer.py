@@ -105,9 +105,9 @@ def causal(valid: Tensor) -> Tensor:
 
 
 def branching(past: Tensor, branches: int, length: int) -> Tensor:
-    """As `causal`, for `past` tokens `(S, B, P)` and then branches of `length` tokens that go on from them.
+    """Makes a `causal` mask for `past` tokens `(S, B, P)` and branches of `length` tokens that follow them.
 
-    Each looks at the past and at its own tokens up to itself, so that one pass computes them all.
+    Each branch looks at the past and at its own tokens up to itself, so that one pass computes them all.
     """
     valid = F.pad(past, (0, branches * length), value=True)
     number = torch.arange(1, branches + 1, device=past.device).repeat_interleave(length)
@@ -150,7 +150,7 @@ def kept(key: Tensor, shape: Sequence[int], rate: float) -> Tensor:
 
 
 def multipliers(keys: Tensor | None, shape: Sequence[int], rate: float) -> list[Tensor] | None:
-    """For `networks.MLP.forward(keep=...)`: 0 or 1/(1 - rate), `(S, *shape)`, for keys `(S, layers)`."""
+    """Draws `keep` of `networks.MLP.forward`: 0 or 1/(1 - rate), `(S, *shape)`, for keys `(S, layers)`."""
     if keys is None:
         return None
     return [kept(key, shape, rate) / (1 - rate) for key in keys.unbind(1)]

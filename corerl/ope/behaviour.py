@@ -1,4 +1,4 @@
-"""How likely the recorded actions were: as recorded, or by a model fitted to them."""
+"""Probabilities of the recorded actions: as recorded, or by a model fitted to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Behaviour(NamedTuple):
 
 
 def recorded(dataset: Dataset) -> Behaviour:
-    """What was recorded with the data.
+    """Returns the propensities recorded with the data.
 
     Raises:
         CorerlError: nothing was, or it is no probability.

@@ -170,7 +170,7 @@ def _discount(agent: Loaded, args) -> float:
 def _judge(
     agents: list[Loaded], dataset: Dataset, discount: float, methods: list[str], args
 ) -> Iterator[tuple[Loaded, Judgement]]:
-    """All policies of all runs at once, so that their critics are one program."""
+    """Judges all policies of all runs at once, so that their critics are one program."""
     options = Options(
         discount=discount,
         horizon=args.horizon,

@@ -80,7 +80,7 @@ class ReturnLaw:
         return np.stack([_statistic(self._values, probabilities, name) for name in names], 1)
 
     def _probabilities(self, counts: np.ndarray) -> np.ndarray:
-        """Of every value, the bound last, `(B, K + 1)`."""
+        """Returns the probability of every value, the bound last, `(B, K + 1)`."""
         mass = self._of_values(counts * self._weights)
         drawn = counts.sum(1, keepdims=True)
         if self._normalised:

@@ -27,7 +27,7 @@ from corerl.ope.logs import Logs, Weights
 
 
 class Model(NamedTuple):
-    """What FQE says of the recorded steps, `(E, T)` each, 0 where no step was made."""
+    """FQE's values of the recorded steps, `(E, T)` each, 0 where no step was made."""
 
     q: np.ndarray  # Q(s_t, a_t)
     v: np.ndarray  # E_{a ~ pi_e} Q(s_t, a)
@@ -104,7 +104,7 @@ def doubly_robust(logs: Logs, weights: Weights, model: Model) -> Terms:
 
 
 def self_normalised_dr(logs: Logs, weights: Weights, model: Model) -> Terms:
-    """As `doubly_robust`, every weight over its mean (Thomas and Brunskill's WDR)."""
+    """Estimates as `doubly_robust`, each weight divided by the mean (Thomas and Brunskill's WDR)."""
     corrections = weights.values * (logs.rewards - model.q) * logs.alive
     baselines = weights.previous * model.v * logs.alive
     numerators = np.hstack([logs.discounts * corrections, logs.discounts * baselines])

@@ -1,4 +1,4 @@
-"""From policies and a dataset to a table of estimates, with what each of them rests on."""
+"""Evaluates policies on a dataset: a table of estimates, with what each of them rests on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from corerl.ope.logs import Logs, Weights, effective
 from corerl.ope.policies import Policy
 
 STATISTICS = ("mean", "variance", "cvar 0.1", "quantile 0.1", "quantile 0.5", "quantile 0.9")
-"""Of the methods that estimate the whole law of returns."""
+"""Statistics of the methods that estimate the whole law of returns."""
 
 
 @dataclass
 class Options:
-    """How policies are judged; every estimate of one table shares them."""
+    """The options of judging policies; every estimate of one table shares them."""
 
     discount: float = 0.99
     horizon: int | None = None  # steps of an episode that count; null: the longest episode's
@@ -81,7 +81,7 @@ class Judgement:
     discount: float
 
     def of(self, method: str, statistic: str = "mean") -> np.ndarray:
-        """One statistic of every policy, `(S,)`."""
+        """Returns one statistic of every policy, `(S,)`."""
         return np.array(
             [r.value for r in self.rows if (r.method, r.statistic) == (method, statistic)]
         )
@@ -206,7 +206,7 @@ def _weights(
     options: Options,
     facts: dict[str, str],
 ) -> list[Weights]:
-    """Of every policy."""
+    """Computes the importance weights of every policy."""
     if policy.numbered:
         probabilities = policy.probabilities(dataset.observations)
         with np.errstate(divide="ignore"):
@@ -234,7 +234,7 @@ def _models(
     show,
     facts: dict[str, str],
 ) -> list[Model]:
-    """What fitted critics of every policy say of the recorded steps."""
+    """Fits the critics of every policy and evaluates them at the recorded steps."""
     horizon = logs.rewards.shape[1] if options.finite else None
     cfg = replace(options.fqe, discount=options.discount, horizon=horizon, seed=options.seed)
     critics = FQE(policy, dataset, cfg, device=device)

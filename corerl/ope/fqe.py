@@ -31,7 +31,7 @@ from corerl.ope.policies import Policy
 
 @dataclass
 class Settings:
-    """How the critics are fitted."""
+    """The settings for fitting the critics."""
 
     steps: int = 100_000
     lr: float = 1e-4
@@ -137,7 +137,7 @@ class FQE:
                 show(step, loss.cpu().numpy())
 
     def update(self) -> Tensor:
-        """One step on the next batch of every policy; returns its loss `(S,)`."""
+        """Takes one step on the next batch of every policy; returns its loss `(S,)`."""
         chosen = self._numbers.next()
         rows = self._rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         following = self._next.index_select(0, (chosen + self._offsets).flatten())

@@ -112,7 +112,7 @@ class Weights:
 
     @classmethod
     def of(cls, log_ratios: np.ndarray, clip: float | None = None) -> Weights:
-        """From log pi_e - log pi_b of every step `(E, T)`, 0 where none was made.
+        """Builds weights from log pi_e - log pi_b of every step `(E, T)`, 0 where none was made.
 
         Args:
             clip: weights are clipped at this quantile, step by step, over the episodes; None for none.
@@ -151,7 +151,7 @@ class Weights:
 
     @property
     def last(self) -> np.ndarray:
-        """Of whole episodes, w_{0:T}, `(E,)`."""
+        """Returns the weights of whole episodes, w_{0:T}, `(E,)`."""
         return self.values[:, -1]
 
     @property

@@ -1,4 +1,4 @@
-"""What estimators ask of a policy: its actions, its probabilities, its densities, at recorded states."""
+"""Policies for estimators: actions, probabilities and densities at recorded states."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Policy:
 
     @property
     def numbered(self) -> bool:
-        """Whether actions are numbers."""
+        """Tells whether actions are numbers."""
         return self.probabilities is not None
 
     def check(self, dataset: Dataset) -> None:

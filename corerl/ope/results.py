@@ -1,4 +1,4 @@
-"""What judging leaves on disk, beside the run, and what the run knows of its policies' returns."""
+"""The files of a judgement beside the run, and the run's own returns of its policies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def _facts(method: str, judgement: Judgement) -> str:
-    """Those that an estimate by this method rests on."""
+    """Lists the facts that an estimate by this method rests on."""
     unused = set() if method in NEEDS_WEIGHTS else {"propensities", "density", "clipping"}
     unused |= set() if method in NEEDS_MODEL else {"fqe"}
     facts = judgement.facts.items()

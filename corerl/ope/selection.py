@@ -1,4 +1,4 @@
-"""How well estimates choose among policies: ranks, regret, errors, and what the choice risks.
+"""Quality of the choice among policies by estimates: ranks, regret, errors, and risk.
 
 Every function takes estimates and true values `(n,)` of the same policies. They need not share a unit:
 only the order of the estimates is used, and thresholds are given for each.
@@ -98,7 +98,7 @@ def error_rates(
 
 
 class Selection(NamedTuple):
-    """How well one method chose. Intervals and shares as in the functions of this file."""
+    """The quality of one method's choice. Intervals and shares as in the functions of this file."""
 
     method: str
     policies: int
@@ -121,7 +121,7 @@ def assess(
     *,
     same_unit: bool = False,
 ) -> Selection:
-    """All of it for one method.
+    """Computes all of it for one method.
 
     Args:
         behaviour: the behaviour policy's value in the estimates' unit and in the true values'.

@@ -95,7 +95,7 @@ class Comparisons:
     def of_dataset(
         cls, dataset: Dataset, starts: np.ndarray, length: int, labels: np.ndarray, source: str
     ) -> Comparisons:
-        """Of raw rows of a dataset."""
+        """Builds comparisons from raw rows of a dataset."""
         return cls(
             id=dataset.id,
             source=source,
@@ -120,9 +120,9 @@ class Comparisons:
         labels: np.ndarray,
         rewards: np.ndarray | None = None,
     ) -> Comparisons:
-        """Of segments given as arrays (P, 2, L, ...), each an episode of its own.
+        """Builds comparisons from segments as arrays (P, 2, L, ...), each an episode of its own.
 
-        Nothing is known beyond a segment's last step: its next observation there is that step's own.
+        Nothing is known beyond a segment's last step, so its next observation is that step's own.
         """
         if observations.shape[:3] != actions.shape[:3] or observations.shape[1] != 2:
             raise CorerlError(

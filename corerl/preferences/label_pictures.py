@@ -93,7 +93,7 @@ class Pictures:
 
 
 def placer(env: gymnasium.Env) -> Put | None:
-    """What brings `env` into an observed state, or None where that is not known."""
+    """Returns the function that puts `env` into an observed state; None where none is known."""
     inner = env.unwrapped
     name = type(inner).__name__.removesuffix("Env")
     if name == "Pendulum":

@@ -72,7 +72,7 @@ class Server(ThreadingHTTPServer):
         return self.state()
 
     def pair(self, number: int) -> list[dict[str, Any]]:
-        """Both segments of a pair; the next pair is drawn while a person looks."""
+        """Returns both segments of a pair, and draws the next pair while a person looks."""
         drawn = self._draw(number).result()
         if number + 1 < len(self.session.pairs):
             self._draw(number + 1)

@@ -22,7 +22,7 @@ from corerl.runs.files import make_directory, write_atomically
 
 SKIPPED = -1.0
 OWN = ("pairs", "answers", "order", "seconds", "labeller")
-"""What a file of ours holds beside what `algo.preferences.source=file` reads."""
+"""A session's arrays in its file, beside those that `algo.preferences.source=file` reads."""
 
 
 class Session:
@@ -113,7 +113,7 @@ class Session:
         return pair
 
     def state(self) -> dict[str, Any]:
-        """What a page shows: the pair to be asked, and counts."""
+        """Returns what the page shows: the current pair, and counts."""
         return {
             "current": self.current(),
             "total": len(self.pairs),
@@ -148,7 +148,7 @@ class Session:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a file that a session wrote; CorerlError where it is another kind of file."""
+    """Reads all arrays of a file that a session wrote; CorerlError where it is another kind of file."""
     with reading(path, "an npz file of labels"), np.load(path, allow_pickle=False) as file:
         missing = [name for name in ("starts", "labels", "length", *OWN) if name not in file]
         if missing:
@@ -159,11 +159,11 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, float]:
-    """How two labellers agree on the pairs that both answered.
+    """Measures how far two labellers agree on the pairs that both answered.
 
-    `pairs` is how many; `same` the share of equal answers; `kappa` Cohen's (1960): what exceeds the
-    agreement of two who answer by chance as often as these do, 1 is perfect; `opposed` the share of
-    opposite preferences.
+    `pairs` is their number, `same` the share of equal answers, `opposed` that of opposite preferences;
+    `kappa` is Cohen's (1960): agreement beyond that of two labellers who give the same answers as
+    often, but by chance; 1 is perfect.
 
     Raises:
         CorerlError: they share no pair.
@@ -179,7 +179,7 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
 
 
 def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
-    """As `agreement`, with the oracle of the true rewards, which has no ties but of equal sums."""
+    """Measures `agreement` with the oracle of the true rewards, which ties only equal sums."""
     rows = file["starts"][..., None] + np.arange(int(file["length"]))
     sums = dataset.rewards.astype(np.float64)[rows].sum(-1)
     labels = np.where(sums[:, 0] == sums[:, 1], 0.5, sums[:, 1] > sums[:, 0])

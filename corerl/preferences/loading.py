@@ -14,9 +14,9 @@ from corerl.training.run import Run
 
 
 def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
-    """What an algorithm's `__post_init__` asks of its `crop`: `least` steps, and no more than there are.
+    """Checks an algorithm's `crop`: at least `least` steps, and no more than a segment has.
 
-    How long a file's segments are shows only when it is read.
+    The length of a file's segments is known only when it is read.
     """
     require(crop is None or crop >= least, f"algo.crop={crop} must be at least {least}")
     if compared.source != "teacher":

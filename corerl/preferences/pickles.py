@@ -64,13 +64,13 @@ class _Dtype:
 
 @dataclass
 class _Array:
-    """What is known of an array; `values` once its state has been read."""
+    """An array that is being read; `values` is None until its state has been read."""
 
     values: np.ndarray | None = None
 
 
 class _Stack:
-    """What opcodes do, as far as arrays need them (pickletools documents each)."""
+    """A stack machine for the opcodes that arrays need (pickletools documents each)."""
 
     def __init__(self):
         self.values: list[Any] = []
@@ -78,7 +78,7 @@ class _Stack:
         self.memo: dict[int, Any] = {}
 
     def read(self, content: bytes) -> Any:
-        """What is on top of the stack at the end."""
+        """Runs the opcodes of `content`; returns the top of the stack at the end."""
         for opcode, argument, _ in pickletools.genops(io.BytesIO(content)):
             if opcode.name == "STOP":
                 return self.values.pop()
@@ -217,7 +217,7 @@ ADMITTED: dict[str, Callable[..., Any] | None] = {
     "numeric _frombuffer": lambda *parts: _Array(_made(*parts)),
     "_codecs encode": _encode,
 }
-"""What pickled arrays ask for, and what is done instead; numpy 2 renamed numpy.core to numpy._core."""
+"""Names in pickled arrays, and their stand-ins here; numpy 2 renamed numpy.core to numpy._core."""
 
 
 def _numbers(found: Any) -> np.ndarray:

@@ -117,7 +117,7 @@ def _codes(path: Path) -> np.ndarray:
 
 
 def _probabilities(path: Path) -> np.ndarray:
-    """Of the second, from rows (1, 0), (0, 1) and (0.5, 0.5)."""
+    """Reads the probabilities of the second segment, from rows (1, 0), (0, 1) and (0.5, 0.5)."""
     pairs = read_array(path)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise CorerlError(f"{path} has shape {pairs.shape}, not (n, 2).")
@@ -249,7 +249,7 @@ def write(path: Path, comparisons: Comparisons, dataset: Dataset) -> None:
 
 
 def read_own(path: Path, dataset: Dataset) -> Comparisons:
-    """What `write` wrote; its `source` is the teacher's.
+    """Reads comparisons that `write` wrote; their `source` is the teacher's.
 
     Raises:
         CorerlError: the file is broken, or of another dataset or version of it.

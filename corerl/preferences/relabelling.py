@@ -213,7 +213,7 @@ class RelabelledSequences(SequenceBuffer):
         self._terminated = F.pad(ended, (0, 1), value=1.0)
 
     def relabel(self, rewards: Tensor) -> None:
-        """From now on the rewards are these, `(S, N)`; those of rows that are not recorded come last."""
+        """Replaces the rewards by `(S, N)`; those of rows that are not recorded come last."""
         rewards = rewards[:, : len(self)]
         self._rewards[:, :-1].copy_(rewards)
         to_go = returns_to_go(rewards, self._episode_ends) / self._scale

@@ -1,4 +1,4 @@
-"""How far a reward that was learned from comparisons is from the true one, on the dataset's rows.
+"""The distance of a reward that was learned from comparisons to the true one, on the dataset's rows.
 
 The distance is STARC's (corerl/risk/rewards.py), blind to shaping and scale, which comparisons cannot
 tell; beside it are Spearman's and Pearson's correlations of the numbers as they are, which are not.
@@ -29,7 +29,7 @@ ROWS = 20_000
 
 
 class Distance(NamedTuple):
-    """Of one seed's reward from the dataset's, over `rows` of them."""
+    """The distance of one seed's reward from the dataset's, over `rows` rows."""
 
     seed: int
     data: str
@@ -40,7 +40,7 @@ class Distance(NamedTuple):
 
 
 def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
-    """Of every seed of a run that learned its reward.
+    """Measures the `Distance` of every seed of a run that learned its reward.
 
     Raises:
         CorerlError: the algorithm learns no reward, or the dataset's rewards are all equal.

@@ -51,7 +51,7 @@ class Markov(Settings):
     seed: int | None = at_least(0, None)  # whose reward all seeds take; null: each its own
 
     def seeds(self, seeds: Sequence[int]) -> list[int]:
-        """Whose weights and comparisons are drawn, for each of the run's seeds."""
+        """Returns, for each of the run's seeds, the seed that draws its weights and comparisons."""
         return list(seeds) if self.seed is None else [self.seed] * len(seeds)
 
 
@@ -96,7 +96,7 @@ class MarkovReward(Stateful):
         return torch.tanh(rewards) if self.cfg.bounded else rewards
 
     def loss(self, pairs: Pairs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of M * B comparisons: the sum over members."""
+        """Returns the loss of M * B comparisons, summed over members, and metrics."""
         inputs = torch.cat([pairs.observations, pairs.actions], -1)
         inputs, labels = (x.unflatten(1, (self.cfg.members, -1)) for x in (inputs, pairs.labels))
         rewards = self(inputs.flatten(2, 4)).view(inputs.shape[:-1])
@@ -105,7 +105,7 @@ class MarkovReward(Stateful):
         return loss.sum(1), {"reward_loss": loss.mean(1), "reward_accuracy": accuracy.mean(1)}
 
     def update(self, pairs: Pairs) -> dict[str, Tensor]:
-        """One step; where a seed has stopped, nothing moves."""
+        """Takes one step; a seed that has stopped does not move."""
         limit = self.cfg.stop_accuracy
         if limit is None:
             return self._step(pairs)
@@ -116,7 +116,7 @@ class MarkovReward(Stateful):
         return metrics
 
     def rewards(self, observations: np.ndarray, actions: np.ndarray) -> Tensor:
-        """Of every member at every row, `(S, M, N)`."""
+        """Returns the rewards of every member at every row, `(S, M, N)`."""
         like = self.network.layers[0].weight
 
         @torch.no_grad()
@@ -144,7 +144,7 @@ def markov(
 
 
 class Stopping:
-    """Which seeds still learn, from the mean accuracy of every epoch; all on the device."""
+    """Stops each seed by the mean accuracy of its epochs; `going` marks those that still learn."""
 
     def __init__(self, seeds: int, device: torch.device | str = "cpu"):
         self.going = torch.ones(seeds, dtype=torch.bool, device=device)

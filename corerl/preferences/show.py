@@ -69,9 +69,9 @@ def show(console: Console, args: argparse.Namespace) -> None:
 
 
 def facts(compared: Comparisons) -> dict[str, str]:
-    """What there is, in words.
+    """Describes the comparisons in words.
 
-    Labels are held against the true rewards for a teacher only: people do not rank by them.
+    Labels are compared with the true rewards for a teacher only: people do not rank by them.
     """
     labels = compared.labels
     kinds = {"first preferred": 0.0, "second preferred": 1.0, "neither": 0.5}
@@ -93,7 +93,7 @@ def facts(compared: Comparisons) -> dict[str, str]:
 
 
 def _right(labels: np.ndarray, returns: np.ndarray) -> str:
-    """How often the preferred segment has the larger return, of pairs where both are decided."""
+    """Says how often the preferred segment has the larger return, over pairs without any tie."""
     decided = (labels != 0.5) & (returns[:, 0] != returns[:, 1])
     if not decided.any():
         return "nothing is decided"

@@ -29,7 +29,7 @@ SOURCES = ("teacher", *readers.REPOSITORIES, "file")
 
 @dataclass
 class Preferences(Settings):
-    """Which comparisons are learned from; part of an algorithm's `Config`."""
+    """Settings for the comparisons to learn from; part of an algorithm's `Config`."""
 
     prefix: ClassVar[str] = "algo.preferences."
 
@@ -74,7 +74,7 @@ def load(run: Run, cfg: Preferences) -> Comparisons:
 
 
 def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Comparisons:
-    """As `load`; `dataset` is called where the labels need it. `ipl` brings its own segments."""
+    """Loads comparisons as `load` does, but calls `dataset` only where labels need it (not for `ipl`)."""
     if cfg.source == "teacher":
         return teachers.teach(_vectors(dataset()), cfg)
     root = download.data_dir("preferences") / cfg.source

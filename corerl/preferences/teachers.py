@@ -73,7 +73,7 @@ def name(cfg: Preferences) -> str:
 
 
 class Sums:
-    """What segments of a dataset are worth to a teacher."""
+    """The sums of rewards by which a teacher compares segments of a dataset."""
 
     def __init__(self, dataset: Dataset, cfg: Preferences):
         self._rewards = dataset.rewards.astype(np.float64)
@@ -100,9 +100,9 @@ class Sums:
 
 
 def segment_starts(dataset: Dataset, length: int) -> np.ndarray:
-    """Every row at which a segment of `length` steps starts that lies within one true episode.
+    """Returns the rows at which a segment of `length` steps can start within one true episode.
 
-    All its rows make transitions, so that the next observation of each is real.
+    All rows of such a segment make transitions, so that the next observation of each is real.
     """
     stop = np.repeat(dataset.episode_ends, dataset.episode_lengths())
     rows = np.arange(len(dataset))

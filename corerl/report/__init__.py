@@ -1,4 +1,4 @@
-"""From run directories or score files to tables, figures and one HTML page."""
+"""Reports: from run directories or score files to tables, figures and one HTML page."""
 
 from corerl.report.cli import add_arguments, run
 

@@ -1,4 +1,4 @@
-"""From paths to a folder of tables, figures and one page."""
+"""Builds a report: from paths to a folder of tables, figures and one page."""
 
 import argparse
 import os

@@ -54,7 +54,7 @@ STYLE = {
 def aggregates(
     table: pd.DataFrame, look: dict, algorithms: list[str], metrics: list[str]
 ) -> Figure:
-    """One panel per metric, one row per algorithm: estimate and interval."""
+    """Draws one panel per metric, one row per algorithm: estimate and interval."""
     names = algorithms[::-1]
     figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
     for axis, metric in zip(axes, metrics, strict=True):
@@ -104,7 +104,7 @@ def profile(table: pd.DataFrame, look: dict, unit: str) -> Figure:
 
 
 def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
-    """Where a profile is drawn: from the smallest to the largest score, within [-20, 200]."""
+    """Returns the thresholds of a profile: from the smallest to the largest score, within [-20, 200]."""
     low, high = max(scores.min(), -20.0), min(scores.max(), 200.0)
     return np.linspace(min(low, 0.0), max(high, low + 1.0), count)
 
@@ -145,7 +145,7 @@ def curved(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
-    """One panel per task: mean over seeds against steps, with 95% t intervals, of what is `curved`."""
+    """Draws one panel per task of the `curved` rows: mean over seeds against steps, 95% t intervals."""
     history = curved(history)
     figure, axes = _panels(sorted(set(history["task"])), 2.1, unit)
     for task, axis in axes.items():
@@ -157,7 +157,7 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
 
 
 def distributions(returns: pd.DataFrame, look: dict) -> Figure:
-    """One panel per task: the cumulative share of episodes, seeds pooled, and dots at (CVaR, tau)."""
+    """Draws one panel per task: the cumulative share of episodes, seeds pooled, and dots at (CVaR, tau)."""
     figure, axes = _panels(sorted(set(returns["task"])), 2.3, "fraction of episodes")
     for task, axis in axes.items():
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
@@ -174,7 +174,7 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
 
 
 def tradeoff(points: pd.DataFrame) -> Figure:
-    """One panel per task: mean return against its lower tail, a line through each algorithm's levels.
+    """Draws one panel per task: mean return against its lower tail, a line through an algorithm's levels.
 
     Args:
         points: rows of task, algorithm, tau and mean, mean_low, mean_high, tail, tail_low, tail_high.
@@ -249,7 +249,7 @@ def _titles(tasks: list[str]) -> dict[str, str]:
 
 
 def _legend(figure: Figure, axes: Iterable) -> None:
-    """One legend above all panels, of as many columns as fit beside each other."""
+    """Draws one legend above all panels, of as many columns as fit beside each other."""
     known = {}
     for axis in axes:
         known |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))

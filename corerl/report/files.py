@@ -1,4 +1,4 @@
-"""Where a report writes, and how: whole files below its folder, and nowhere else."""
+"""Writing of a report: whole files below its folder, and nowhere else."""
 
 import re
 from pathlib import Path

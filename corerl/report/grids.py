@@ -31,7 +31,7 @@ NAMED = {
     "bc": {"actor_layers": "hidden_layers", "actor_lr": "lr"},
     "td3_bc": {"alpha": "alpha", "policy_noise": "policy_noise"},
 }
-"""Of each algorithm: the published name of a setting that makes the grid, and ours."""
+"""Each algorithm's grid setting: its published name and ours."""
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -121,7 +121,7 @@ def _emphasised(found: list[Cell | None], options: Options) -> list[Cell | None]
 
 
 def _level(cell: Cell, best: Cell) -> bool:
-    """Whether a mean shares the emphasis of the best (TOP_RULE)."""
+    """Tells whether a mean shares the emphasis of the best (TOP_RULE)."""
     if cell.value == best.value:
         return True
     if cell.few or best.few or cell.value < best.low:

@@ -68,7 +68,7 @@ def learned(agent: md3qn.MD3QN, env: mazes.MazeEnv) -> np.ndarray:
 
 
 def _seen(agent: md3qn.MD3QN, observation: np.ndarray) -> torch.Tensor:
-    """One observation `(...)` as all seeds of the agent see it, `(S, 1, ...)`."""
+    """Expands one observation `(...)` to all seeds of the agent, `(S, 1, ...)`."""
     seeds = agent.particles.head.weight.shape[0]
     return torch.from_numpy(observation).expand(seeds, 1, *observation.shape)
 

@@ -93,7 +93,7 @@ def _seed_folders(root: Path) -> list[Path]:
 
 
 class _Reading:
-    """What was read so far."""
+    """The runs and scores read so far."""
 
     def __init__(self, unfinished: bool):
         self.unfinished = unfinished
@@ -140,14 +140,14 @@ def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tupl
 
 
 def _pretrained(config: dict[str, Any]) -> int:
-    """How many of a run's steps were updates on the data before the environment's first."""
+    """Counts a run's updates on the data before the environment's first step."""
     algo = config.get("algo") or {}
     return algo["online"]["pretrain_steps"] if algo.get("phase") == "both" else 0
 
 
 @dataclass(frozen=True)
 class _Group:
-    """What a group of seeds that ran together has in common."""
+    """Facts shared by a group of seeds that ran together."""
 
     algorithm: str
     task: str
@@ -167,7 +167,7 @@ def _state(status: dict, config: dict, scores: pd.DataFrame) -> str:
 def _judge_seeds(
     group: _Group, scores: pd.DataFrame, unfinished: bool
 ) -> tuple[pd.DataFrame, list[tuple]]:
-    """Which seeds count: those of a finished run that neither diverged nor stopped early."""
+    """Keeps the seeds that count: of a finished run, neither diverged nor stopped early."""
     kept, found = [], {}
     if len(scores):  # the file's own words come before the folder's
         first = scores.iloc[0]

@@ -26,7 +26,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Words:
-    """What the page says besides numbers."""
+    """The texts of the page besides its numbers."""
 
     title: str
     written: str

@@ -1,4 +1,4 @@
-"""What the page's script knows: runs, curves and settings, as JSON."""
+"""The data of the page's script: runs, curves and settings, as JSON."""
 
 import json
 import math
@@ -51,7 +51,7 @@ class Data:
         )
 
     def group(self, file: str) -> dict[str, Any]:
-        """What is known of the group of seeds whose scores are in this file."""
+        """Returns the facts of the group of seeds whose scores are in this file."""
         return self._groups[file]
 
     def _group(self, file: str, run: Any, results: Results, out: Path) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _section(
 
 
 def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every seed's curve at the steps that all seeds of its cell evaluated, with mean and t interval."""
+    """Returns seeds' curves at the steps that all seeds of a cell evaluated, with mean and t interval."""
     found = []
     for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
         scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)

@@ -1,4 +1,4 @@
-"""What a report says of learned rewards: how far each is from the true one, beside its policy's score."""
+"""Learned rewards in a report: the distance of each to the true one, beside its policy's score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of spread returns: static CVaR with intervals, their distribution, regret.
+"""Spread of returns in a report: static CVaR with intervals, their distribution, regret.
 
 It reads what runs wrote beside their scores: `returns.jsonl`, the return of every episode of an
 evaluation, and `metrics.jsonl` where an algorithm knows its regret.
@@ -114,7 +114,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _objective(file: Path) -> tuple[str, float]:
-    """What the settings say was optimised, `static, tau 0.25`, and tau; `mean` where they name nothing."""
+    """Reads the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing."""
     settings = (yaml.safe_load(file.read_text()) or {}) if file.exists() else {}
     algo = settings.get("algo") or {}
     tau, objective = algo.get("tau"), algo.get("objective")

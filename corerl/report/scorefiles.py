@@ -100,7 +100,7 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
 
 
 def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
-    """Every field as text without surrounding blanks; the header and all rows equally long."""
+    """Reads a CSV: fields as text without surrounding blanks; the header and all rows equally long."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as e:

@@ -1,4 +1,4 @@
-"""What a report is asked for, and what it knows of one collection of tasks in one unit."""
+"""The options of a report, and its data on one collection of tasks in one unit."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ NAMES = {"iqm": "IQM", "median": "Median", "mean": "Mean", "optimality_gap": "Op
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     metric: str = "iqm"
     baseline: str | None = None
@@ -32,7 +32,7 @@ class Options:
         return sorted(stats.METRICS, key=lambda m: m != self.metric)
 
     def may_compare(self, *cells: Cell) -> bool:
-        """Whether a difference between these may be marked: they rest on equal numbers of steps."""
+        """Tells whether a difference between these may be marked: they rest on equal numbers of steps."""
         return self.unequal or all(same_budget(cells[0], cell) for cell in cells)
 
 
@@ -55,7 +55,7 @@ class Section:
 
     @property
     def scored(self) -> bool:
-        """Whether its tasks share a scale, so that there are aggregates."""
+        """Tells whether its tasks share a scale, so that there are aggregates."""
         return self.unit != "raw"
 
     @property
@@ -66,7 +66,7 @@ class Section:
 
     @property
     def axis(self) -> str:
-        """What its figures call a score."""
+        """The label of a score on the axes of its figures."""
         return UNITS[self.unit][1]
 
     @property

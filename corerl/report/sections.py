@@ -1,4 +1,4 @@
-"""What a report says about each collection of tasks: the numbers behind tables and figures."""
+"""The sections of a report, one per collection of tasks: the numbers behind tables and figures."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from corerl.report.section import GAMMA, Options, Section
 
 
 def sections(results: Results, published: pd.DataFrame, options: Options) -> list[Section]:
-    """One section for each collection and unit, in the order in which they were read.
+    """Returns one section for each collection and unit, in the order in which they were read.
 
     Raises:
         CorerlError: the baseline is no algorithm that was read.

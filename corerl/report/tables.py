@@ -27,7 +27,7 @@ class Cell:
 
     @property
     def few(self) -> bool:
-        """Whether so few seeds stand behind it that its spread says little."""
+        """Tells whether so few seeds stand behind it that its spread says little."""
         return self.n != "" and int(self.n.partition("-")[0]) < ENOUGH_SEEDS
 
     @property
@@ -94,7 +94,7 @@ def column(
 
 
 def same_budget(a: Cell, b: Cell) -> bool:
-    """Whether both rest on runs of the same number of steps, or nobody knows of either."""
+    """Tells whether both rest on runs of the same number of steps, or nobody knows of either."""
     return a.budget == b.budget and len(a.budget) < 2
 
 
@@ -126,7 +126,7 @@ def value_text(cell: Cell | None, digits: int) -> str:
 
 
 def spread_text(cell: Cell | None, head: Column, table: Table) -> str:
-    """What follows the number: its spread, and the seeds and steps that the head does not say."""
+    """Returns the text after the number: its spread, and the seeds and steps that the head does not say."""
     if cell is None:
         return ""
     texts = []

@@ -1,4 +1,4 @@
-"""In what a score is counted: normalised returns, solved episodes, or raw returns."""
+"""Units of scores: normalised returns, solved episodes, or raw returns."""
 
 import numpy as np
 import pandas as pd

@@ -28,7 +28,7 @@ EXACT = 1e-12
 """Returns closer than this are one: they differ by the rounding of floating-point sums."""
 
 TRUNCATION = 1e-10
-"""What may be paid after the step at which an endless episode is cut."""
+"""Largest discounted reward after the step at which an endless episode is cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class FiniteMDP:
 
     @classmethod
     def from_matrices(cls, transitions: np.ndarray, rewards: np.ndarray, **options) -> FiniteMDP:
-        """Of transition probabilities (S, A, S') and rewards (S,), (S, A) or (S, A, S').
+        """Builds an MDP from transition probabilities (S, A, S') and rewards (S,), (S, A) or (S, A, S').
 
         An episode ends with the horizon alone; an absorbing state that pays nothing is an end too.
         """
@@ -177,7 +177,7 @@ class Law:
 
     @classmethod
     def of(cls, values: np.ndarray, probabilities: np.ndarray, resolution: float = EXACT) -> Law:
-        """With equal values merged and impossible ones left out."""
+        """Builds a law, with equal values merged and impossible ones left out."""
         values, probabilities = np.ravel(values), np.ravel(probabilities)
         values = np.round(values / resolution) * resolution
         values, places = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""How far apart two rewards are, judged by the policies they ask for and not by their numbers.
+"""Distances between two rewards, by the order that they give policies and not by their numbers.
 
 Potential shaping r + gamma phi(s') - phi(s) and a positive scale leave the order of all policies as it
 is (Ng, Harada and Russell 1999). Both distances here are blind to them:

@@ -75,7 +75,7 @@ def cvar(quantiles: Tensor, tau: float) -> Tensor:
 
 
 def tail_weights(count: int, tau: float, like: Tensor) -> Tensor:
-    """What each of `count` ascending, equally likely values counts in the mean of the lower `tau`."""
+    """Returns the weights of `count` ascending, equally likely values in the mean of the lower `tau`."""
     share = tau * count
     ranks = torch.arange(count, device=like.device, dtype=like.dtype)
     return (share - ranks).clamp(0, 1) / share

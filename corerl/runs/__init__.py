@@ -1,1 +1,1 @@
-"""What a run is called and what it leaves on disk."""
+"""The names of runs and their files on disk."""

@@ -39,7 +39,7 @@ DAMAGE = (
     *(safetensors.SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError),
     RecursionError,
 )
-"""What reading bytes that are no checkpoint raises."""
+"""Errors raised by reading bytes that are no checkpoint."""
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def _header(metadata: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
-    """What a safetensors file of these tensors, in this order, begins with."""
+    """Returns the header of a safetensors file of these tensors, in this order."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for key, tensor in tensors.items():
@@ -95,7 +95,7 @@ def _header(metadata: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """Its numbers in order, seed by seed where they do not lie in order or on the CPU."""
+    """Yields its bytes in order, seed by seed where they are not contiguous or not on the CPU."""
     here = tensor.is_contiguous() and tensor.device.type == "cpu"
     for part in [tensor] if here or tensor.ndim < 2 else tensor:
         if part.numel():
@@ -105,12 +105,12 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def previous(path: Path) -> Path:
-    """Where the checkpoint before the one at `path` is kept."""
+    """Returns the path of the checkpoint before the one at `path`."""
     return path.with_name(f"{path.stem}-previous{path.suffix}")
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a checkpoint at `path`, or the one before it."""
+    """Tells whether there is a checkpoint at `path`, or the one before it."""
     return path.exists() or previous(path).exists()
 
 
@@ -144,7 +144,7 @@ class Damaged(CorerlError):
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What `save_checkpoint` wrote, tensors on the CPU.
+    """Reads what `save_checkpoint` wrote, tensors on the CPU.
 
     Raises:
         Damaged: the file is not what was written.
@@ -171,7 +171,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path) -> bool:
-    """Whether the file has a checksum; raises ValueError where it is of other bytes."""
+    """Checks the file; returns whether it has a checksum, and raises ValueError where that does not match."""
     with open(path, "rb") as file:
         length = file.read(8)
         size = int.from_bytes(length, "little")

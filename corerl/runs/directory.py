@@ -1,4 +1,4 @@
-"""What a run is called: the directory of a group of seeds.
+"""The directory of a group of seeds, which names a run by its content.
 
 `<root>/<task>/<algorithm>-<hash>/seeds-<first>[-<last>]/` is named by content: the hash is over every
 setting that can change a number, so the same command finds the same directory, and more seeds of the
@@ -63,7 +63,7 @@ def _default(setting: Field) -> Any:
 
 
 def cell_directory(cfg: Config) -> Path:
-    """Where all seeds of these settings live.
+    """Returns the directory of all seeds of these settings.
 
     Raises:
         CorerlError: the task's name is no path, as in `task_directory`.
@@ -140,12 +140,12 @@ def groups(cell: Path) -> Iterator[tuple[Path, list[int]]]:
 
 
 def strays(cell: Path) -> list[Path]:
-    """What is named nearly as a group of seeds and is none, such as somebody's copy of one."""
+    """Returns paths named nearly like a group of seeds that are none, such as somebody's copy of one."""
     return sorted(set(cell.glob("seeds-*")) - {directory for directory, _ in groups(cell)})
 
 
 def read_status(directory: Path) -> dict[str, Any]:
-    """What `status.json` says of a group; empty where there is none.
+    """Reads the `status.json` of a group; empty where there is none.
 
     Raises:
         CorerlError: it is damaged.
@@ -171,7 +171,7 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 def read_settings(cell: Path) -> dict[str, Any]:
-    """What `config.yaml` says of a cell, by the names that settings have today.
+    """Reads the `config.yaml` of a cell, under the names that settings have today.
 
     Raises:
         CorerlError: it is damaged, or none of ours.

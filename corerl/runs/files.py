@@ -23,7 +23,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """As `write_pieces`, of one."""
+    """Writes `content` as one piece with `write_pieces`."""
     write_pieces(path, [content])
 
 
@@ -130,7 +130,7 @@ class Log:
         self._sha.update(content)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is in the file; after this it is on the disk, so a checkpoint may count on it."""
+        """Describes the content and flushes it to the disk, so that a checkpoint may count on it."""
         if self._size:
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
@@ -161,7 +161,7 @@ class Log:
             write_atomically(self.path, kept)
 
     def cut_after(self, step: int, step_of: Callable[[str], int | None]) -> None:
-        """As `load_state_dict`, for a checkpoint that does not vouch for its logs: `step_of(line)` gives a
+        """Drops lines after `step`, for a checkpoint that does not vouch for logs: `step_of(line)` gives a
         line's step, and None for one to keep regardless (a header). A line that was cut short goes too.
         """
         text = self.path.read_text() if self.path.exists() else ""

@@ -1,4 +1,4 @@
-"""What a person sees while a cell's seeds train: a few lines that fit 80 columns, or a line now and then."""
+"""Progress of a cell's seeds: a few lines that fit 80 columns, or a line now and then."""
 
 import sys
 import threading
@@ -154,7 +154,7 @@ class Display:
     # In a terminal.
 
     def lines(self) -> Group:
-        """What is shown now, for a terminal of any width from 60 columns."""
+        """Renders the current state, for a terminal of any width from 60 columns."""
         with self._lock:
             running, done, queued = self._sorted()
             head = Table.grid(
@@ -224,7 +224,7 @@ class Display:
         return begun + rest[:free], ended, rest[free:]
 
     def _eta(self) -> str:
-        """Of all seeds, those that wait included."""
+        """Estimates the time left for all seeds, those that wait included."""
         statuses = self._status.values()
         going = [s for s in statuses if s.get("state", "running") == "running"]
         left = sum(self._steps - s.get("step", 0) for s in going)

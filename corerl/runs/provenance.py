@@ -1,4 +1,4 @@
-"""What a run was made with: versions, hardware and source revision."""
+"""The provenance of a run: versions, hardware and source revision."""
 
 import os
 import platform
@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def _kernel() -> str:
-    """What multiplies float32 matrices on the CPU; see corerl/experiments/kernel.py."""
+    """Names the library that multiplies float32 matrices on the CPU; see corerl/experiments/kernel.py."""
     if not torch.backends.mkl.is_available():
         return "torch's"
     return "onednn" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "mkl"

@@ -1,4 +1,4 @@
-"""What one group of seeds leaves on disk: metrics, scores, episode returns and its status."""
+"""The files of one group of seeds: metrics, scores, episode returns and its status."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ SCORE_COLUMNS = (
     "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
 )
 KEPT = ("score", "return", "evaluated")
-"""Of the status, what a resumed run goes on with."""
+"""Fields of the status that a resumed run goes on with."""
 
 
 def _score_step(line: str) -> int | None:
@@ -93,7 +93,7 @@ class Record:
             log.begin_anew()
 
     def start_clock(self, done: int) -> None:
-        """From here on updates per second are counted; `done` were made before."""
+        """Starts counting updates per second; `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)
         self._clock = (done, time.monotonic(), 0.0)
         self.publish(done, "running")

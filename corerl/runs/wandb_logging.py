@@ -44,7 +44,7 @@ class WandbLogger:
             self._give_up(error)
 
     def log(self, step: int, lines: list[dict[str, Any]]) -> None:
-        """One log step: a dict per seed as in `metrics.jsonl`."""
+        """Logs one step: a dict per seed as in `metrics.jsonl`."""
         skip = ("step", "seed")
         self._send(
             step,

@@ -1,4 +1,4 @@
-"""What online algorithms with numbered actions share: environments, exploration, what is remembered.
+"""Experience of online algorithms with numbered actions: environments, exploration, replay.
 
 An algorithm's `train` makes one `Experience`, and in each turn lets it play, draws a batch and updates.
 """
@@ -27,7 +27,7 @@ Act = Callable[[Tensor], Tensor]
 
 @dataclass
 class Collect(Settings):
-    """How experience is gathered and what of it is learned; part of an algorithm's `Config`."""
+    """Settings for gathering experience and learning from it; part of an algorithm's `Config`."""
 
     prefix: ClassVar[str] = "algo.data."
 
@@ -56,7 +56,7 @@ class Collect(Settings):
         return self.epsilon + (1 - self.epsilon) * min(max(left, 0.0), 1.0)
 
     def rewards(self, step: DiscreteStep, by_source: bool) -> np.ndarray:
-        """What is learned of a step's rewards: `(S, K)`, or `(S, 1)` for the total."""
+        """Returns the rewards to learn from, `(S, K)` by source, or `(S, 1)` for the total."""
         if not by_source and self.clip != "source":
             total = step.rewards[:, None].astype(np.float32)
             return total.clip(-1, 1) if self.clip == "total" else total
@@ -95,17 +95,17 @@ class DiscreteEnvironments(Environments):
 
     @property
     def actions(self) -> int:
-        """How many there are."""
+        """The number of actions."""
         return int(self._envs[0].action_space.n)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an observation."""
+        """The shape of an observation."""
         return self._observations.shape[1:]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of an observation: float32 or uint8."""
+        """The type of an observation: float32 or uint8."""
         return torch.from_numpy(self._observations).dtype
 
     @property
@@ -208,7 +208,7 @@ class Experience(Stateful):
         return played, rewards
 
     def enough(self, step: int) -> bool:
-        """Whether the random beginning is over."""
+        """Tells whether the random beginning is over and the replay can be sampled."""
         return step > self.cfg.learning_starts and self.replay.ready
 
     def sample(self) -> Transitions:

@@ -20,7 +20,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Demos(Settings):
-    """Which rows of a batch are imitated; part of an algorithm's `Config`, beside `batch_size`."""
+    """Settings for the imitated rows of a batch; part of an algorithm's `Config`, beside `batch_size`."""
 
     prefix: ClassVar[str] = "algo.demos."
 

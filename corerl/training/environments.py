@@ -194,7 +194,7 @@ def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = 
 
 
 def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
-    """What `env.step` returns.
+    """Steps the environment; returns what `env.step` does, checked.
 
     Raises:
         ValueError: the observation has another shape than before, which would be broadcast, or it or the

@@ -88,12 +88,12 @@ class Loaded:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device on which the policies compute."""
         return pick_device(self.cfg.device)
 
     @property
     def remembers(self) -> bool:
-        """Whether actions depend on the episode so far: then `reset` at its start, `earned` after steps."""
+        """True if actions depend on the episode: then call `reset` at its start, `earned` after steps."""
         return any(part.remembers for part in self._parts)
 
     def only(self, seed: int) -> Loaded:
@@ -135,7 +135,7 @@ class Loaded:
         self.begin(len(self.seeds), episodes)
 
     def earned(self, rewards: np.ndarray) -> None:
-        """What the last actions earned, `(S, n)`, for a policy that remembers."""
+        """Tells a policy that remembers what its last actions earned, `(S, n)`."""
         self.reward(torch.as_tensor(rewards, dtype=torch.float32, device=self.device))
 
     # As an evaluator calls it (corerl/training/evaluation.py).
@@ -188,7 +188,7 @@ class Loaded:
         return [(part.seeds, part.state) for part in self._parts]
 
     def _gather(self, function: Callable, *inputs: Tensor) -> Any:
-        """Every group's share of the inputs `(S, ...)`, and the outputs in the order of the seeds."""
+        """Calls `function` on every group's share of the inputs `(S, ...)`; joins outputs in seed order."""
         if self._seed is not None:  # the group's other seeds are asked about the same
             part = self._parts[0]
             wide = [x.expand(len(part.seeds), *x.shape[1:]) for x in inputs]
@@ -204,7 +204,7 @@ class Loaded:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Of what it sees and does: the environment's, or the data's where there is no simulator."""
+        """Shapes of observations and actions: the environment's, or the data's without a simulator."""
         with suppress(CorerlError):
             if self.task.has_env:
                 env = self.task.make_env()
@@ -294,7 +294,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
 
 
 def _needs_none(group: Path) -> bool:
-    """Whether it has finished without ever saving, as an exact solver does."""
+    """Tells whether the group finished without ever saving, as an exact solver does."""
     return (read_json(group / "status.json") or {}).get("state") == "done"
 
 

@@ -32,7 +32,7 @@ PHASES = ("offline", "online", "both")
 
 @dataclass
 class Online(Settings):
-    """How training goes on in the environment; part of an algorithm's `Config`, beside `phase`."""
+    """Settings for training on in the environment; part of an algorithm's `Config`, beside `phase`."""
 
     prefix: ClassVar[str] = "algo.online."
 
@@ -142,11 +142,11 @@ class Phases:
             restore(agent, cfg.online.checkpoint, run, (cfg.name,))
 
     def online(self, step: int) -> bool:
-        """Whether this step acts in the environment."""
+        """Tells whether this step acts in the environment."""
         return step > self.after
 
     def learns(self, step: int) -> bool:
-        """Whether this step updates: all do but the warm-up's."""
+        """Tells whether this step updates: all do but the warm-up's."""
         return not self.online(step) or step - self.after > self.warmup
 
     def left(self, step: int) -> float:
@@ -172,7 +172,7 @@ class Phases:
         return self.mixture.sample() if self.online(step) else self.data.sample()
 
     def sample_labelled(self, step: int) -> tuple[Batch, Tensor]:
-        """As `sample`, with the label of each row, `(S, B)`."""
+        """Samples a batch and the label of each row, `(S, B)`."""
         source = self.mixture if self.online(step) else self.data
         return source.sample_labelled()
 

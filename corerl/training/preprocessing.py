@@ -1,4 +1,4 @@
-"""From a task's dataset to batches: the preprocessing that papers choose per dataset."""
+"""Preprocessing that papers choose per dataset: from a task's dataset to batches."""
 
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from corerl.training.weighting import WEIGHTINGS, Weighting
 
 @dataclass
 class Preprocess(Settings):
-    """What is done to a dataset before training, in this order; part of an algorithm's `Config`.
+    """Settings for preparing a dataset before training, in this order; part of an algorithm's `Config`.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic.
@@ -143,7 +143,7 @@ def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
 
 
 def return_factor(dataset: Dataset) -> np.float32:
-    """What the return-range scaling multiplies rewards by."""
+    """Returns the factor by which return-range scaling multiplies rewards."""
     returns = dataset.episode_returns()
     spread = float(returns.max() - returns.min())
     if spread == 0:

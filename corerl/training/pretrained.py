@@ -15,7 +15,7 @@ from corerl.runs.directory import groups, read_status
 from corerl.training.run import Run
 
 SHARED = "normalizer"
-"""Of an agent's state, what has no seed axis whatever its shape."""
+"""Parts of an agent's state that have no seed axis, whatever their shape."""
 
 
 def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:

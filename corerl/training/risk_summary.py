@@ -1,4 +1,4 @@
-"""What a run of spread returns says when it is over: what was optimised, and static CVaR.
+"""The last lines of a risk-sensitive run: what was optimised, and static CVaR.
 
 Reports have the same numbers with intervals (corerl/report/risk.py).
 """

@@ -63,14 +63,14 @@ class Collector(Stateful):
             raise CorerlError(f"{env.unwrapped} has observations of {space}: vectors are needed.")
         self.observation_dim = space.shape[0]
         self.numbered = isinstance(actions, spaces.Discrete)
-        """Whether actions are numbers."""
+        """Tells whether actions are numbers."""
         vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
         require(
             vectors or (self.numbered and actions.start == 0),
             f"{env.unwrapped} has actions of {actions}: vectors, or numbers from 0, are needed",
         )
         self.action_dim = int(actions.n) if self.numbered else actions.shape[0]
-        """How many actions there are, or how many features one has."""
+        """The number of actions, or of features of one."""
 
     def play(self, act: Callable[[Tensor], Tensor]) -> Played:
         """Plays with `act: (S, E, O) -> (S, E, A)`, or `(S, E)` where actions are numbered.

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """Where its state is saved; the one before it stands beside it until the run is done."""
+        """The checkpoint's path; the previous one stands beside it until the run is done."""
         return self.directory / "checkpoint.safetensors"
 
     # What an algorithm asks for.
@@ -90,7 +90,7 @@ class Run:
     def spec(
         self, sizes: Any, normalizer: nn.Module | None = None, steps: int | None = None
     ) -> Spec:
-        """What this run's agent is built for.
+        """Returns the `Spec` from which this run's agent is built.
 
         `sizes` has the attributes `observation_dim` and `action_dim`: a buffer, or environments. `steps`
         are the agent's updates where they are not all of the run's.

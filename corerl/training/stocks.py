@@ -105,7 +105,7 @@ class Player(EpsilonGreedy):
             self.stock = next_stock(self.stock, learned, cfg.discount).clamp(cfg.low, cfg.high)
 
     def learned(self, rewards: Tensor) -> Tensor:
-        """What training took for these rewards."""
+        """Returns these rewards as training took them."""
         return rewards.clamp(-1, 1) if self._cfg.data.clip == "total" else rewards
 
     def _best(self, observations: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which policy of a run is played: the one whose error on held-out data was the lowest."""
+"""Choice of a run's policy: the one whose error on held-out data was the lowest."""
 
 from collections.abc import Callable
 

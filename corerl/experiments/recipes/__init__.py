@@ -1,1 +1,1 @@
-"""How our own datasets are made."""
+"""Recipes of our own datasets."""

@@ -1,4 +1,4 @@
-"""From episodes to a Minari dataset, so that a kill at any moment costs at most one chunk of work."""
+"""Collects episodes into a Minari dataset; a kill at any moment costs at most one chunk of work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Episode(NamedTuple):
     terminated: bool
 
     def cut(self, steps: int) -> Episode:
-        """Its first `steps` steps."""
+        """Returns its first `steps` steps."""
         if steps >= len(self.rewards):
             return self
         return Episode(
@@ -46,7 +46,7 @@ Act = Callable[[np.ndarray, np.random.Generator, int], np.ndarray]
 
 
 def is_made(name: str, recipe: dict[str, Any]) -> bool:
-    """Whether the set `corerl/<name>` is here, complete and of this recipe.
+    """Tells whether the set `corerl/<name>` is on this machine, complete and of this recipe.
 
     Raises:
         CorerlError: its folder holds other contents, whole or half made.
@@ -91,7 +91,7 @@ def collect(
 
 
 def _parts(name: str) -> Path:
-    """Where the chunks lie until the set is whole."""
+    """Returns the folder of the chunks until the set is whole."""
     return download.data_dir("corerl") / "making" / name
 
 
@@ -229,7 +229,7 @@ def checksum(episodes: list[Episode]) -> str:
 
 
 def play(envs: list[gymnasium.Env], act: Act, seed: int, purpose: str) -> list[Episode]:
-    """One whole episode in each environment, with one policy call per step for all of them.
+    """Plays one whole episode in each environment, with one policy call per step for all of them.
 
     Whole episodes, so that short ones are not over-represented; the numbers depend on `seed` and
     `purpose` alone.

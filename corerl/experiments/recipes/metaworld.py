@@ -77,7 +77,7 @@ def make_one(name: str, seed: int, size: int | None) -> bool:
 
 
 def _episodes(task: str, seed: int, name: str) -> Chunk:
-    """One episode of each kind at a time, `EACH` times."""
+    """Makes chunks of one episode of each kind, `EACH` times."""
     policies = package().policies.ENV_POLICY_MAP
     env, guide = MetaWorld(task), MetaWorld(task, hidden=False)
 
@@ -102,7 +102,7 @@ def _episodes(task: str, seed: int, name: str) -> Chunk:
 
 
 def _play(env: MetaWorld, driver: tuple | None, start: int, other: int, rng) -> Episode:
-    """One episode from the seed `start`, acted in by a policy that sees its own simulation of seed `other`.
+    """Plays an episode from seed `start` by a policy that sees its own simulation of seed `other`.
 
     From one seed, two simulations of a task go through the same states.
     """

@@ -85,7 +85,7 @@ def make_one(name: str, seed: int, size: int, steps: int) -> bool:
 
 
 def _source(name: str, quality: str, cfg: Config, seed: int, size: int) -> tuple[Chunk, int, dict]:
-    """What the set is collected from, how many steps to take, and what is known of the policy."""
+    """Returns the source of the set, the number of steps to take, and facts about the policy."""
     if quality == "random":
         return _rollouts(cfg, _uniform, seed, name), size, {}
     if quality == "medium-expert":
@@ -237,7 +237,7 @@ def _sizes(cfg: Config) -> tuple[int, int]:
 
 
 def _replayed(cfg: Config, saved: dict[str, Any]) -> list[Episode]:
-    """Every episode of the run so far, the last one as far as it went."""
+    """Returns every episode of the run so far, the last one as far as it went."""
     replay = ReplayBuffer(*_sizes(cfg), saved["loop"]["step"], cfg.seeds, 1)
     replay.load_state_dict(saved["state"]["replay"])
     return cut_episodes(*replay.recorded())

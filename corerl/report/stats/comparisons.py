@@ -1,4 +1,4 @@
-"""One algorithm against another: probability of improvement, and intervals of means of few seeds."""
+"""Comparisons of algorithms: probability of improvement, and intervals of means of few seeds."""
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ def probability_of_improvement(
 
 
 def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
-    """For each task (n_x, n_y): 1 where the run of x is above the run of y, one half at a tie."""
+    """Returns for each task (n_x, n_y): 1 where the run of x is above the run of y, one half at a tie."""
     one, other = _by_task(table, x), _by_task(table, y)
     lonely = sorted(set(one) ^ set(other))
     if lonely:

@@ -96,7 +96,7 @@ def mean(table: pd.DataFrame) -> float:
 
 
 def optimality_gap(table: pd.DataFrame, gamma: float = 1.0) -> float:
-    """How far the runs fall short of `gamma` on average; scores above it count as `gamma`."""
+    """Returns how far the runs fall short of `gamma` on average; scores above it count as `gamma`."""
     return _point(table, "optimality_gap", gamma)
 
 
@@ -115,7 +115,7 @@ def estimate(
     seed: int = 0,
     level: float = 0.95,
 ) -> Estimate:
-    """One of METRICS for one algorithm, with its stratified bootstrap percentile interval.
+    """Estimates one of METRICS for one algorithm, with its stratified bootstrap percentile interval.
 
     Seeds are drawn with replacement within every task; `gamma` is the optimality gap's threshold.
     The interval is NaN where a task has a single seed. `replicates=0` leaves the interval out.
