@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow operations gpu lint clean
+.PHONY: demo test test-slow operations gpu docs lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/corerl train sweep=demo
@@ -41,6 +41,11 @@ gpu: $(INSTALLED)
 	$(BIN)/python -P -m corerl.experiments.gpu $(GPU)
 endif
 
+# The documentation into site/; a broken link ends it.
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[docs]"
+	$(BIN)/python -P -m mkdocs build --strict
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,4 +59,4 @@ $(INSTALLED): requirements.lock pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs report build dist *.egg-info
+	rm -rf $(VENV) runs report site build dist *.egg-info

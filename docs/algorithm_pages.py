@@ -1,0 +1,237 @@
+"""A page per algorithm: its docstring, its `Config`, its tables of `configs/`, and numbers of `results/`."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from corerl import algos
+from corerl.experiments.composition import sweeps
+from corerl.experiments.tables import rows_of, variants
+
+ROOT = Path(__file__).parents[1]
+SOURCE = re.compile(r"^    (\w+): (?:[^#\n]|\n {8})*?(?:# *(.*))?$", re.MULTILINE)
+
+
+def page(name: str) -> str:
+    """Everything that is known of one algorithm, as Markdown."""
+    module = importlib.import_module(f"corerl.algos.{name}")
+    config = module.Config()
+    labels = {config.label, *(labels_of(variant) for variant in variants_of(name))}
+    parts = [
+        f"# {config.label}",
+        described(inspect.getdoc(module) or ""),
+        commands(name),
+        numbers(labels),
+        "## Settings\n\n"
+        "The defaults of the file; what a task changes is below. Ranges are checked before a run begins.",
+        *settings_of(config),
+        *(per_task(table) for table in [name, *variants_of(name)]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def index() -> str:
+    """The list of all algorithms, each with the first sentence of its file."""
+    lines = [
+        "# Algorithms",
+        "",
+        "Each is one file of `algos/`, and a page here that is made from it.",
+        "",
+    ]
+    lines += ["| `algo=` | | also |", "| --- | --- | --- |"]
+    for name in algos.names():
+        module = importlib.import_module(f"corerl.algos.{name}")
+        first = described((inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " "))
+        also = ", ".join(f"`{variant}`" for variant in variants_of(name))
+        lines.append(f"| [`{name}`]({name}.md) | {_cell(first)} | {also} |")
+    return "\n".join(lines)
+
+
+def described(text: str) -> str:
+    """A docstring as Markdown: prose with its formulas as they are typed, indented blocks as code."""
+    return "\n\n".join(_block(block) for block in re.split(r"\n{2,}", text))
+
+
+def _block(block: str) -> str:
+    if block.startswith("    "):
+        return "```\n" + inspect.cleandoc(f"\n{block}") + "\n```"
+    pieces = re.split(r"(`[^`]*`)", block)
+    prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
+    return re.sub(
+        r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", "".join(prose)
+    )
+
+
+def variants_of(name: str) -> list[str]:
+    """The names that `algo=` takes for this algorithm with other settings."""
+    return [variant for variant, algorithm in variants().items() if algorithm == name]
+
+
+def labels_of(variant: str) -> str:
+    """The label that a table of settings gives its runs; empty where it keeps the algorithm's."""
+    return next((row["label"] for row in rows_of(variant).values() if "label" in row), "")
+
+
+def commands(name: str) -> str:
+    """What to type for this algorithm."""
+    own = [f"corerl train algo={name} --help"]
+    own += [f"corerl train algo={variant} --help" for variant in variants_of(name)]
+    own += [f"corerl train sweep={sweep} --dry-run" for sweep in sweeps() if name in _swept(sweep)]
+    return "## Commands\n\n```\n" + "\n".join(own) + "\n```"
+
+
+@cache
+def _swept(sweep: str) -> set[str]:
+    """The algorithms of a sweep's file."""
+    content = yaml.safe_load((files("corerl.sweeps") / f"{sweep}.yaml").read_text())
+    chosen = content.get("hydra", {}).get("sweeper", {}).get("params", {}).get("algo", "")
+    chosen = ",".join([chosen, *(d["algo"] for d in content["defaults"] if "algo" in d)])
+    names = {re.sub(r"\s", "", name) for name in re.sub(r"choice\(|\)", "", chosen).split(",")}
+    return {variants().get(name, name) for name in names}
+
+
+def settings_of(settings: Any, prefix: str = "algo.") -> Iterator[str]:
+    """A table of a dataclass's own settings, then one per group inside it."""
+    declared = {f.name: f.metadata for f in fields(settings)}
+    values = {name: getattr(settings, name) for name in declared if name not in ("name", "label")}
+    plain = {name: value for name, value in values.items() if not is_dataclass(value)}
+    comments = _comments(type(settings))
+    rows = ["| setting | default | allowed | |", "| --- | --- | --- | --- |"]
+    for name, value in plain.items():
+        rows.append(
+            f"| `{prefix}{name}` | `{_shown(value)}` | {_allowed(declared[name])} "
+            f"| {_cell(described(comments.get(name, '')))} |"
+        )
+    yield "\n".join(rows)
+    for name, value in values.items():
+        if is_dataclass(value):
+            told = (inspect.getdoc(type(value)) or "").split("\n\n")[0]
+            told = "" if told.startswith(f"{type(value).__name__}(") else described(told)
+            yield f"### `{prefix}{name}`\n\n{told}"
+            yield from settings_of(value, f"{prefix}{name}.")
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """The comment beside each field, of a class and of those it extends."""
+    comments: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        body = inspect.getsource(base).split("    def ")[0]
+        comments |= {name: comment or "" for name, comment in SOURCE.findall(body)}
+    return comments
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _allowed(metadata: Any) -> str:
+    if "choices" in metadata:
+        return ", ".join(f"`{choice}`" for choice in metadata["choices"])
+    return metadata.get("interval", "").replace("inf", "∞")
+
+
+def _cell(text: str) -> str:
+    return text.replace("\n", " ").strip()
+
+
+def per_task(table: str) -> str:
+    """A file of `configs/` as it stands; nothing where there is none."""
+    path = ROOT / "configs" / f"{table}.yaml"
+    if not path.is_file():
+        return ""
+    text = "\n".join(f"    {line}".rstrip() for line in path.read_text().splitlines())
+    return f'??? note "configs/{table}.yaml: what changes with the task"\n\n    ```yaml\n{text}\n    ```'
+
+
+def numbers(labels: set[str]) -> str:
+    """Our runs beside published numbers of the same task, then all published ones."""
+    ours = _ours()
+    ours = ours[ours.algorithm.isin(labels)]
+    theirs = _published()
+    theirs = theirs[theirs.algorithm.isin(labels)]
+    parts = ["## Numbers", _our_table(ours, theirs) or "No runs of ours are published here."]
+    for table, rows in theirs.groupby("table"):
+        parts.append(_their_table(str(table), rows))
+    return "\n\n".join(parts)
+
+
+def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
+    if not len(ours):
+        return ""
+    lines = [
+        "| task | ours | runs | steps | published | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for (folder, algorithm, task, unit), rows in ours.groupby(
+        ["folder", "algorithm", "task", "unit"]
+    ):
+        spread = f" ± {rows.value.std():.1f}" if len(rows) > 1 else ""
+        beside = theirs[(theirs.task == task) & (theirs.algorithm == algorithm)]
+        shown = [_published_number(row) for row in beside.itertuples()]
+        steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
+        lines.append(
+            f"| {task}, {unit} | {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
+            f"| {'<br>'.join(shown)} | [{algorithm}](../results/{folder}/index.md) |"
+        )
+    told = (
+        "Mean and standard deviation over seeds of the last evaluation, in the runs that the last column "
+        "leads to, which says with which settings. Where the steps are fewer than those of the published "
+        "number, the two are no comparison."
+    )
+    return "\n".join([told, "", *lines])
+
+
+def _published_number(row: Any) -> str:
+    spread = f" ± {row.std}" if row.std else ""
+    steps = f", {int(row.steps):,} steps" if row.steps else ""
+    return f"{row.mean}{spread} ({row.source.split(' (')[0]}{steps})"
+
+
+def _their_table(table: str, rows: pd.DataFrame) -> str:
+    lines = [f'??? note "{len(rows)} published numbers: corerl report ... --published {table}"', ""]
+    lines += [
+        "    | task | | seeds | steps | | source |",
+        "    | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for row in rows.itertuples():
+        spread = f" ± {row.std}" if row.std else ""
+        protocol = f"{row.metric}, {row.protocol}" if row.protocol else row.metric
+        lines.append(
+            f"    | {row.algorithm}: {row.task} | {row.mean}{spread} | {row.seeds} | {row.steps} "
+            f"| {protocol} | {row.source} |"
+        )
+    return "\n".join(lines)
+
+
+@cache
+def _published() -> pd.DataFrame:
+    path = ROOT / "results" / "published" / "published.csv"
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+@cache
+def _ours() -> pd.DataFrame:
+    """The last evaluation of every run under `results/reproduced`, with the folder that it is from."""
+    parts = []
+    for path in sorted((ROOT / "results" / "reproduced").glob("*/scores.csv")):
+        rows = pd.read_csv(path).assign(folder=path.parent.name)
+        unit = "score" if "score" in rows else "return"
+        if not {unit, "step"} <= set(rows):
+            continue  # another layout; its own page shows it
+        rows = rows.assign(value=rows[unit], unit=unit, config=rows.get("config", ""))
+        rows = rows[
+            rows.step == rows.groupby(["algorithm", "task", "seed", "config"]).step.transform("max")
+        ]
+        parts.append(rows[["folder", "algorithm", "task", "seed", "step", "value", "unit"]])
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,85 @@
+"""What `mkdocs build` adds to the pages of this folder: they are made from the code at every build.
+
+A page per algorithm, and the README, CONTRIBUTING, CHANGELOG and the READMEs of `results/`, each of which
+stands once.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent)]
+
+import algorithm_pages  # noqa: E402
+
+from corerl import algos  # noqa: E402
+
+INCLUDED = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changes.md": "CHANGELOG.md",
+}
+REPRODUCED = ROOT / "results" / "reproduced"
+LISTED = {"Algorithms": "algorithms", "Results": "results"}
+
+
+def on_config(config: Any) -> Any:
+    """Adds the made pages to the navigation, and pages that it does not name at its end."""
+    pages = {"Algorithms": [f"algorithms/{name}.md" for name in algos.names()]}
+    pages["Results"] = [f"results/{folder.name}/index.md" for folder in reproduced()]
+    for item in config.nav:
+        for title in LISTED.keys() & item.keys():
+            item[title] = [item[title], *pages[title]]
+    named = str(config.nav)
+    others = [page.name for page in sorted(Path(config.docs_dir).glob("*.md"))]
+    others = [name for name in others if f"'{name}'" not in named]
+    if others:
+        config.nav.append({"More": others})
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the made pages."""
+    pages = {page: linked((ROOT / source).read_text()) for page, source in INCLUDED.items()}
+    pages |= {f"algorithms/{name}.md": algorithm_pages.page(name) for name in algos.names()}
+    pages["algorithms/index.md"] = algorithm_pages.index()
+    pages["results/index.md"] = results()
+    for folder in reproduced():
+        pages[f"results/{folder.name}/index.md"] = (folder / "README.md").read_text()
+        for picture in folder.glob("*.png"):
+            name = f"results/{folder.name}/{picture.name}"
+            files.append(File.generated(config, name, content=picture.read_bytes()))
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Leads links to a README of `results/reproduced` to its page here."""
+    return re.sub(
+        r"\]\(\.\./results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", markdown
+    )
+
+
+def linked(text: str) -> str:
+    """A file of the repository's root with its links as they are from the site."""
+    text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
+    return text.replace("](CHANGELOG.md", "](changes.md")
+
+
+def reproduced() -> list[Path]:
+    return sorted(file.parent for file in REPRODUCED.glob("*/README.md"))
+
+
+def results() -> str:
+    """The list of what was run with this code."""
+    lines = ["# What was run with this code", ""]
+    lines += ["Each with its command, machine, versions and scores of every seed.", ""]
+    for folder in reproduced():
+        title = re.search(r"^# (.+)$", (folder / "README.md").read_text(), re.MULTILINE)
+        lines.append(f"- [{title.group(1) if title else folder.name}]({folder.name}/index.md)")
+    return "\n".join(lines)

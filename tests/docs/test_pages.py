@@ -1,0 +1,49 @@
+"""The pages that are made from the code say what the code says."""
+
+import importlib
+import re
+import sys
+import tomllib
+from dataclasses import fields, is_dataclass
+
+import pytest
+import yaml
+from blocks import ROOT
+
+from corerl import algos
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+import algorithm_pages
+
+
+@pytest.mark.parametrize("name", algos.names())
+def test_a_page_has_every_setting_with_its_default(name):
+    page = algorithm_pages.page(name)
+    config = importlib.import_module(f"corerl.algos.{name}").Config()
+    settings = [f.name for f in fields(config) if f.name not in ("name", "label")]
+    for setting in settings:
+        value = getattr(config, setting)
+        row = f"`algo.{setting}`"
+        row += "" if is_dataclass(value) else f" | `{algorithm_pages._shown(value)}` |"
+        assert row in page
+
+
+def test_a_page_has_comments_ranges_numbers_and_tables():
+    page = algorithm_pages.page("iql")
+    assert re.search(r"`algo.expectile` \| `0.7` \| \(0, 1\) \| tau of eq. 5", page)
+    assert "`value_first`, `joint`" in page and "configs/iql_corl.yaml" in page
+    assert "corerl train sweep=iql_gym --dry-run" in page
+    assert "results/pendulum/index.md" in page and "d4rl/hopper-medium-v2 | " in page
+
+
+def test_versions_agree():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert importlib.import_module("corerl").__version__ == version
+
+
+def test_a_changed_page_is_built_and_hosted():
+    for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        assert yaml.safe_load(workflow.read_text())["jobs"], workflow.name
