@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from blocks import ROOT, Command, commands, of_text, programs_blocks
 
 from corerl import algos
 from corerl.cli import COMMANDS, main
+from corerl.config import Config
 from corerl.data.tasks import resolve
 from corerl.experiments.composition import cells, sweeps
 from corerl.report.published import shipped
@@ -112,7 +114,7 @@ def _trains(words: list[str], command: Command) -> None:
     kept = [w for w in words[1:] if not w.lstrip("+").startswith("hydra") and w != "--dry-run"]
     if searches:  # ranges are for the sweeper; composed, each is left at its default
         kept = [word for word in kept if "(" not in word and word != "-m"]
-    composed = cells(kept)
+    composed = _cells(tuple(kept))
     assert composed
     for cell in composed:
         resolve(cell.task)
@@ -120,6 +122,11 @@ def _trains(words: list[str], command: Command) -> None:
     local = composed[0].algo.name in ("bc", "iql", "cql_discrete", "ipl")
     if command.block and alone and local and not searches:
         assert main(["train", *kept, *SMALL, "seeds=1"]) == 0
+
+
+@cache
+def _cells(arguments: tuple[str, ...]) -> list[Config]:
+    return cells(list(arguments))
 
 
 def _does(words: list[str], command: Command) -> None:
