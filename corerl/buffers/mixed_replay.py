@@ -72,7 +72,7 @@ def _chosen(from_data: Tensor, data: Batch, replay: Batch) -> Batch:
 
 
 def _like(replay: Batch, data: Batch) -> Batch:
-    """Beside data with next actions: those of the replay are not recorded, and zero."""
+    """Adds next actions to a replay beside data that has them: they are not recorded, and zero."""
     return replay._replace(
         next_actions=torch.zeros_like(replay.actions[..., : data.next_actions.shape[-1]])
     )

@@ -49,7 +49,7 @@ def take(
 
 @contextmanager
 def on_trial() -> Iterator[None]:
-    """Inside, replays of any size are made and nothing is said: memory that is not written is not taken."""
+    """Lets replays of any size be made silently: memory that is not written is not taken."""
     global _checks
     _checks = False
     try:

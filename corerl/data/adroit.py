@@ -42,12 +42,12 @@ def find(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Download D4RL's file to the data folder."""
+    """Downloads D4RL's file to the data folder."""
     return d4rl.fetch(f"{_hand(name)}-human-v1")
 
 
 def reference(name: str) -> None:
-    """None: scored by success."""
+    """Returns None: tasks are scored by success."""
     return
 
 

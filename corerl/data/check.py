@@ -69,7 +69,7 @@ def _of_columns(contents: Contents) -> list[Finding]:
 
 
 def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding]:
-    """The first bad cell of each column, and how many there are."""
+    """Finds the first bad cell of each column, and counts them."""
     found = []
     for column, values in enumerate(array.T):
         if values.dtype.kind in "fc":

@@ -83,7 +83,7 @@ def find(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Download its file to the data folder."""
+    """Downloads its file to the data folder."""
     url = _url(name)
     return download.fetch(url, download.data_dir("d4rl") / url.rpartition("/")[2])
 

@@ -316,7 +316,7 @@ class Dataset:
         return replace(self, rewards=_floats(_column(rewards), "rewards"))
 
     def validate(self) -> None:
-        """Raise CorerlError with dataset id, field and row for the first thing that is wrong."""
+        """Raises CorerlError with dataset id, field and row for the first thing that is wrong."""
         self._check_shapes()
         self._check_episodes()
         for field in ("observations", "actions", "rewards"):
@@ -418,7 +418,7 @@ def _floats(x: np.ndarray, field: str) -> np.ndarray:
 
 
 def _refuse_kind(x: np.ndarray, field: str) -> None:
-    """Complex numbers lose a part and texts become numbers where nobody looks."""
+    """Refuses complex numbers, which would lose a part, and texts, which would become numbers."""
     if x.dtype.kind not in "biuf":
         raise CorerlError(f"field {field}: it holds {x.dtype} and no real numbers.")
 

@@ -67,7 +67,7 @@ def alone() -> Iterator[None]:
 
 
 def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
-    """Download `url` to `path`, which appears only when complete and, if known, verified.
+    """Downloads `url` to `path`, which appears only when complete and, if known, verified.
 
     A broken transfer leaves `<path>.part` and is continued by the next call (HTTP Range).
     `checksum` is "md5:<hex>" or "sha256:<hex>". Raises CorerlError for no network, a refused

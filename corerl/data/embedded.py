@@ -63,7 +63,7 @@ def load(name: str, seed: int = 0) -> Dataset:
 
 
 def make(name: str, seed: int = 0) -> Dataset:
-    """Make the dataset and write its file to the cache folder; only warns where it cannot write."""
+    """Makes the dataset and writes its file to the cache folder; only warns where it cannot write."""
     if name in PACKAGED:
         raise CorerlError(
             f"corerl/{name} comes with the package and is not made here"
@@ -96,7 +96,7 @@ def read(path: Path, id: str) -> Dataset:
 
 
 def _read_packaged(path: Path, id: str) -> Dataset:
-    """D4RL's fields, and the states that episodes ended in instead of a second copy of the rest."""
+    """Reads D4RL's fields, and last states of episodes instead of a second copy of all states."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         check_sizes(file)
         rows = {key: file[key][()] for key in file}

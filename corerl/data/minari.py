@@ -82,7 +82,7 @@ def find(id: str) -> Path | None:
 
 
 def fetch(id: str) -> Path:
-    """Download by minari to its own folder; CorerlError says what stands in the way."""
+    """Downloads by minari to its own folder; CorerlError says what stands in the way."""
     where = f"put its folder at {_folder(id).parent}"
     if download.offline():
         raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
@@ -211,7 +211,7 @@ def _check_observations(number: int, space: spaces.Space, value, rows: int) -> N
 
 
 def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None:
-    """Before anything is read: a shape may claim any size, and HDF5 takes its time to fill it."""
+    """Checks a shape before reading: it may claim any size, and HDF5 takes its time to fill it."""
     if array.shape != shape:
         raise CorerlError(f"episode {number}: its {field} have shape {array.shape}, not {shape}.")
 

@@ -65,7 +65,7 @@ def load(name: str) -> Dataset:
 
 
 def reference(name: str) -> None:
-    """None: OGBench does not scale returns."""
+    """Returns None: OGBench does not scale returns."""
 
 
 def find(name: str) -> Path | None:

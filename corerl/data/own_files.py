@@ -63,17 +63,17 @@ class Contents(NamedTuple):
 
 
 def names() -> list[str]:
-    """None: files of one's own are in no list."""
+    """Returns no names: users' own files are in no list."""
     return []
 
 
 def reference(name: str) -> None:
-    """Nobody has published returns that score 0 and 100 here."""
+    """Returns None: nobody has published returns that score 0 and 100 here."""
     return None
 
 
 def find(name: str) -> Path | None:
-    """The file, where it is."""
+    """Returns the file; None where it does not exist."""
     path = Path(name).expanduser()
     return path if path.is_file() else None
 
@@ -316,7 +316,7 @@ def _table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
 
 
 def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict]:
-    """A field is one column, several that `columns` lists, or those numbered after one of its names."""
+    """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
     found = _match(table, columns)
     for field, known in NAMES.items():
         if field not in found and (numbered := _numbered(table, known)):

@@ -18,7 +18,7 @@ MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 @contextmanager
 def reading(path: Path | str, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside becomes one CorerlError that names the file and how to mend it."""
+    """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not Path(path).exists():
         raise CorerlError(f"There is no file {path}.")
     try:

@@ -196,7 +196,7 @@ class Task:
 
 @contextmanager
 def _making(task_id: str) -> Iterator[None]:
-    """Whatever an environment's code does when it is made, also to end the program, is one sentence."""
+    """Turns errors of making an environment, also an exit of the program, into one sentence."""
     try:
         yield
     except CorerlError:

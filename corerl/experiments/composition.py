@@ -191,7 +191,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
 
 
 def _with_checksum(cfg: Config) -> Config:
-    """Another content of a file of one's own is another run."""
+    """Adds a checksum of a user's own file: other content is another run."""
     if cfg.task.startswith("file/"):
         cfg.data.sha256 = own_files.checksum(tasks.of(cfg).name)
     return cfg

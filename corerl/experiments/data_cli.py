@@ -121,7 +121,7 @@ def _facts(console: Console, names: list[str]) -> None:
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Into a file or a pipe, no name is folded."""
+    """Prints a table; into a file or a pipe without folded names."""
     wide = console if console.is_terminal else Console(width=250)
     wide.print(table)
 

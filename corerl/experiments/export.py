@@ -249,7 +249,7 @@ def _write(policy: Policy, probe: Tensor, out: Path) -> None:
 
 @contextmanager
 def _quiet():
-    """Without what the exporters print of themselves."""
+    """Suppresses what the exporters print."""
     log = logging.getLogger("torch")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -154,6 +154,6 @@ def _writer(out: Path):
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Without the last odd row and column: the common codec takes no odd sizes."""
+    """Drops the last odd row and column: the common codec takes no odd sizes."""
     height, width = (size - size % 2 for size in frame.shape[:2])
     return frame[:height, :width]

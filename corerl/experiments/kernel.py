@@ -127,7 +127,7 @@ def faster(mkl: Product, onednn: Product, clock: Callable[[], float] = time.perf
 
 
 def _same(one: Product, other: Product) -> bool:
-    """Equal bit for bit: without AVX-512 torch gives everything to MKL."""
+    """Tells whether both are equal bit for bit: without AVX-512 torch gives everything to MKL."""
     return all(torch.equal(one(a, b), other(a, b)) for a, b in _operands())
 
 

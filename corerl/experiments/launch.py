@@ -109,7 +109,7 @@ def _shorter(cfg: Config) -> str:
 
 
 def _refuse_diverged(cfg: Config) -> None:
-    """A cell of which no seed has a result is no success, though nothing is left to run."""
+    """Raises where no seed of a cell has a result: no success, though nothing is left to run."""
     wanted, told = set(seed_list(cfg.seeds)), {}
     for directory, seeds in groups_of(cell_directory(cfg)):
         diverged = _status(directory).get("diverged", {})
@@ -123,7 +123,7 @@ def _refuse_diverged(cfg: Config) -> None:
 
 
 def _status(directory: Path) -> dict:
-    """Empty also where it is damaged: what is unfinished is then looked for in the checkpoint."""
+    """Reads a status; empty also where it is damaged: the checkpoint then tells what is unfinished."""
     try:
         return read_status(directory)
     except CorerlError as error:
@@ -132,7 +132,7 @@ def _status(directory: Path) -> dict:
 
 
 def _check_simulator(task: Task) -> None:
-    """A simulator that is missing is noticed before training, not at the first evaluation."""
+    """Notices a missing simulator before training, not at the first evaluation."""
     try:
         close([task.make_env()])
     except CorerlError as error:
@@ -268,7 +268,7 @@ def _train_in_processes(
 
 @contextmanager
 def _without_script():
-    """A child imports all it needs; the script that called us, imported again, would train again."""
+    """Hides the calling script from children: imported again, it would train again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -313,7 +313,7 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
 
 @contextmanager
 def _forwarded_signals(running: list):
-    """While the children run, a stop signal to this process reaches them too; they save and end."""
+    """Forwards stop signals of this process to its children, which save and end."""
     stopped: list[int] = []
 
     def forward(number, frame) -> None:

@@ -17,7 +17,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def set_up(cfg: Config, threads: int | None = None) -> None:
-    """Numeric settings of this process; `threads` leaves torch's own choice where None.
+    """Applies numeric settings to this process; `threads` leaves torch's own choice where None.
 
     Raises:
         CorerlError: `kernel` cannot be had on this CPU.
@@ -36,7 +36,7 @@ def set_up(cfg: Config, threads: int | None = None) -> None:
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Inside, what a closed pipe, a full disk or a terminal that is gone cannot take is dropped.
+    """Drops output that a closed pipe, a full disk or a terminal that is gone cannot take.
 
     What is trained is worth more than what is said of it: `corerl train ... | head` trains to its end.
     """

@@ -127,7 +127,7 @@ def _count(arguments: list[str]) -> int | None:
 
 
 def _unfinished(arguments: list[str]) -> list[str]:
-    """After a launcher that ran the cells elsewhere: what their directories say is not done."""
+    """Lists unfinished cells by their directories, after a launcher that ran them elsewhere."""
     from corerl.experiments import status
 
     problems = []

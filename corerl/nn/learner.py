@@ -34,7 +34,7 @@ class Spec:
 
     @property
     def seeds(self) -> int:
-        """S."""
+        """The number of seeds S."""
         return len(self.rngs)
 
     @property

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _play(console: Console, args: argparse.Namespace) -> int:
-    """Without a method: episodes in the simulator."""
+    """Plays episodes in the simulator, where no method is given."""
     require(
         args.data is None and args.select is None,
         "--data and --select judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, "

@@ -170,7 +170,7 @@ def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, flo
 
 
 def _impossible(name: str, value: float, logs: Logs, options: Options) -> str:
-    """A critic, or a sum of few large weights, may promise what no policy can earn."""
+    """Warns of a value that no policy can earn, by a critic or by a sum of few large weights."""
     rewards, g = logs.rewards[logs.alive], options.discount
     steps = np.inf if name == "fqe" and not options.finite else logs.rewards.shape[1]
     total = steps if g == 1 else (1 - g**steps) / (1 - g)

@@ -68,7 +68,7 @@ class Logs:
 
     @property
     def episodes(self) -> int:
-        """E."""
+        """The number of episodes E."""
         return len(self.rewards)
 
     @cached_property

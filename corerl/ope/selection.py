@@ -33,7 +33,7 @@ class Top(NamedTuple):
 
 
 def rank_correlation(estimates: np.ndarray, truths: np.ndarray) -> float:
-    """Spearman's; NaN for fewer than three policies, or where one side is constant."""
+    """Returns Spearman's correlation; NaN for fewer than three policies, or where one side is constant."""
     estimates, truths = _checked(estimates, truths)
     if len(truths) < 3 or np.ptp(estimates) == 0 or np.ptp(truths) == 0:
         return math.nan

@@ -99,7 +99,7 @@ class PairBuffer:
 
     @property
     def length(self) -> int:
-        """L of a batch."""
+        """The length L of segments in a batch."""
         return len(self._steps)
 
     @property

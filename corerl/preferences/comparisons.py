@@ -151,7 +151,7 @@ class Comparisons:
         )
 
     def __len__(self) -> int:
-        """P."""
+        """Returns P, the number of pairs."""
         return len(self.labels)
 
     @property
@@ -163,7 +163,7 @@ class Comparisons:
         return self.actions.shape[1]
 
     def first(self, pairs: int | None) -> Comparisons:
-        """The first so many; None keeps all.
+        """Returns the first `pairs` comparisons; None keeps all.
 
         Raises:
             CorerlError: there are fewer.

@@ -163,4 +163,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the terminal is the person's."""
+        """Logs nothing: the terminal is the person's."""

@@ -130,7 +130,7 @@ class _Stack:
                 _only(False, f"it has the opcode {name}, and arrays have not")
 
     def _take(self, count: int) -> list[Any]:
-        """The topmost values, removed."""
+        """Removes and returns the topmost values."""
         _only(0 <= count <= len(self.values), "it takes what it did not put")
         at = len(self.values) - count
         taken, self.values[at:] = self.values[at:], []
@@ -167,7 +167,7 @@ def _call(called: Any, arguments: Any) -> Any:
 
 
 def _set(made: Any, state: Any) -> None:
-    """The state of an array, or of a dtype: then nothing but a byte order."""
+    """Sets the state of an array, or of a dtype: then nothing but a byte order."""
     _only(type(state) is tuple, "it sets what has no state")
     if type(made) is _Array:
         _, shape, dtype, fortran, content = state

@@ -96,7 +96,7 @@ def _normalised(learner: Any, observations: np.ndarray) -> np.ndarray:
 
 
 def write(agent: Loaded, found: list[Distance]) -> Path:
-    """`reward_distances.csv` in the run's folder, where a report finds it."""
+    """Writes `reward_distances.csv` in the run's folder, where a report finds it."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([Distance._fields, *found])

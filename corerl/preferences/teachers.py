@@ -91,11 +91,11 @@ class Sums:
             self.unit = mean * cfg.length / float(dataset.episode_lengths().max())
 
     def plain(self, starts: np.ndarray) -> np.ndarray:
-        """R of the segments that start at `starts` (...)."""
+        """Returns R, the sums of rewards, of the segments that start at `starts` (...)."""
         return self._rewards[starts[..., None] + self._steps].sum(-1)
 
     def judged(self, starts: np.ndarray) -> np.ndarray:
-        """The sums of 3."""
+        """Returns the sums of rule 3 of `teach`, for segments that start at `starts` (...)."""
         return (self._rewards[starts[..., None] + self._steps] * self._weights).sum(-1)
 
 

@@ -35,7 +35,7 @@ def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd
 
 
 def _same_algorithm(published: pd.Series, label: str) -> pd.Series:
-    """A published name is ours, or ours without what `split by` appended."""
+    """Tells whether a published name is ours, or ours without what `split by` appended."""
     return published.map(lambda name: label == name or label.startswith(f"{name} "))
 
 

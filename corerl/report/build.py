@@ -35,7 +35,7 @@ CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
 
 def build(args: argparse.Namespace) -> int:
-    """Write everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
+    """Writes everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
     if args.replicates < 1:
         raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
     make_folder(args.out)
@@ -90,7 +90,7 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 def _draw(
     section: Section, folder: Path, look: dict, options: Options, failures: list[str]
 ) -> list[Picture]:
-    """Draw and write what the section has data for; a figure that fails is noted, not fatal."""
+    """Draws and writes what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
     for name, (caption, draw) in _plan(section, look, options).items():
         try:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report and print its table; 0, or 1 if a figure could not be drawn."""
+    """Writes the report and prints its table; 0, or 1 if a figure could not be drawn."""
     from corerl.report.build import build  # pandas and matplotlib only when asked for
 
     return build(args)

@@ -93,7 +93,7 @@ def played(agent: md3qn.MD3QN, env: mazes.MazeEnv, episodes: int) -> np.ndarray:
 
 
 def figure(particles: np.ndarray, returns: np.ndarray) -> Figure:
-    """Both, `(N, K)`, pair by pair of sources."""
+    """Draws both laws, `(N, K)`, pair by pair of sources."""
     pairs = list(itertools.combinations(range(returns.shape[1]), 2))
     across = min(3, len(pairs))
     down = math.ceil(len(pairs) / across)

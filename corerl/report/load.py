@@ -37,7 +37,7 @@ class Results:
 
 
 def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
-    """Read run folders (searched recursively) and score files.
+    """Reads run folders (searched recursively) and score files.
 
     Runs that have not finished are listed in `runs` but their scores are left out, unless
     `unfinished`; seeds that diverged are always left out. Raises CorerlError, naming the file and
@@ -104,7 +104,7 @@ class _Reading:
         self.configs: dict[tuple[str, str], Settings] = {}
 
     def add_folder(self, folder: Path) -> None:
-        """A group of seeds, or a folder that holds a score file and nothing else of a run."""
+        """Adds a group of seeds, or a folder that holds a score file and nothing else of a run."""
         file = folder / "scores.csv"
         if not (folder / "status.json").exists() and not (folder.parent / "config.yaml").exists():
             self.parts.append(read_scores(file))

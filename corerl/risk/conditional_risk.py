@@ -29,7 +29,7 @@ class ConditionalRisk:
     def rewards(
         self, rewards: Tensor, etas: Tensor, alive: Tensor, last: Tensor, tau: Tensor
     ) -> Tensor:
-        """What is maximised the discounted sum of, `(S, E, T)`.
+        """Returns the rewards whose discounted sum is maximised, `(S, E, T)`.
 
         Args:
             rewards: `(S, E, T)`. etas: numbers of those chosen with the actions.

@@ -87,7 +87,7 @@ class FiniteMDP:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """(S, A)."""
+        """The numbers of states and actions, (S, A)."""
         return self.probabilities.shape[:2]
 
     @property

@@ -64,8 +64,8 @@ def _markov_solution(
 
 
 def naive(mdp: FiniteMDP, tau: float) -> Solution:
-    """What IQN-CVaR, O-RAAC and CODAC aim at: at each state the action whose return to come has the
-    largest CVaR. It optimises neither the static nor the iterated CVaR; `value` is its static CVaR."""
+    """Solves the aim of IQN-CVaR, O-RAAC and CODAC: at each state the action whose return to come has
+    the largest CVaR. It optimises neither the static nor the iterated CVaR; `value` is its static CVaR."""
     measures.check_tau(tau)
     zero = Law(np.zeros(1), np.ones(1))
     laws, table = [zero] * (mdp.sizes[0] + 1), []

@@ -72,7 +72,7 @@ def cell_directory(cfg: Config) -> Path:
 
 
 def _below(task: str) -> str:
-    """A task's id; of a path of one's own without its root and its ways up, which would leave the runs'."""
+    """Returns a task's id; a user's path without its root and `..`, which would leave the runs' root."""
     if not task.startswith("file/"):
         return task
     return str(PurePosixPath(*(p for p in PurePosixPath(task).parts if p not in ("..", "~"))))

@@ -89,7 +89,7 @@ class Display:
             )
 
     def _announce(self, status: dict[str, Any]) -> None:
-        """Once: how long all of it takes, where that is long, from the rate of the first updates."""
+        """Prints once how long all of it takes, where that is long, from the rate of the first updates."""
         now, step = self._clock(), status["step"]
         if self._announced or status["state"] != "running" or step < SURE:
             return

@@ -51,7 +51,7 @@ class Collect(Settings):
         )
 
     def epsilon_at(self, step: int) -> float:
-        """1 until learning starts, then linearly down to `epsilon`."""
+        """Returns epsilon: 1 until learning starts, then linearly down to `epsilon`."""
         left = 1 - (step - self.learning_starts) / self.epsilon_steps
         return self.epsilon + (1 - self.epsilon) * min(max(left, 0.0), 1.0)
 
@@ -190,7 +190,7 @@ class Experience(Stateful):
 
     @property
     def sources(self) -> int:
-        """K of the batches."""
+        """The number of rewards K in batches."""
         return self.envs.sources if self._by_source else 1
 
     def play(self, step: int, act: Act) -> None:

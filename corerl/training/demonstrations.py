@@ -50,7 +50,7 @@ class Ranked(OfflineBuffer):
         self._indices = seeding.Stream(seeds, "ranked batch", draw, device)
 
     def best(self, size: int, count: int | None = None) -> Batch:
-        """`sample`, of the `size` best rows alone."""
+        """Samples the `size` best rows alone."""
         return self._take(self._indices.next()[:, :count] % size + (len(self) - size))[0]
 
     def sample(self, count: int | None = None) -> Batch:

@@ -355,7 +355,7 @@ class _Reloading(Run):
         return f"{self.cfg.label or self.cfg.algo.label} {self.task.id} {self.directory.name}"
 
     def dataset(self) -> Dataset:
-        """Read once for all groups of seeds."""
+        """Reads the dataset once for all groups of seeds."""
         if "dataset" not in self._shared:
             self._shared["dataset"] = super().dataset()
         return self._shared["dataset"]
@@ -366,7 +366,7 @@ class _Reloading(Run):
         yield max(stride, self.cfg.steps - stride)  # not the last, at which some have more to do
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Nothing: the step is only for what comes after it."""
+        """Does nothing: the step is only made for what comes after it."""
 
     def evaluate(self, step: int, act: Callable, also: dict | None = None) -> None:
         self._put_back()
@@ -374,7 +374,7 @@ class _Reloading(Run):
         raise _Done
 
     def save(self, step: int) -> None:
-        """Nothing: what was saved stays."""
+        """Does nothing: what was saved stays."""
 
     def _put_back(self) -> None:
         try:

@@ -155,7 +155,7 @@ class Phases:
         return min(1.0, (total - step + 1) / max(1, total - self.after))
 
     def act(self, step: int, explore: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """After the switch, one step of every environment into the replay; before it, nothing."""
+        """Stores one step of every environment in the replay after the switch; before it, does nothing."""
         if self.online(step):
             self.step(self.choose(explore))
 

@@ -103,7 +103,7 @@ def held_out(run: Run) -> tuple[Tensor, Tensor]:
 
 
 def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
-    """A tanh policy that starts out saturated has no gradient and never learns, without a word."""
+    """Warns of states that saturate a fresh tanh policy, which has no gradient then and never learns."""
     size = float(np.abs(dataset.obs_stats()[0]).max())
     if size > 50 and not data.normalize_states:
         print(

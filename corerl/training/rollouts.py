@@ -110,7 +110,7 @@ class Collector(Stateful):
         return self._stacked(steps)
 
     def _stacked(self, steps: list[tuple[Tensor, ...]]) -> Played:
-        """The steps side by side, with zeros up to T: shapes do not depend on who ended when."""
+        """Stacks the steps, with zeros up to T, so that shapes do not depend on ends of episodes."""
         missing = self._max_steps - len(steps)
         parts = []
         for column in zip(*steps, strict=True):

@@ -49,7 +49,7 @@ class Stocks(Stateful):
             self.follow(*played, experience.envs.look())
 
     def follow(self, step: DiscreteStep, rewards, observations: Tensor) -> None:
-        """After a step with rewards `(S, 1)`, from whose end play goes on at `observations` `(S, 1, ...)`."""
+        """Updates stocks after a step with rewards `(S, 1)`; play goes on at `observations` `(S, 1, ...)`."""
         cfg, device = self.cfg, self.now.device
         rewards = torch.from_numpy(rewards).to(device)
         ended = torch.from_numpy(step.terminated | step.truncated)

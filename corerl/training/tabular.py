@@ -50,7 +50,7 @@ class Learners:
         self.regret = torch.zeros(len(self.learners), dtype=torch.float64)
 
     def update(self) -> dict[str, Tensor]:
-        """An episode of each; metrics (S,)."""
+        """Plays and learns an episode of each learner; returns metrics (S,)."""
         logged = [learner.episode() for learner in self.learners]
         values = [self._value(learner) for learner in self.learners]
         loss = self.optimum - torch.tensor(values, dtype=torch.float64)
