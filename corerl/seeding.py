@@ -19,13 +19,13 @@ BLOCK_BYTES = 16 * 2**20
 
 
 def derive(seed: int, purpose: str) -> int:
-    """A 63-bit integer that is fixed by `(seed, purpose)` and unrelated for any other pair."""
+    """Returns a 63-bit integer that is fixed by `(seed, purpose)` and unrelated for any other pair."""
     digest = hashlib.blake2b(f"{purpose}/{seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """The generator of one seed and purpose, at its beginning."""
+    """Returns the generator of one seed and purpose, at its beginning."""
     return torch.Generator(device).manual_seed(derive(seed, purpose))
 
 
@@ -66,7 +66,7 @@ class Stream:
         self._block: Tensor | None = None
 
     def next(self) -> Tensor:
-        """The draw of the next step, `(S, *shape)`."""
+        """Returns the draw of the next step, `(S, *shape)`."""
         if self._position == self._size:
             self._fill()
         assert self._block is not None
@@ -108,7 +108,7 @@ def normal(
     device: torch.device | str = "cpu",
     block: int | None = None,
 ) -> Stream:
-    """A stream of standard normal draws `(S, *shape)`."""
+    """Returns a stream of standard normal draws `(S, *shape)`."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.randn((block, *shape), generator=g, device=device)
@@ -123,7 +123,7 @@ def uniform(
     device: torch.device | str = "cpu",
     block: int | None = None,
 ) -> Stream:
-    """A stream of draws `(S, *shape)` uniform on [0, 1)."""
+    """Returns a stream of draws `(S, *shape)` uniform on [0, 1)."""
 
     def draw(g: torch.Generator, block: int) -> Tensor:
         return torch.rand((block, *shape), generator=g, device=device)
@@ -139,7 +139,7 @@ def indices(
     purpose: str = "batch",
     probabilities: np.ndarray | None = None,
 ) -> Stream:
-    """A stream of row numbers `(S, batch_size)`, int64, on [0, size), with replacement.
+    """Returns a stream of row numbers `(S, batch_size)`, int64, on [0, size), with replacement.
 
     They are uniform, or have `probabilities` `(size,)`: one uniform draw per row number, looked up in their
     sums, which stay on the device. Float64, because float32 draws cannot tell a million rows apart.

@@ -134,7 +134,7 @@ class FrameReplay:
         self._added += 1
 
     def sample(self) -> Transitions:
-        """The next batch of every seed, drawn uniformly with replacement."""
+        """Samples the next batch of every seed, drawn uniformly with replacement."""
         n = len(self._steps)
         oldest = max(0, self._added - self._capacity)
         first = oldest + self._stack + 1 if oldest else 1  # further back, a stack's frames are gone
@@ -183,7 +183,7 @@ class FrameReplay:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows themselves, and the position in the stream of row numbers."""
+        """Returns the rows themselves, and the position in the stream of row numbers."""
         parts = {name: part[:, : len(self)] for name, part in self._parts().items()}
         numbers = self._numbers.state_dict()
         return parts | {

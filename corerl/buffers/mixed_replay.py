@@ -39,7 +39,7 @@ class MixedReplay:
         self._coins = seeding.uniform(seeds, "mixture", (batch_size,), device)
 
     def sample(self) -> Batch:
-        """The next batch of every seed: the data's rows first where the share is fixed."""
+        """Samples the next batch of every seed: the data's rows first where the share is fixed."""
         if self._sizes is not None:
             return _joined(self._data.sample(self._sizes[0]), self._replay.sample(self._sizes[1]))
         rows = len(self._data), len(self._replay)
@@ -53,7 +53,7 @@ class MixedReplay:
         return _joined(data, replay), torch.cat([data_labels, replay_labels], 1)
 
     def state_dict(self) -> dict:
-        """The stream of decisions; data and replay have their own state."""
+        """Returns the stream of decisions; data and replay have their own state."""
         return self._coins.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
@@ -110,7 +110,7 @@ class EpisodeReplay(ReplayBuffer):
         self._ended[i] = self._known[i] = self._added
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
-        """The next batch of every seed and its labels `(S, B)`; every seed has ended an episode."""
+        """Samples the next batch of every seed and its labels `(S, B)`; every seed has ended an episode."""
         chosen = self._numbers.next()[:, :count] % self._known + self._starts
         return self._take(chosen), self._labels.flatten()[chosen]
 

@@ -77,11 +77,11 @@ class PrioritisedReplay(ReplayBuffer):
         return self._pieces(places, length), places
 
     def _runs(self) -> Tensor:
-        """The priorities `(S, runs, RUN)`; 0 where there is no step."""
+        """Returns the priorities `(S, runs, RUN)`; 0 where there is no step."""
         return self._priorities.unflatten(1, (-1, RUN))
 
     def _of_runs(self, run: Tensor) -> Tensor:
-        """The priorities in the runs of these numbers, `(S, B)` to `(S, B, RUN)`."""
+        """Returns the priorities in the runs of these numbers, `(S, B)` to `(S, B, RUN)`."""
         rows = (run + self._first_runs).flatten()
         return self._priorities.view(-1, RUN).index_select(0, rows).view(*run.shape, RUN)
 

@@ -81,7 +81,7 @@ class OfflineBuffer:
         return self._rows.nbytes
 
     def sample(self, count: int | None = None) -> Batch:
-        """The next batch of every seed, drawn with replacement; of it the first `count`."""
+        """Samples the next batch of every seed, drawn with replacement; of it the first `count`."""
         return self._draw(count)[0]
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
@@ -93,7 +93,7 @@ class OfflineBuffer:
         return self._take(self._indices.next()[:, :count])
 
     def _take(self, chosen: Tensor) -> tuple[Batch, Tensor]:
-        """The rows of these numbers, `(S, B)`, and their labels."""
+        """Takes the rows of these numbers, `(S, B)`, and their labels."""
         rows = self._rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         *parts, labels = rows.split(self._sizes, dim=-1)
         fields = Batch(*parts)
@@ -101,7 +101,7 @@ class OfflineBuffer:
         return fields._replace(**flat), labels
 
     def state_dict(self) -> dict:
-        """The position in the stream of row numbers; the data is not part of a checkpoint."""
+        """Returns the position in the stream of row numbers; the data is not part of a checkpoint."""
         return self._indices.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
@@ -172,11 +172,11 @@ class ReplayBuffer:
         self._added += 1
 
     def sample(self, count: int | None = None) -> Batch:
-        """The next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
+        """Samples the next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
         return self._take(self._numbers.next()[:, :count] % len(self) + self._starts)
 
     def _take(self, chosen: Tensor) -> Batch:
-        """The rows of these numbers `(S, B)`, counted over all seeds."""
+        """Takes the rows of these numbers `(S, B)`, counted over all seeds."""
         rows = self._rows.view(-1, self._rows.shape[2]).index_select(0, chosen.flatten())
         fields = rows.unflatten(0, chosen.shape).split(self._sizes, dim=-1)
         observations, actions, rewards, next_observations, terminated, _ = fields
@@ -199,7 +199,7 @@ class ReplayBuffer:
         return [*flat[:4], flat[4].astype(bool), flat[5].astype(bool)]
 
     def state_dict(self) -> dict:
-        """The rows themselves, and the position in the stream of row numbers."""
+        """Returns the rows themselves, and the position in the stream of row numbers."""
         return {
             "rows": self._rows[:, : len(self)],
             "added": self._added,

@@ -19,7 +19,7 @@ _checks = True
 def take(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, setting: str
 ) -> torch.Tensor:
-    """An uninitialised tensor `(S, capacity, ...)`, said aloud where it is large.
+    """Returns an uninitialised tensor `(S, capacity, ...)`; prints its size where it is large.
 
     Args:
         setting: what to lower where there is not enough, as in `algo.capacity`.

@@ -93,11 +93,11 @@ class SequenceBuffer:
         return self._rows.nbytes + self._ends.nbytes
 
     def sample(self) -> Windows:
-        """The next windows of every seed."""
+        """Samples the next windows of every seed."""
         return self.windows(self._indices.next())
 
     def windows(self, starts: Tensor) -> Windows:
-        """The windows that start at the rows `starts`, `(S, B)`."""
+        """Returns the windows that start at the rows `starts`, `(S, B)`."""
         rows, valid = self._rows_of(starts[..., None])
         packed = self._rows.index_select(0, rows.flatten()).view(*rows.shape, -1)
         observations, actions, returns_to_go, timesteps = packed.split(self._sizes, -1)
@@ -119,7 +119,7 @@ class SequenceBuffer:
         return torch.where(valid, starts + steps, len(self)), valid
 
     def state_dict(self) -> dict:
-        """The position in the stream of row numbers; the data is not part of a checkpoint."""
+        """Returns the position in the stream of row numbers; the data is not part of a checkpoint."""
         return self._indices.state_dict()
 
     def load_state_dict(self, state: dict) -> None:

@@ -35,13 +35,13 @@ class Outbox:
         self._sent = torch.cuda.Event() if pinned else None
 
     def open(self) -> dict[str, np.ndarray]:
-        """The arrays to fill, once the last transfer has read them."""
+        """Returns the arrays to fill, once the last transfer has read them."""
         if self._sent is not None:
             self._sent.synchronize()
         return self._arrays
 
     def send(self) -> dict[str, Tensor]:
-        """The arrays on the device. On a CPU they are good until the next `open`."""
+        """Returns the arrays on the device. On a CPU they are good until the next `open`."""
         there = self._host.to(self._device, non_blocking=True)
         if self._sent is not None:
             self._sent.record()

@@ -28,14 +28,14 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Dataset:
-    """The demonstrations of `adroit/<name>`, relabelled."""
+    """Loads the demonstrations of `adroit/<name>`, relabelled."""
     hand = _hand(name)
     path = find(name) or fetch(name)
     return relabel(d4rl.read(path, f"adroit/{name}", d4rl.time_limit(hand)), hand)
 
 
 def find(name: str) -> Path | None:
-    """Returns the task's file on this machine."""
+    """Finds the task's file on this machine."""
     hand = _hand(name)
     demonstrations = download.find("d4rl", [f"{hand}-human-dapg-demos.hdf5"])
     return d4rl.find(f"{hand}-human-v1") or demonstrations
@@ -96,7 +96,7 @@ class Binary(gymnasium.Wrapper):
 
 
 def make_env(name: str) -> gymnasium.Env:
-    """The hand of D4RL's task, with binary rewards."""
+    """Makes the hand of D4RL's task, with binary rewards."""
     return Binary(simulators.make_d4rl(f"{_hand(name)}-human-v1"))
 
 

@@ -60,7 +60,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Dataset:
-    """The dataset of this name, from the data folder, `~/.d4rl/datasets`, or its address."""
+    """Loads the dataset of this name, from the data folder, `~/.d4rl/datasets`, or its address."""
     path = find(name) or fetch(name)
     return read(path, f"d4rl/{name}", time_limit(name))
 
@@ -76,7 +76,7 @@ def time_limit(name: str) -> int | None:
 
 
 def find(name: str) -> Path | None:
-    """Returns the file on this machine, named `<name>.hdf5` or under the name that D4RL gives it."""
+    """Finds the file on this machine, named `<name>.hdf5` or under the name that D4RL gives it."""
     file_names = (f"{name}.hdf5", _url(name).rpartition("/")[2])
     own = Path.home() / ".d4rl" / "datasets" / file_names[1]
     return download.find("d4rl", file_names) or (own if own.is_file() else None)

@@ -70,7 +70,7 @@ class Dataset:
         has_next: np.ndarray | None = None,
         behaviour_log_prob: np.ndarray | None = None,
     ) -> Dataset:
-        """A Dataset from recorded steps, in whatever dtypes they come.
+        """Returns a Dataset from recorded steps, in whatever dtypes they come.
 
         Episodes end where terminated or truncated is set; a recording that stops inside an episode
         is marked truncated there. Rewards and flags may be (N,) or (N, 1). Without `has_next` every
@@ -122,7 +122,7 @@ class Dataset:
         high: np.ndarray | float | None = None,
         id: str = "arrays",
     ) -> Dataset:
-        """A Dataset from N recorded steps of one's own, in the order in which they happened.
+        """Returns a Dataset from N recorded steps of one's own, in the order in which they happened.
 
         Args:
             observations: (N, O) numbers, or (N, ...) bytes of images.
@@ -245,7 +245,7 @@ class Dataset:
         return np.flatnonzero(keep)
 
     def transitions(self, next_actions: bool = False) -> Transitions:
-        """The rows with a next observation: D4RL's `qlearning_dataset` when read from its files.
+        """Returns the rows with a next observation: D4RL's `qlearning_dataset` when read from its files.
 
         `next_actions` adds a' from the raw rows (ReBRAC's critic penalty, SARSA); at a terminal row
         it is zero, since nothing follows. Arrays are views where no row is left out.
@@ -271,7 +271,7 @@ class Dataset:
         )
 
     def obs_stats(self, eps: float = 1e-3) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and (population std + eps) of the transitions' observations, each obs_shape float32.
+        """Returns mean and (population std + eps) of the transitions' observations, each obs_shape float32.
 
         As TD3+BC normalises states (Fujimoto and Gu 2021, section 5); summed in float64, because
         a float32 sum over a million rows loses the third digit.
@@ -282,7 +282,7 @@ class Dataset:
         return mean.astype(np.float32), (std + eps).astype(np.float32)
 
     def best_episodes(self, fraction: float) -> Dataset:
-        """The top `fraction` of the episodes by undiscounted return, at least one, in their order.
+        """Returns the top `fraction` of the episodes by undiscounted return, at least one, in their order.
 
         The filter of %BC (Chen et al. 2021, section 5.1), which keeps whole episodes.
         """
@@ -293,7 +293,7 @@ class Dataset:
         return self.select_episodes(np.sort(best))
 
     def select_episodes(self, episodes: np.ndarray) -> Dataset:
-        """The episodes with these indices, in this order, as a Dataset of their own."""
+        """Returns the episodes with these indices, in this order, as a Dataset of their own."""
         lengths = self.episode_lengths()[episodes]
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)

@@ -34,13 +34,13 @@ TIMEOUT = 30  # seconds without a byte before a transfer counts as broken
 
 
 def data_dir(collection: str = "") -> Path:
-    """The folder that downloads and made datasets of a collection go to; it may not exist yet."""
+    """Returns the folder that downloads and made datasets of a collection go to; it may not exist yet."""
     root = os.environ.get("CORERL_DATA")
     return (Path(root).expanduser() if root else _cache()) / collection
 
 
 def find(collection: str, names: Iterable[str]) -> Path | None:
-    """The first file of these names in `$CORERL_DATA/<collection>`, then in `~/.cache/corerl`."""
+    """Finds the first file of these names in `$CORERL_DATA/<collection>`, then in `~/.cache/corerl`."""
     for folder in (data_dir(collection), _cache() / collection):
         for name in names:
             if (folder / name).is_file():

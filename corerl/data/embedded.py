@@ -53,7 +53,7 @@ def names() -> list[str]:
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """The dataset `corerl/<name>` from its file; those made in seconds also freshly, of this seed."""
+    """Loads the dataset `corerl/<name>` from its file; those made in seconds also freshly, of this seed."""
     if name in mixtures.ENVIRONMENTS:
         return mixtures.load(name)
     if name in suites.ENVIRONMENTS:
@@ -88,7 +88,7 @@ def make(name: str, seed: int = 0) -> Dataset:
 
 
 def read(path: Path, id: str) -> Dataset:
-    """A file that `make` wrote, or one of the package."""
+    """Reads a file that `make` wrote, or one of the package."""
     if path.suffix == ".hdf5":
         return _read_packaged(path, id)
     with npz(path, "an npz file") as file:
@@ -113,7 +113,7 @@ def _read_packaged(path: Path, id: str) -> Dataset:
 
 
 def find(name: str) -> Path | None:
-    """Returns the task's file on this machine; the one of seed 0 for those made in seconds."""
+    """Finds the task's file on this machine; the one of seed 0 for those made in seconds."""
     if name in mixtures.ENVIRONMENTS:
         return mixtures.find(name)
     if name in suites.ENVIRONMENTS:

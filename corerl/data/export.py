@@ -120,7 +120,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
 
 
 def _raw(env: gymnasium.Env | None) -> tuple:
-    """The environment without this package's scaling of actions, and the bounds that it scaled."""
+    """Returns the environment without this package's scaling of actions, and the bounds that it scaled."""
     whole = env
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrappers.RescaleAction):

@@ -38,7 +38,7 @@ PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasi
 
 
 def names() -> list[str]:
-    """The known remote datasets and those on this machine."""
+    """Returns the known remote datasets and those on this machine."""
     return sorted({*tables.minari_ids(), *local()})
 
 
@@ -54,7 +54,7 @@ def local() -> list[str]:
 
 
 def load(id: str) -> Dataset:
-    """The dataset of this Minari id, downloaded if it is not on this machine."""
+    """Loads the dataset of this Minari id, downloaded if it is not on this machine."""
     import minari
 
     if find(id) is None:
@@ -76,7 +76,7 @@ def reference(id: str) -> tuple[float, float] | None:
 
 
 def find(id: str) -> Path | None:
-    """Returns the path of its metadata file on this machine."""
+    """Finds the dataset's metadata file on this machine."""
     path = _folder(id) / "metadata.json"
     return path if path.is_file() else None
 
@@ -103,7 +103,7 @@ def fetch(id: str) -> Path:
 
 
 def environment(id: str, trust: bool = False) -> gymnasium.Env:
-    """The environment that the dataset names for evaluation, else the one it was recorded in.
+    """Returns the environment that the dataset names for evaluation, else the one it was recorded in.
 
     A dataset may name any function of any module as its environment. Only those that gymnasium's registry
     has, or that of a package in `PACKAGES`, are called without `trust`.
@@ -140,7 +140,7 @@ def _refuse_unknown(spec: EnvSpec) -> None:
 
 
 def root() -> Path:
-    """The folder of minari's datasets."""
+    """Returns the folder of minari's datasets."""
     own = os.environ.get("MINARI_DATASETS_PATH")
     return Path(own) if own else Path.home() / ".minari" / "datasets"
 
@@ -150,7 +150,7 @@ def _folder(id: str) -> Path:
 
 
 def _read(source, id: str) -> Dataset:
-    """A minari.MinariDataset as a Dataset."""
+    """Reads a minari.MinariDataset as a Dataset."""
     n, space = source.total_steps, source.observation_space
     image = isinstance(space, spaces.Box) and space.dtype == np.uint8
     shape = space.shape if image else (spaces.flatdim(space),)

@@ -23,20 +23,20 @@ ENVIRONMENTS = {
 
 
 def parts(name: str) -> tuple[str, str, float]:
-    """The random set, the better one, and its share of the steps."""
+    """Returns the random set, the better one, and its share of the steps."""
     rest, _, percent = name.rpartition("-")
     body, _, better = rest.partition("-random-")
     return f"{body}-random-regenerated", f"{body}-{better}-regenerated", int(percent) / 100
 
 
 def find(name: str) -> Path | None:
-    """The metadata file of the better set, where both parts are on this machine."""
+    """Finds the metadata file of the better set, where both parts are on this machine."""
     random, better, _ = parts(name)
     return suites.find(better) if suites.find(random) else None
 
 
 def load(name: str) -> Dataset:
-    """The mixture; CorerlError with the command that makes a part which is missing."""
+    """Loads the mixture; CorerlError with the command that makes a part which is missing."""
     random, better, share = parts(name)
     return mixed(f"corerl/{name}", suites.load(random), suites.load(better), share)
 
@@ -54,7 +54,7 @@ def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
 
 
 def joined(id: str, datasets: list[Dataset]) -> Dataset:
-    """The episodes of several datasets one after another; propensities only where all have them."""
+    """Joins the episodes of several datasets one after another; propensities only where all have them."""
     fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
     arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in fields}
     likely = [d.behaviour_log_prob for d in datasets]

@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 
 def load(name: str, split: str = "train", episodes: int | str | None = "protocol") -> Dataset:
-    """The released data of a task, downloaded if it is not in the data folder.
+    """Loads the released data of a task, downloaded if it is not in the data folder.
 
     `episodes` keeps only the first so many; "protocol" is the package's own number, None is all.
     """
@@ -65,7 +65,7 @@ def reference(name: str) -> tuple[float, float]:
 
 
 def find(name: str, split: str = "train") -> Path | None:
-    """Returns the file on this machine, under the name of the release or of the GitHub repository."""
+    """Finds the file on this machine, under the name of the release or of the GitHub repository."""
     return download.find("neorl2", _file_names(name, split))
 
 

@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Dataset:
-    """The dataset of a task, downloaded if it is not in the data folder.
+    """Loads the dataset of a task, downloaded if it is not in the data folder.
 
     Raises:
         CorerlError: the ogbench package, which computes the rewards, is not installed.
@@ -69,7 +69,7 @@ def reference(name: str) -> None:
 
 
 def find(name: str) -> Path | None:
-    """The file of the task's dataset; all tasks of a dataset share it."""
+    """Finds the file of the task's dataset; all tasks of a dataset share it."""
     return download.find("ogbench", [_file_name(name)])
 
 
@@ -111,7 +111,7 @@ def read(path: Path, name: str) -> Dataset:
 
 
 def make_env(name: str) -> gymnasium.Env:
-    """The environment of a task: a `v0` of the ogbench package, without the dataset's kind."""
+    """Makes the environment of a task: a `v0` of the ogbench package, without the dataset's kind."""
     _package()
     dataset, _, task = name.partition("-singletask")
     return gymnasium.make(

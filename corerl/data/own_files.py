@@ -73,7 +73,7 @@ def reference(name: str) -> None:
 
 
 def find(name: str) -> Path | None:
-    """Returns the file; None where it does not exist."""
+    """Finds the file; None where it does not exist."""
     path = Path(name).expanduser()
     return path if path.is_file() else None
 
@@ -84,12 +84,12 @@ def fetch(name: str) -> Path:
 
 
 def checksum(name: str) -> str:
-    """SHA-256 of the file's bytes."""
+    """Computes the SHA-256 of the file's bytes."""
     return download.digest(find(name) or fetch(name))
 
 
 def load(name: str, data: Data | None = None, box: tuple | None = None) -> Dataset:
-    """The dataset in this file.
+    """Loads the dataset in this file.
 
     Args:
         data: what its columns are called, and the bounds of its actions.
@@ -115,7 +115,7 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
 
 
 def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
-    """A file's arrays as a Dataset; raises CorerlError as `load` does."""
+    """Returns a file's arrays as a Dataset; raises CorerlError as `load` does."""
     arrays = contents.arrays.copy()
     missing = [field for field in NEEDED if field not in arrays]
     if missing:
@@ -144,7 +144,7 @@ def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
 
 
 def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
-    """The name of the column, the row and the value of the first entry that is not a number."""
+    """Returns the name of the column, the row and the value of the first entry that is not a number."""
     array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
     for row, values in enumerate(array):
         for column, value in enumerate(values):
@@ -251,7 +251,7 @@ def _match(there: Iterable[str], columns: Columns) -> dict[str, list[str]]:
 
 
 def _flattened(file: h5py.File) -> Mapping[str, Any]:
-    """An HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
+    """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
     if any(isinstance(item, h5py.Group) and "rewards" in item for item in file.values()):
         keys = sorted((k for k in file if "rewards" in file[k]), key=_number)
         return _joined(dict(file[key].items()) for key in keys)

@@ -83,7 +83,7 @@ def one_line(error: Exception) -> str:
 
 
 def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
-    """Float32 actions (N, A) of a box [low, high] in [-1, 1], as every corerl policy acts.
+    """Returns float32 actions (N, A) of a box [low, high] in [-1, 1], as every corerl policy acts.
 
     Actions beyond the box are clipped, as the simulators do. Raises CorerlError where the box is
     unbounded, because then no scale is right, and where an action is no finite number, because

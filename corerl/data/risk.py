@@ -84,7 +84,7 @@ def with_data() -> list[str]:
 
 
 def make_env(name: str) -> gymnasium.Env:
-    """A new environment of this task."""
+    """Makes a new environment of this task."""
     from corerl.data import simulators
 
     if name in SMALL:
@@ -96,7 +96,7 @@ def make_env(name: str) -> gymnasium.Env:
 
 
 def load(name: str) -> Dataset:
-    """The data, made or relabelled. Raises CorerlError for an online task."""
+    """Loads the data, made or relabelled. Raises CorerlError for an online task."""
     id = f"risk/{name}"
     if name in RECIPES:
         steps = {"steps": OPTIONS[name]["steps"]} if name in ("D1", "D2") else {}
@@ -127,7 +127,7 @@ def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Data
 
 
 def find(name: str) -> Path | None:
-    """The file that the data is made from, where it is on this machine."""
+    """Finds the file that the data is made from, where it is on this machine."""
     source = _source(name)
     return source[0].find(source[1]) if source else None
 

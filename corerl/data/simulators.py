@@ -65,7 +65,7 @@ NEORL2 = (
 
 
 def make_d4rl(name: str) -> gymnasium.Env:
-    """The nearest maintained environment of a D4RL dataset; CorerlError where none is faithful."""
+    """Makes the nearest maintained environment of a D4RL dataset; CorerlError where none is faithful."""
     family = name.partition("-")[0]
     if family in LOCOMOTION:
         env = _make(LOCOMOTION[family])
@@ -133,7 +133,7 @@ def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
 
 
 def make_gym(id: str) -> gymnasium.Env:
-    """A registered gymnasium environment, or `module:id` of another package."""
+    """Makes a registered gymnasium environment, or `module:id` of another package."""
     if not is_gym(id):
         raise CorerlError(
             f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Those of other "

@@ -53,7 +53,7 @@ def names() -> list[str]:
 
 
 def minari_id(name: str) -> str:
-    """The set's id among Minari datasets."""
+    """Returns the set's id among Minari datasets."""
     return f"corerl/{name}-v0"
 
 
@@ -63,7 +63,7 @@ def folder(name: str) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """Returns the set's metadata file; None unless the set is complete."""
+    """Finds the set's metadata file; None unless the set is complete."""
     path = minari.find(minari_id(name))
     return path if path and recipe(name) else None
 
@@ -87,7 +87,7 @@ def _metadata(name: str) -> dict:
 
 
 def load(name: str) -> Dataset:
-    """The set from this machine; CorerlError with the command that makes it where it is missing."""
+    """Loads the set from this machine; CorerlError with the command that makes it where it is missing."""
     if find(name) is None:
         raise CorerlError(
             f"corerl/{name} has not been made on this machine: corerl data make corerl/{name}"

@@ -84,7 +84,7 @@ class Task:
     data: Data | None = field(default=None, hash=False)
 
     def load(self, split: str = "train") -> Dataset:
-        """The dataset, downloaded or made where it is not on this machine yet.
+        """Loads the dataset, downloaded or made where it is not on this machine yet.
 
         `split="val"` is the validation file, which only NeoRL-2 publishes.
         Raises CorerlError for an online task, and for a file that is missing or broken.
@@ -133,7 +133,7 @@ class Task:
         return self.has_data and not (self.collection == "risk" and self.name in risk.RECIPES)
 
     def make_env(self) -> gymnasium.Env:
-        """A new evaluation environment that takes the dataset's actions, in [-1, 1].
+        """Makes a new evaluation environment that takes the dataset's actions, in [-1, 1].
 
         Raises CorerlError with the command to install a simulator that is missing, or the reason
         why there is none.
@@ -210,7 +210,7 @@ def _making(task_id: str) -> Iterator[None]:
 
 
 def resolve(task_id: str, trust: bool = False) -> Task:
-    """The task of an id such as `d4rl/hopper-medium-v2`; `trust` as in `Task`.
+    """Returns the task of an id such as `d4rl/hopper-medium-v2`; `trust` as in `Task`.
 
     Raises CorerlError with the nearest names for one that does not exist. A Minari id that is not
     in our list is taken on trust, since new datasets appear there; so is a `gym/module:id`.
@@ -229,7 +229,7 @@ def resolve(task_id: str, trust: bool = False) -> Task:
 
 
 def of(cfg: Config) -> Task:
-    """The task of a run's settings: of a file of one's own, with the environment that `env` names.
+    """Returns the task of a run's settings: of a file of one's own, with the environment that `env` names.
 
     Raises:
         CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.

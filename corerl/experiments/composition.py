@@ -106,7 +106,7 @@ def _without_hydra(cfg: DictConfig) -> DictConfig:
 
 
 def sweeps() -> list[str]:
-    """The names that `sweep=` takes."""
+    """Returns the names that `sweep=` takes."""
     names = (file.name for file in files("corerl.sweeps").iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
@@ -159,7 +159,7 @@ def for_each_cell(arguments: list[str]) -> list[str]:
 
 
 def typed(cfg: DictConfig, overrides: list[str]) -> Config:
-    """The composed config as dataclasses, with the table's values where nobody chose one.
+    """Returns the composed config as dataclasses, with the table's values where nobody chose one.
 
     Chosen is what the command line (or a sweep's grid) names, and what a sweep's file changes.
 

@@ -84,7 +84,7 @@ def _room(row: Row, gpu: str | None) -> tuple[str, str]:
 
 
 def names(cells: list[Config]) -> list[str]:
-    """The label of each cell and, where a task has it with several settings, those settings."""
+    """Returns the label of each cell and, where a task has it with several settings, those settings."""
     groups: dict[tuple[str, str], list[dict]] = {}
     known = []
     for cfg in cells:
@@ -187,7 +187,7 @@ def _on_cores(hours: float, on_gpu: bool, gpu: str | None) -> str:
 
 
 def _gpu(cfg: Config) -> str | None:
-    """The GPU that the cells would run on, by its name."""
+    """Returns the GPU that the cells would run on, by its name."""
     try:
         on_gpu = pick_device(cfg.device).type == "cuda"
     except CorerlError:  # a GPU is asked for, and this is not the machine that has it

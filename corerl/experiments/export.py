@@ -150,7 +150,7 @@ class _OneSeed(_Reloading):
 
 
 def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
-    """The part of `saved`, of `count` seeds, that belongs to one, in the shapes of `like`."""
+    """Returns the part of `saved`, of `count` seeds, that belongs to one, in the shapes of `like`."""
     if isinstance(saved, Tensor):
         if saved.shape == like.shape:
             return saved
@@ -165,7 +165,7 @@ def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
 
 
 def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
-    """The policy of one seed alone, `(1, n, O) -> (1, n, A)`, in a form that can be traced."""
+    """Returns the policy of one seed alone, `(1, n, O) -> (1, n, A)`, in a form that can be traced."""
     cfg.device, cfg.compile = "cpu", "off"
     (group,) = (group for group in find(cell)[1] if seed in seeds_of_group(group.name))
     run = _OneSeed(cfg, group, seed)
@@ -180,7 +180,7 @@ def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
 
 
 def _box(task: Task, units: str) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The bounds that the environment scales [-1, 1] to, where its units are asked for."""
+    """Returns the bounds that the environment scales [-1, 1] to, where its units are asked for."""
     if units == "unit":
         return None, None
     if task.data is not None and task.data.action_low is not None and task.env is None:

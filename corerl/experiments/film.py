@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def one_seed(agent: Loaded) -> Loaded:
-    """The policy of the first seed, where none was chosen."""
+    """Returns the policy of the first seed, where none was chosen."""
     return agent if len(agent.seeds) == 1 else agent.only(agent.seeds[0])
 
 

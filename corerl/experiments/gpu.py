@@ -148,7 +148,7 @@ class Found:
 
 
 def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
-    """The GPU tests, the algorithms shared out between processes: each compiles a long time."""
+    """Runs the GPU tests, with algorithms shared out between processes: each compiles a long time."""
     each = [f"{TEST_FILE}::test_the_three_modes_agree_on_a_gpu[{name}]" for name in plan.names]
     groups = [each[i :: plan.workers] for i in range(plan.workers)]
     groups[0] = [
@@ -171,7 +171,7 @@ def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
 
 
 def _call(command: list[str], until: float) -> tuple[int, str]:
-    """The exit status (124: out of time) and the output of a command."""
+    """Runs a command; returns its exit status (124: out of time) and output."""
     try:
         ended = subprocess.run(
             command,
@@ -219,7 +219,7 @@ def _bench(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
 def _measured(
     cases: list[Case], windows: int, until: float
 ) -> Iterator[tuple[Case, Measured | str]]:
-    """The cases one after the other in a process of their own, until the time is over."""
+    """Measures the cases one after the other in a process of their own, until the time is over."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     worker = context.Process(target=_child, args=(results, cases, windows), daemon=True)

@@ -90,7 +90,7 @@ def _both() -> bool:
 
 @functools.cache
 def _remembered() -> str:
-    """The choice that was measured on this machine before, else now."""
+    """Returns the choice that was measured on this machine before, else now."""
     path = Path.home() / ".cache" / "corerl" / "kernels.json"
     machine = "; ".join((cpu_name(), platform.node(), torch.__version__))
     machine += f"; ONEDNN_MAX_CPU_ISA={os.environ.get('ONEDNN_MAX_CPU_ISA')}"
@@ -108,7 +108,7 @@ def _remembered() -> str:
 
 
 def faster(mkl: Product, onednn: Product, clock: Callable[[], float] = time.perf_counter) -> str:
-    """The faster one, by a margin and only where it is exact: `mkl` or `onednn`."""
+    """Returns the faster one, by a margin and only where it is exact: `mkl` or `onednn`."""
     if error(onednn) > EXACT or _same(mkl, onednn):
         return "mkl"
     threads = torch.get_num_threads()
@@ -132,7 +132,7 @@ def _same(one: Product, other: Product) -> bool:
 
 
 def error(product: Product) -> float:
-    """The largest relative error (Frobenius norm) over the products of an update."""
+    """Returns the largest relative error (Frobenius norm) over the products of an update."""
     return max(
         float((product(a, b).double() - exact).norm() / exact.norm())
         for a, b in _operands()

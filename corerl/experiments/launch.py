@@ -140,7 +140,7 @@ def _check_simulator(task: Task) -> None:
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
-    """The groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
+    """Plans the groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
     covered: set[int] = set()
     groups = []
     for directory, group in groups_of(cell):

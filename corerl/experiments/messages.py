@@ -54,7 +54,7 @@ def sentence(error: Exception) -> str:
 
 
 def _unknown_choice(text: str) -> str:
-    """A name that a group (algo, hydra/launcher) does not have, or a primary config."""
+    """Explains a name that a group (algo, hydra/launcher) or the primary configs do not have."""
     found = re.search(r"Could not find '(.+)/(.*)'", text)
     if found is None:
         return text.splitlines()[0].rstrip(".") + "."
@@ -92,7 +92,7 @@ def _bad_value(text: str, cause: Exception) -> str:
 
 
 def _chosen() -> str:
-    """The algorithm that the command line names, where it names one."""
+    """Returns the algorithm that the command line names, where it names one."""
     choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(sys.argv[1:]))
     name = variants().get(choice[-1], choice[-1]) if choice else ""
     return name if name in algos.names() else ""

@@ -47,7 +47,7 @@ class Trained:
         return scores.last(self.path, self.seeds)
 
     def load(self, seed: int | None = None) -> Loaded:
-        """The policies of all seeds, or of one, as `corerl.load` gives them."""
+        """Loads the policies of all seeds, or of one, as `corerl.load` gives them."""
         from corerl.training.load import load
 
         return load(self.path, seed)

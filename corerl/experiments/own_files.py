@@ -62,7 +62,7 @@ def run(console: Console, args: argparse.Namespace) -> int:
 
 
 def task_of(path: str, settings: list[str]) -> tasks.Task:
-    """The task of a file, and of settings as on the command line of training."""
+    """Returns the task of a file, and of settings as on the command line of training."""
     try:
         given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))
         data, env = OmegaConf.to_object(given.data), given.env

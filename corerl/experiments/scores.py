@@ -13,7 +13,7 @@ from corerl.runs.directory import cell_directory
 
 
 def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """The last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
+    """Returns the last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
     found: dict[int, dict[str, Any]] = {}
     for file in sorted(cell.glob("seeds-*/scores.csv")):
         with file.open(newline="") as lines:
@@ -37,7 +37,7 @@ def objective(cfg: Config) -> float:
 
 
 def _number(text: str) -> Any:
-    """A cell of the table: a number where it is one, None where it is empty."""
+    """Parses a cell of the table: a number where it is one, None where it is empty."""
     try:
         return int(text) if text.isdigit() else float(text)
     except ValueError:

@@ -46,7 +46,7 @@ def groups(root: Path) -> Iterator[Group]:
 
 
 def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
-    """The cells below a folder with their settings, and what is skipped there and why."""
+    """Returns the cells below a folder with their settings, and what is skipped there and why."""
     cells, skipped = [], []
     for path in sorted(root.rglob("config.yaml")):
         cell = path.parent
@@ -167,6 +167,6 @@ def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
 
 
 def wide_console() -> Console:
-    """A console whose tables keep their columns in a file or a pipe."""
+    """Returns a console whose tables keep their columns in a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=180)

@@ -49,7 +49,7 @@ def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
 
 
 def _embedded(name: str, task: str) -> list[dict[str, Any]]:
-    """The rows for tasks of our own that match, of a table and those that it is based on."""
+    """Returns the rows for tasks of our own that match, of a table and those that it is based on."""
     rows = rows_of(name)
     found = _embedded(rows["base"], task) if "base" in rows else []
     return found + [
@@ -61,13 +61,13 @@ def _embedded(name: str, task: str) -> list[dict[str, Any]]:
 
 @cache
 def rows_of(name: str) -> dict[str, Any]:
-    """The content of `configs/<name>.yaml`; empty where there is no such file."""
+    """Returns the content of `configs/<name>.yaml`; empty where there is no such file."""
     return (yaml.safe_load(_files()[name].read_text()) or {}) if name in _files() else {}
 
 
 @cache
 def variants() -> dict[str, str]:
-    """The tables that `algo=` takes beside the algorithms' own names, each with its algorithm."""
+    """Returns the tables that `algo=` takes beside the algorithms' own names, each with its algorithm."""
     found = {name: _algorithm(name) for name in _files() if name not in algos.names()}
     return {name: algo for name, algo in sorted(found.items()) if algo}
 

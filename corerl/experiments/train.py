@@ -185,7 +185,7 @@ def _help(arguments: list[str]) -> str:
 
 
 def _fields(settings: object, prefix: str) -> list[str]:
-    """A line per field of a dataclass instance, its value and the comment beside it."""
+    """Returns a line per field of a dataclass instance, its value and the comment beside it."""
     source = inspect.getsource(type(settings)).split("def __post_init__")[0]
     comments = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}

@@ -34,7 +34,7 @@ class Bins:
         return centres + self.width(level + 1) * offset
 
     def encode(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The choices `(..., L, D)` int64 that lead to the intervals around `actions` `(..., D)`.
+        """Returns the choices `(..., L, D)` int64 that lead to the intervals around `actions` `(..., D)`.
 
         Also returns the centres before the first choice, after it, and so on, `(..., L + 1, D)`.
         """
@@ -46,7 +46,7 @@ class Bins:
         return torch.stack(choices, -2), torch.stack(centres, -2)
 
     def rounded(self, actions: Tensor) -> Tensor:
-        """The centres of the last intervals that hold `actions`."""
+        """Returns the centres of the last intervals that hold `actions`."""
         return self.encode(actions)[1][..., -1, :]
 
 

@@ -151,7 +151,7 @@ class CudaGraph:
         return outputs
 
     def record(self, call: Callable[[], Any]) -> Any:
-        """The tensors that every `replay` will overwrite; `call` is recorded, not run."""
+        """Returns the tensors that every `replay` will overwrite; `call` is recorded, not run."""
         before = torch.cuda.current_stream(self._device)
         try:
             with torch.cuda.graph(self._graph, stream=self._stream):

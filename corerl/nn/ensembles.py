@@ -30,7 +30,7 @@ def subset(
     count: int | None,
     draw: Callable[[Tensor, int, int], Tensor] = without_replacement,
 ) -> Tensor | None:
-    """The critics `(S, count)` that `draw` takes, or None, which is all, where `count` is None."""
+    """Returns the critics `(S, count)` that `draw` takes, or None, which is all, where `count` is None."""
     return None if count is None else draw(uniforms, members, count)
 
 

@@ -187,7 +187,7 @@ def dropout_masks(uniforms: Tensor, rate: float) -> Tensor:
 
 
 def layer_masks(uniforms: Tensor | None, rate: float) -> tuple[Tensor, ...] | None:
-    """A mask for each hidden layer from draws `(S, layers, B, width)`; None is without dropout."""
+    """Returns a mask for each hidden layer from draws `(S, layers, B, width)`; None is without dropout."""
     return None if uniforms is None else dropout_masks(uniforms, rate).unbind(1)
 
 

@@ -77,7 +77,7 @@ class Adam:
 
 
 def target_of(network: nn.Module) -> nn.Module:
-    """A copy that no gradient reaches; move it with `polyak`."""
+    """Makes a copy that no gradient reaches; move it with `polyak`."""
     return copy.deepcopy(network).requires_grad_(False)
 
 

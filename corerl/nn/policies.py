@@ -40,7 +40,7 @@ class GaussianPolicy(nn.Module):
         self.bound = bound
 
     def forward(self, observations: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
-        """The mean; `keep` holds dropout masks, as for `MLP`."""
+        """Returns the mean; `keep` holds dropout masks, as for `MLP`."""
         return self.bound(self.body(observations, keep))
 
     @property
@@ -49,7 +49,7 @@ class GaussianPolicy(nn.Module):
         return torch.exp(self.log_std.clamp(*self.limits))
 
     def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
-        """Log-density `(S, B)` of `actions` around the mean that `forward` gave."""
+        """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
         return gaussian_log_prob(mean, self.log_std.clamp(*self.limits), actions)
 
 
@@ -81,7 +81,7 @@ class TanhGaussian(nn.Module):
         self.limits = (log_std_min, log_std_max)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-std of u, each `(*lead, B, A)`."""
+        """Returns the mean and log-std of u, each `(*lead, B, A)`."""
         mean, log_std = self.body(observations).chunk(2, dim=-1)
         return mean, log_std.clamp(*self.limits)
 
@@ -99,7 +99,7 @@ class TanhGaussian(nn.Module):
         return torch.tanh(self(observations)[0])
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
+        """Returns the log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
         limit = 1 - 2**-20  # a power of two, which float32 holds exactly
         u = torch.atanh(actions.clamp(-limit, limit))
         return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
@@ -198,6 +198,6 @@ class Temperature(nn.Module):
 
 
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
-    """Log-density of a diagonal Gaussian, summed over the last axis."""
+    """Returns the log-density of a diagonal Gaussian, summed over the last axis."""
     scaled = (value - mean) * torch.exp(-log_std)
     return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)

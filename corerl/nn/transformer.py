@@ -56,7 +56,7 @@ class Block(nn.Module):
         rate: float = 0.0,
         outputs: slice = slice(None),
     ) -> Tensor:
-        """The tokens after the block.
+        """Returns the tokens after the block.
 
         Args:
             allowed: `(S, B, T, T)` bool, which tokens (last axis) each token may look at.
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 def each(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer of `corerl.nn.networks` at every token of `(S, B, T, features)`."""
+    """Applies a layer of `corerl.nn.networks` to every token of `(S, B, T, features)`."""
     return layer(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
 
 

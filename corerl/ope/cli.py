@@ -284,7 +284,7 @@ def _select(console, judged, dataset: Dataset, methods: list[str], args) -> None
 
 
 def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
-    """The data's mean return, as it is judged and undiscounted; whether the two are the same."""
+    """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
     from corerl.ope.logs import Logs
 
     discount = judgement.discount

@@ -64,7 +64,7 @@ class ReturnLaw:
     def intervals(
         self, names: Sequence[str], level: float = 0.95, *, replicates: int = 1000, seed: int = 0
     ) -> list[tuple[float, float]]:
-        """Percentile bootstrap intervals of statistics, over episodes drawn with replacement."""
+        """Returns percentile bootstrap intervals of statistics, over episodes drawn with replacement."""
         draws = intervals.over_draws(
             lambda counts: self._of_counts(counts, names), len(self._weights), replicates, seed
         )

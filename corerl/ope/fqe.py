@@ -223,7 +223,7 @@ def _scale(dataset: Dataset, discount: float) -> float:
 
 
 def tell(label: str, steps: int) -> Callable[[int, np.ndarray], None]:
-    """A `show` for `fit` that writes a line."""
+    """Returns a `show` for `fit` that writes a line."""
     begun = time.monotonic()
 
     def show(step: int, loss: np.ndarray) -> None:

@@ -62,7 +62,7 @@ def interval(
 
 
 def resampled(terms: Terms, replicates: int, seed: int = 0) -> np.ndarray:
-    """The estimate `(replicates,)` from episodes drawn with replacement."""
+    """Returns the estimate `(replicates,)` from episodes drawn with replacement."""
     return over_draws(terms.of_counts, len(terms.numerators), replicates, seed)
 
 
@@ -81,7 +81,7 @@ def over_draws(statistic, episodes: int, replicates: int, seed: int = 0) -> np.n
 
 
 def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
-    """The middle `level` of the draws."""
+    """Returns the middle `level` of the draws."""
     low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
     return float(low), float(high)
 

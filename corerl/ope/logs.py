@@ -38,7 +38,7 @@ class Logs:
         *,
         leave_out_cut: bool = False,
     ) -> Logs:
-        """The first `horizon` steps of every episode; None is the longest episode's length.
+        """Returns the first `horizon` steps of every episode; None is the longest episode's length.
 
         An episode is whole if it ended in a terminal state or lasted `horizon` steps; one that stops
         earlier, where the recording did, says nothing of the rewards that would have followed.
@@ -161,7 +161,7 @@ class Weights:
 
 
 def effective(weights: np.ndarray) -> float:
-    """Effective sample size (sum w)^2 / sum w^2 along the first axis, mean over further ones."""
+    """Returns the effective sample size (sum w)^2 / sum w^2 along the first axis, mean over further ones."""
     squares = np.square(weights).sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         sizes = np.where(squares > 0, np.square(weights.sum(0)) / squares, 0.0)

@@ -111,7 +111,7 @@ def of_run(
     samples: int = 8,
     seed: int = 0,
 ) -> Policy:
-    """The policies of a run as they are judged.
+    """Returns the policies of a run as they are judged.
 
     Args:
         chance: `act`, the action with which it is evaluated; `sample`, what its density says.

@@ -39,7 +39,7 @@ def write(agent: Loaded, data: str, judgement: Judgement) -> Path:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of an `ope.csv`; none where there is no file."""
+    """Reads the rows of an `ope.csv`; none where there is no file."""
     if not path.exists():
         return []
     with open(path, newline="") as file:

@@ -48,7 +48,7 @@ def rank_interval(
     replicates: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the rank correlation over policies, taken as independent."""
+    """Returns a percentile bootstrap interval of the rank correlation over policies, taken as independent."""
     estimates, truths = _checked(estimates, truths)
     n = len(truths)
     chosen = np.random.default_rng(seed).integers(n, size=(replicates, n))

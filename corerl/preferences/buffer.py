@@ -22,7 +22,7 @@ class Pairs(NamedTuple):
 
 
 def transitions(pairs: Pairs) -> Batch:
-    """The steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`; nothing ends there.
+    """Returns the steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`; nothing ends there.
 
     The last step is only the state that the one before it leads to. Rewards are 0.
     """
@@ -108,7 +108,7 @@ class PairBuffer:
         return self._rows.nbytes
 
     def sample(self) -> Pairs:
-        """The next batch of every seed."""
+        """Samples the next batch of every seed."""
         chosen = self._indices.next()
         first = self._starts[chosen]
         if self._offsets is not None:
@@ -116,7 +116,7 @@ class PairBuffer:
         return self._take(chosen, first, self._steps)
 
     def last(self, count: int) -> Pairs:
-        """The last comparisons, whole, with a seed axis of 1."""
+        """Returns the last comparisons, whole, with a seed axis of 1."""
         chosen = torch.arange(len(self) - count, len(self), device=self._rows.device)[None]
         steps = torch.arange(self._whole, device=self._rows.device)
         return self._take(chosen, self._starts[chosen], steps)
@@ -128,7 +128,7 @@ class PairBuffer:
         return Pairs(*packed.split(self._sizes, dim=-1), self._labels[chosen])
 
     def state_dict(self) -> dict:
-        """The positions in the streams; the comparisons are not part of a checkpoint."""
+        """Returns the positions in the streams; the comparisons are not part of a checkpoint."""
         offsets = None if self._offsets is None else self._offsets.state_dict()
         return {"indices": self._indices.state_dict(), "offsets": offsets}
 

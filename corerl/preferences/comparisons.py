@@ -177,5 +177,5 @@ class Comparisons:
         return replace(self, starts=self.starts[:pairs], labels=self.labels[:pairs])
 
     def segments(self, values: np.ndarray) -> np.ndarray:
-        """The rows `values` (N, ...) of every segment, (P, 2, L, ...)."""
+        """Returns the rows `values` (N, ...) of every segment, (P, 2, L, ...)."""
         return values[self.starts[..., None] + np.arange(self.length)]

@@ -134,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _path(self) -> str | None:
-        """The path below the token; None, and an answer, where the request is not ours."""
+        """Returns the path below the token; None, and an answer, where the request is not ours."""
         host, begin = self.headers.get("Host", "").partition(":")[0], f"/{self.server.token}/"
         if host not in (HOST, "localhost") or not self.path.startswith(begin):
             self.send_error(HTTPStatus.NOT_FOUND)

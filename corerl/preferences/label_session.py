@@ -79,7 +79,7 @@ class Session:
         self.labeller = str(parts["labeller"]) or self.labeller
 
     def current(self) -> int | None:
-        """The pair to be asked next, or None where all have been."""
+        """Returns the pair to be asked next, or None where all have been."""
         unasked = np.flatnonzero(np.isnan(self.answers))
         return int(unasked[0]) if unasked.size else None
 

@@ -30,7 +30,7 @@ def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
 
 
 def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
-    """The run's comparisons, with actions clipped to plus-minus `limit`.
+    """Returns the run's comparisons, with actions clipped to plus-minus `limit`.
 
     Raises:
         CorerlError: the task has discrete actions or images, which is noticed before anything is read
@@ -47,7 +47,7 @@ def prepared(
     data: preprocessing.Preprocess,
     normalizer: Normalizer | None = None,
 ) -> tuple[Comparisons, Normalizer]:
-    """The comparisons with states as `data` says, and what normalises them.
+    """Returns the comparisons with states as `data` says, and what normalises them.
 
     Without a `normalizer` it is made of the compared segments' own statistics.
     """
@@ -72,7 +72,7 @@ def prepared(
 
 
 def load(cfg: Any, run: Run) -> tuple[Comparisons, OfflineBuffer | None, Normalizer]:
-    """The comparisons, the dataset beside them where `cfg.replay`, and the policy's normaliser.
+    """Loads the comparisons, the dataset beside them where `cfg.replay`, and the policy's normaliser.
 
     Labels that are missing show before the dataset is read.
     """

@@ -28,7 +28,7 @@ LARGEST = (
 
 
 def read_integers(path: Path) -> np.ndarray:
-    """The one array of integers, or plain list of them, in the pickle; as int64.
+    """Reads the one array of integers, or plain list of them, in the pickle; as int64.
 
     Raises:
         CorerlError: the file asks for anything but arrays, holds other values, or is cut off.
@@ -40,7 +40,7 @@ def read_integers(path: Path) -> np.ndarray:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The one array of numbers, or plain list of them, in the pickle. Raises as `read_integers`."""
+    """Reads the one array of numbers, or plain list of them, in the pickle. Raises as `read_integers`."""
     with reading(path, "a pickle of one array"):
         size = path.stat().st_size
         if size > LARGEST:
@@ -185,7 +185,7 @@ def _text(value: Any) -> Any:
 
 
 def _made(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-    """An array with memory of its own, where bytes, dtype and shape agree."""
+    """Returns an array with memory of its own, where bytes, dtype and shape agree."""
     content = content.encode("latin1") if isinstance(content, str) else content  # Python 2's bytes
     dims = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
     bytes_given = isinstance(content, bytes | bytearray) and type(dtype) is _Dtype
@@ -221,7 +221,7 @@ ADMITTED: dict[str, Callable[..., Any] | None] = {
 
 
 def _numbers(found: Any) -> np.ndarray:
-    """An array, or a list of numbers or of equally long rows of them."""
+    """Returns an array, or a list of numbers or of equally long rows of them."""
     if type(found) is _Array:
         _only(found.values is not None, "its array has no contents")
         return found.values

@@ -138,7 +138,7 @@ def _labelled(folder: Path, first: Path, second: Path, labels: np.ndarray, lengt
 
 
 def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Comparisons:
-    """The labelled segments, found among the dataset's rows.
+    """Returns the labelled segments, found among the dataset's rows.
 
     Args:
         crossing: what is done with a comparison where a segment crosses an episode's end: `refuse` all of

@@ -42,7 +42,7 @@ def rows_of(dataset: Dataset, clip_actions: float = 1.0) -> Rows:
 
 
 def blocks(rows: Rows, size: int = 1000) -> Rows:
-    """The rows cut after every `size`, whatever ends there, and the rest dropped (DTR's authors)."""
+    """Returns the rows cut after every `size`, whatever ends there, and the rest dropped (DTR's authors)."""
     kept = len(rows.observations) // size * size
     require(
         kept > 0,
@@ -53,7 +53,7 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
 
 
 def compared_rows(compared: Comparisons) -> Rows:
-    """The steps of all compared segments, one after the other; each segment is a piece."""
+    """Returns the steps of all compared segments, one after the other; each segment is a piece."""
     values = (compared.observations, compared.actions, compared.terminated)
     flat = [compared.segments(x).reshape(-1, *x.shape[1:]) for x in values]
     length = compared.length
@@ -61,14 +61,14 @@ def compared_rows(compared: Comparisons) -> Rows:
 
 
 def episode_returns(rewards: Tensor, ends: np.ndarray) -> Tensor:
-    """Undiscounted sums `(S, E)` of `(S, N)`."""
+    """Returns the undiscounted sums `(S, E)` of `(S, N)`."""
     sums = _running(rewards)
     last = torch.from_numpy(ends).to(rewards.device)
     return (sums[:, last] - sums[:, _starts(last)]).to(rewards.dtype)
 
 
 def returns_to_go(rewards: Tensor, ends: np.ndarray) -> Tensor:
-    """Undiscounted sums to the end of the episode, `(S, N)`."""
+    """Returns the undiscounted sums to the end of the episode, `(S, N)`."""
     sums = _running(rewards)
     lengths = np.diff(ends, prepend=0)
     last = torch.from_numpy(np.repeat(ends, lengths)).to(rewards.device)
@@ -116,7 +116,7 @@ def scaled(
 def transitions(
     run: Run, data: preprocessing.Preprocess, batch_size: int
 ) -> tuple[Rows, "RelabelledBuffer", Normalizer]:
-    """The run's rows with raw states, their buffer without rewards, and the states' normaliser.
+    """Returns the run's rows with raw states, their buffer without rewards, and the states' normaliser.
 
     Raises:
         CorerlError: the dataset has discrete actions or images.
@@ -220,7 +220,7 @@ class RelabelledSequences(SequenceBuffer):
         self._to_go[:, :-1].copy_(to_go)
 
     def episode_returns(self) -> Tensor:
-        """Undiscounted sums of the rewards `(S, E)`, not scaled."""
+        """Returns the undiscounted sums of the rewards `(S, E)`, not scaled."""
         return episode_returns(self._rewards[:, :-1], self._episode_ends)
 
     def windows(self, starts: Tensor) -> RewardedWindows:

@@ -130,7 +130,7 @@ class MarkovReward(Stateful):
 def markov(
     run: Run, cfg: Markov, compared: Comparisons, **crops
 ) -> tuple[MarkovReward, PairBuffer]:
-    """The run's Markovian reward, not yet learned, and batches of comparisons for all its members.
+    """Returns the run's Markovian reward, not yet learned, and batches of comparisons for all its members.
 
     Fewer comparisons than a batch are one batch; `crops` are options of `PairBuffer`.
     """
@@ -182,7 +182,7 @@ def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tens
 
 
 def ensemble_mean(rewards: Tensor, normalize: bool) -> Tensor:
-    """The mean over members, `(S, M, N)` to `(S, N)`.
+    """Returns the mean over members, `(S, M, N)` to `(S, N)`.
 
     With `normalize`, each member's rewards first get mean 0 and (population) deviation 1 over all rows,
     so that no member counts for more because its scale is larger (DTR, section on ensemble normalisation).

@@ -64,7 +64,7 @@ class Preferences(Settings):
 
 
 def load(run: Run, cfg: Preferences) -> Comparisons:
-    """The comparisons that `cfg` asks for, on the run's data; the same for each of its seeds.
+    """Loads the comparisons that `cfg` asks for, on the run's data; the same for each of its seeds.
 
     Raises:
         CorerlError: the labels are missing, broken, or of another version of the data, or the data has

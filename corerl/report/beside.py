@@ -40,7 +40,7 @@ def _same_algorithm(published: pd.Series, label: str) -> pd.Series:
 
 
 def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
-    """A table for each of our algorithms that has published numbers on our tasks."""
+    """Returns a table for each of our algorithms that has published numbers on our tasks."""
     rows = _matching(published, section, options)
     tables = []
     for label in section.algorithms:

@@ -70,7 +70,7 @@ def _write_tables(section: Section, folder: Path) -> None:
 
 
 def _used(parts: list[Section]) -> pd.DataFrame:
-    """The tidy table of all counted scores: raw returns in `return`, the rest in `score`."""
+    """Returns the tidy table of all counted scores: raw returns in `return`, the rest in `score`."""
     rows = []
     for section in parts:
         column = "score" if section.scored else "return"
@@ -183,7 +183,7 @@ def _list(runs: pd.DataFrame, most: int = 4) -> str:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that writes this report again."""
+    """Returns the command that writes this report again."""
     words = ["corerl", "report", *map(str, args.paths), "--out", str(args.out)]
     if args.published:
         words += ["--published", *args.published]

@@ -40,7 +40,7 @@ def looks(algorithms: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def kind(name: str) -> str:
-    """The algorithm of a label: `IQL` of `IQL expectile=0.9` and of `IQL, wide`."""
+    """Returns the algorithm of a label: `IQL` of `IQL expectile=0.9` and of `IQL, wide`."""
     known = [owner for owner in OWNERS if re.match(rf"{re.escape(owner)}(?=$|[ ,])", name)]
     return max(known, key=len) if known else _SETTING.sub("", name)
 
@@ -58,7 +58,7 @@ def _places(kinds: Iterable[str]) -> dict[str, int]:
 
 
 def _shade(color: str, i: int) -> str:
-    """The colour itself, then lighter and darker ones."""
+    """Returns the colour itself, then lighter and darker ones."""
     share, end = (0.0, 0) if i == 0 else (0.45 - 0.35 / (1 + i // 2), 255 * (i % 2))
     parts = [int(color[k : k + 2], 16) for k in (1, 3, 5)]
     return "#" + "".join(f"{round(p + (end - p) * share):02X}" for p in parts)

@@ -93,7 +93,7 @@ def _intervals(axis, rows: pd.DataFrame, colors: list[str], few: Sequence[bool])
 
 
 def profile(table: pd.DataFrame, look: dict, unit: str) -> Figure:
-    """Fraction of runs above a score, with pointwise 95% bands."""
+    """Draws the fraction of runs above a score, with pointwise 95% bands."""
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["tau"], rows, name, look)
@@ -128,7 +128,7 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
 
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:
-    """The aggregate over tasks against steps, with 95% bands."""
+    """Draws the aggregate over tasks against steps, with 95% bands."""
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
@@ -139,7 +139,7 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figur
 
 
 def curved(history: pd.DataFrame) -> pd.DataFrame:
-    """The rows of what was evaluated more than once: one evaluation is no curve."""
+    """Returns the rows of what was evaluated more than once: one evaluation is no curve."""
     steps = history.groupby(["task", "algorithm"])["step"].transform("nunique")
     return history[steps > 1]
 
@@ -231,7 +231,7 @@ def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
 
 
 def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
-    """Mean and interval at the steps that every seed of the cell evaluated, thinned for drawing."""
+    """Returns mean and interval at steps that every seed of the cell evaluated, thinned for drawing."""
     scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
     stride = max(1, scores.shape[1] // MOST_POINTS)
     scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
@@ -241,7 +241,7 @@ def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 def _titles(tasks: list[str]) -> dict[str, str]:
-    """The last parts of the ids, which fit above a panel, where they tell the tasks apart."""
+    """Returns the last parts of the ids, which fit above a panel, where they tell the tasks apart."""
     last = {task: task.rpartition("/")[2] for task in tasks}
     if len(set(last.values())) == len(tasks):
         return last
@@ -284,7 +284,7 @@ def _short(x: float) -> str:
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
-    """A figure of inches and its panels, row by row."""
+    """Makes a figure of inches and its panels, row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
@@ -304,7 +304,7 @@ def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes, bool]:
 
 
 def inline(svg: bytes, name: str, label: str) -> str:
-    """The SVG for a page: no prologue, no background, text in the page's colour, ids of its own."""
+    """Returns the SVG for a page: no prologue, no background, text in the page's colour, ids of its own."""
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

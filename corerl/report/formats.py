@@ -74,7 +74,7 @@ def _block(table, grid, heads, widths, block, first: int, colour: bool) -> list[
 
 
 def _wrapped(head: str, width: int) -> list[str]:
-    """A head in lines that are about as wide as its column: the words of the name, then the seeds."""
+    """Breaks a head into lines about as wide as its column: the words of the name, then the seeds."""
     name, _, told = head.partition(" (n=")
     lines = textwrap.wrap(name, max(width - 1, 12), break_long_words=False) or [""]
     return [*lines, *textwrap.wrap(f"(n={told}", max(width - 1, 12))] if told else lines
@@ -95,7 +95,7 @@ def _line(name: str, first: int, texts: list[str]) -> str:
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
-    """The columns in runs that fit beside the names; a column that never fits stands alone."""
+    """Groups the columns in runs that fit beside the names; a column that never fits stands alone."""
     blocks: list[list[int]] = [[]]
     for i, width in enumerate(widths):
         if blocks[-1] and sum(2 + widths[k] for k in blocks[-1]) + 2 + width > room:
@@ -120,7 +120,7 @@ def _escaped(text: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table; what is emphasised is bold, the spread of few seeds is small."""
+    """Returns a GitHub table; what is emphasised is bold, the spread of few seeds is small."""
     heads = [table.corner, *(head_text(head, table) for head in table.columns)]
     lines = [
         f"**{_escaped(title_text(table))}**",
@@ -159,7 +159,7 @@ def _tex(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs `tabular`; the title and notes are comments. Needs booktabs and xcolor."""
+    """Returns a booktabs `tabular`; the title and notes are comments. Needs booktabs and xcolor."""
     lines = [
         *("% " + " ".join(note.split()) for note in (title_text(table), *table.notes)),
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
@@ -219,7 +219,7 @@ def guarded(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """The inverse of `guarded`."""
+    """Returns the inverse of `guarded`."""
     return text[1:] if text[:1] == "'" and text[1:].startswith(FORMULA) else text
 
 

@@ -35,7 +35,7 @@ NAMED = {
 
 
 def read(path: Path) -> pd.DataFrame:
-    """A CSV of runs, one row per cell and seed.
+    """Reads a CSV of runs, one row per cell and seed.
 
     Raises:
         CorerlError: a column is missing, a return is no number, or a seed stands twice.
@@ -105,7 +105,7 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
 
 
 def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """A row per cell of ours: mean, std (ddof 1) and n of both sides, the difference, its interval.
+    """Returns a row per cell of ours: mean, std (ddof 1) and n of both sides, the difference, its interval.
 
     `low` and `high` bound ours - theirs by Welch's 95% interval; NaN where a side has one seed. Where
     ours has a column `updates`, the fewest and the most of a cell's seeds are told too.
@@ -138,7 +138,7 @@ def rank_correlation(rows: pd.DataFrame) -> float:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """A table for each task and algorithm; a difference whose interval excludes 0 is emphasised."""
+    """Returns a table for each task and algorithm; a difference whose interval excludes 0 is emphasised."""
     blocks = []
     for (task, algorithm), part in rows.groupby(["task", "algorithm"], sort=True):
         lines = [

@@ -39,7 +39,7 @@ FLAT_RULE = (
 
 
 def tables(section: Section, options: Options) -> list[Table]:
-    """The table of scores, and that of improvements where there is one."""
+    """Returns the table of scores, and that of improvements where there is one."""
     found = [_scores(section, options)]
     if section.improvement is not None and len(section.improvement):
         found.append(_improvement_table(section))
@@ -64,7 +64,7 @@ def _cell(group: pd.DataFrame) -> Cell:
 
 
 def task_row(task: str, found: list[Cell | None]) -> Row:
-    """A row that shows the task without its collection, which heads the section."""
+    """Returns a row that shows the task without its collection, which heads the section."""
     return Row(task.partition("/")[2] or task, tuple(found), key=task)
 
 
@@ -107,7 +107,7 @@ def _flat(cell: Cell) -> bool:
 
 
 def _emphasised(found: list[Cell | None], options: Options) -> list[Cell | None]:
-    """The cells of a row with what is `top`, and which columns each would share that with."""
+    """Returns the cells of a row with what is `top`, and which columns each would share that with."""
     known = [i for i, cell in enumerate(found) if cell is not None]
     if len(known) < 2:
         return found

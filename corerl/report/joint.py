@@ -31,7 +31,7 @@ from corerl.training.collector import Collect
 
 
 def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
-    """The agent of a run's folder `seeds-<n>`, of its first seed alone, and its maze.
+    """Loads the agent of a run's folder `seeds-<n>`, of its first seed alone, and its maze.
 
     Raises:
         CorerlError: it is not a run of MD3QN on a maze, or has no checkpoint that can be read.

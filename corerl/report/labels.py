@@ -47,7 +47,7 @@ def split(
 
 
 def _telling(groups: Iterable[Sequence[Settings | None]]) -> list[str]:
-    """The fewest keys (greedily) that tell the configurations of every group apart."""
+    """Returns the fewest keys (greedily) that tell the configurations of every group apart."""
     pairs = [pair for group in groups if all(group) for pair in combinations(group, 2)]
     keys: list[str] = []
     while pairs:

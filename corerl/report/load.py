@@ -120,7 +120,7 @@ class _Reading:
 
 
 def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tuple]]:
-    """The counted scores of one group of seeds, and its rows of the list of runs."""
+    """Reads the counted scores of one group of seeds, and its rows of the list of runs."""
     status = (_json(folder / "status.json") or [{}])[0]
     config = _yaml(folder.parent / "config.yaml")
     file = folder / "scores.csv"

@@ -42,7 +42,7 @@ def page(
     data: page_data.Data,
     options: Options,
 ) -> str:
-    """The whole document. `pictures` maps a section's folder to its figures."""
+    """Renders the whole document. `pictures` maps a section's folder to its figures."""
     e = html.escape
     links = [(s.folder, s.heading) for s in sections]
     links += [("runs", "runs and settings")] if len(results.runs) else []

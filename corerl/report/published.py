@@ -87,7 +87,7 @@ def short_source(source: str) -> str:
 
 
 def sample_std(std: float, seeds: float, ddof: float) -> float:
-    """The standard deviation with n - 1 in the denominator from one printed with n (ddof 0)."""
+    """Computes the standard deviation with n - 1 in the denominator from one printed with n (ddof 0)."""
     return std * np.sqrt(seeds / (seeds - 1)) if ddof == 0 and seeds > 1 else std
 
 

@@ -20,7 +20,7 @@ def add(section: Section) -> None:
 
 
 def read(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per run with a distance: algorithm, task, seed, score, starc, rank, linear."""
+    """Reads a row per run with a distance: algorithm, task, seed, score, starc, rank, linear."""
     rows = []
     for file, group in runs.groupby("file", sort=False):
         path = Path(file).parent.parent / FILE

@@ -14,7 +14,7 @@ NOT_COMPARED = ("seeds", "label", "table", "root", "device", "compile", "process
 
 
 def runs(results: Results, data: Data) -> str:
-    """The section of runs, and of the settings in which compared algorithms differ."""
+    """Returns the section of runs, and of the settings in which compared algorithms differ."""
     if not len(results.runs):
         return ""
     rows = []
@@ -69,12 +69,12 @@ def _differing(results: Results) -> tuple[list[str], list[tuple]] | None:
 
 
 def uncounted(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the list of runs that are in no number."""
+    """Returns the rows of the list of runs that are in no number."""
     return table[~table["counted"].astype(bool)] if len(table) else table
 
 
 def left_out(table: pd.DataFrame) -> str:
-    """The section of runs that do not count, and why."""
+    """Returns the section of runs that do not count, and why."""
     rows = [
         (r.algorithm, r.task, r.seeds, r.state, reached(r), r.message, r.file)
         for r in uncounted(table).itertuples()
@@ -137,7 +137,7 @@ class Link:
 
 
 def plain(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table of text; the page's script adds the button that copies it."""
+    """Returns a table of text; the page's script adds the button that copies it."""
     e = html.escape
     top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
     body = "".join(

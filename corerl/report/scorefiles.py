@@ -20,7 +20,7 @@ COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file
 
 
 def read_file(path: Path) -> pd.DataFrame:
-    """A score file by its kind: tidy CSV, or one of the published formats that `read_*` know."""
+    """Reads a score file by its kind: tidy CSV, or one of the published formats that `read_*` know."""
     if path.name.endswith((".json.gz", ".json")):
         return read_rebrac_profiles(path)
     if path.suffix == ".npz":

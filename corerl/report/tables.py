@@ -79,7 +79,7 @@ class Table:
 
 
 def shared(values: Iterable[str]) -> str:
-    """The one value of all, or nothing where they differ."""
+    """Returns the one value of all, or nothing where they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else ""
 
@@ -87,7 +87,7 @@ def shared(values: Iterable[str]) -> str:
 def column(
     name: str, cells: Sequence[Cell | None], detail: str = "", algorithm: str = ""
 ) -> Column:
-    """A column whose head says what all its cells have in common."""
+    """Returns a column whose head says what all its cells have in common."""
     known = [cell for cell in cells if cell is not None]
     n, steps = shared(cell.n for cell in known), shared(cell.steps for cell in known)
     return Column(name, n, steps, detail, algorithm)
@@ -121,7 +121,7 @@ def number(x: float, digits: int) -> str:
 
 
 def value_text(cell: Cell | None, digits: int) -> str:
-    """The number alone, or a dash."""
+    """Returns the number alone, or a dash."""
     return "–" if cell is None else number(cell.value, digits)
 
 
@@ -157,5 +157,5 @@ def head_text(head: Column, table: Table) -> str:
 
 
 def title_text(table: Table) -> str:
-    """The title, with the steps that all cells share."""
+    """Returns the title, with the steps that all cells share."""
     return f"{table.title}, {table.steps} steps" if table.steps else table.title

@@ -31,14 +31,14 @@ def check(cfg: Any) -> None:
 
 
 def fractions(cfg: Any, uniforms: Tensor) -> Tensor:
-    """The fractions whose quantiles, averaged, are the measure; from uniform draws of any shape."""
+    """Returns the fractions whose quantiles, averaged, are the measure; from uniform draws of any shape."""
     if cfg.objective == "wang":
         return torch.special.ndtr(torch.special.ndtri(uniforms) + cfg.eta)
     return uniforms * (cfg.tau if cfg.objective == "naive" else 1.0)
 
 
 def weights(cfg: Any, fractions: Tensor) -> Tensor:
-    """The density of `fractions` above at given ones, of any shape: what each quantile counts."""
+    """Returns the density of `fractions` above at given ones, of any shape: what each quantile counts."""
     if cfg.objective == "wang":
         x = torch.special.ndtri(fractions)
         return torch.exp(cfg.eta * x - 0.5 * cfg.eta**2)

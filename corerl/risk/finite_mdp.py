@@ -100,11 +100,11 @@ class FiniteMDP:
         return max(1, math.ceil(math.log(left) / math.log(self.discount)))
 
     def first(self, rng: np.random.Generator) -> int:
-        """A first state."""
+        """Draws a first state."""
         return _draw(self.start, rng)
 
     def step(self, state: int, action: int, rng: np.random.Generator) -> tuple[float, int]:
-        """A reward, and the next state or `END`."""
+        """Draws a reward, and the next state or `END`."""
         k = _draw(self.probabilities[state, action], rng)
         return float(self.rewards[state, action, k]), int(self.successors[state, action, k])
 
@@ -213,7 +213,7 @@ class Solution:
 
 
 def first_best(values: np.ndarray) -> np.ndarray:
-    """The first of the best along the last axis, where equal means equal up to rounding."""
+    """Returns the first of the best along the last axis, where equal means equal up to rounding."""
     scale = EXACT * np.maximum(1.0, np.abs(values).max(-1, keepdims=True))
     return (values >= values.max(-1, keepdims=True) - scale).argmax(-1)
 
@@ -221,7 +221,7 @@ def first_best(values: np.ndarray) -> np.ndarray:
 def return_law(
     mdp: FiniteMDP, policy: Policy, resolution: float = EXACT
 ) -> tuple[Law, list[Visit]]:
-    """The exact law of the discounted return under `policy`, and every point it passes through."""
+    """Returns the exact law of the discounted return under `policy`, and every point it passes through."""
     ended: list[tuple[float, float]] = []
     visits: list[Visit] = []
     here = {(int(s), 0.0): mdp.start[s] for s in np.flatnonzero(mdp.start)}
@@ -246,6 +246,6 @@ def return_law(
 
 
 def markov(actions: np.ndarray) -> Policy:
-    """The policy of a table (T, S) of actions, or (S,) for every step."""
+    """Returns the policy of a table (T, S) of actions, or (S,) for every step."""
     table = np.atleast_2d(actions)
     return lambda t, state, collected: table[min(t, len(table) - 1), state]

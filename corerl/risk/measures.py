@@ -8,7 +8,7 @@ TAUS = (0.05, 0.1, 0.25)  # the lower tails whose static CVaR is reported
 
 
 def cvar(samples: np.ndarray, tau: float) -> float:
-    """Mean of the worst fraction `tau` of the samples (n,), splitting the sample at the boundary.
+    """Returns the mean of the worst fraction `tau` of the samples (n,), splitting the sample at the boundary.
 
     With sorted samples x_1 <= ... <= x_n and k = floor(tau n), it is
     (x_1 + ... + x_k + (tau n - k) x_{k+1}) / (tau n): the CVaR of the empirical distribution

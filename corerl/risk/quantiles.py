@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def midpoints(count: int, device: torch.device | str = "cpu") -> Tensor:
-    """The fractions (2i - 1) / 2N of `count` quantiles of equal mass, `(N,)`."""
+    """Returns the fractions (2i - 1) / 2N of `count` quantiles of equal mass, `(N,)`."""
     return (torch.arange(count, device=device, dtype=torch.get_default_dtype()) + 0.5) / count
 
 

@@ -55,7 +55,7 @@ def starc(
     *,
     norm: str = "l2",
 ) -> float:
-    """The STARC distance of two rewards `(S, A)` or `(S, A, S')` of one finite MDP.
+    """Returns the STARC distance of two rewards `(S, A)` or `(S, A, S')` of one finite MDP.
 
     The canonical form is `value_canonical` for uniform actions, divided by its `norm`: `l1`, `l2` or
     `linf` (with which the distance may exceed 1). A reward that ranks nothing is 1/2 from all that do.
@@ -71,7 +71,7 @@ def epic(
     states: np.ndarray | None = None,
     actions: np.ndarray | None = None,
 ) -> float:
-    """The EPIC distance of two rewards `(S, A, S')`, with all of states, actions and next states
+    """Returns the EPIC distance of two rewards `(S, A, S')`, with all of states, actions and next states
     independent of laws `(S,)` and `(A,)` (uniform), as in the paper's definition 4.7.
 
     Unlike STARC's, it knows nothing of which steps are possible.
@@ -149,7 +149,7 @@ def starc_of_rows(
     features: int = 256,
     seed: int = 0,
 ) -> float:
-    """The STARC distance of two rewards `(N,)` known at a dataset's rows alone.
+    """Returns the STARC distance of two rewards `(N,)` known at a dataset's rows alone.
 
     The canonical form is the paper's minimal one, over the rows: of all potentials that are linear in
     the observations and in `features` random Fourier features of them, the one that leaves least of the

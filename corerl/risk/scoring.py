@@ -35,7 +35,7 @@ class ScoringFunction:
         return -u
 
     def best_v(self, returns: Tensor, tau: Tensor) -> Tensor:
-        """The v `(S,)` of the least mean score of returns `(S, E)`; of several the largest."""
+        """Returns the v `(S,)` of the least mean score of returns `(S, E)`; of several the largest."""
         if self.objective == "entropic":
             worst = torch.logsumexp(-self.beta * returns, -1) - math.log(returns.shape[-1])
             return -worst / self.beta

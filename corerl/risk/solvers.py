@@ -26,7 +26,7 @@ MOST_POLICIES = 1 << 16
 
 
 def iterated(mdp: FiniteMDP, tau: float) -> Solution:
-    """The largest iterated CVaR: V_t(s) = max_a CVaR_tau(r + discount V_{t+1}(s'))."""
+    """Finds the largest iterated CVaR: V_t(s) = max_a CVaR_tau(r + discount V_{t+1}(s'))."""
     measures.check_tau(tau)
 
     def action_values(next_value: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def _law_to_come(mdp: FiniteMDP, state: int, action: int, laws: list[Law]) -> La
 
 
 def blind(mdp: FiniteMDP, tau: float) -> Solution:
-    """The best static CVaR among deterministic policies of state and time, by trying them all."""
+    """Finds the best static CVaR among deterministic policies of state and time, by trying them all."""
     measures.check_tau(tau)
     found = [(law.cvar(tau), policy, law, visits) for policy, law, visits in _all_markov(mdp)]
     value, policy, law, visits = found[first_best(np.array([[f[0] for f in found]]))[0]]
@@ -116,7 +116,7 @@ def _all_markov(mdp: FiniteMDP) -> Iterator[tuple[Policy, Law, list[Visit]]]:
 
 
 def ecrm_of_states(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> float:
-    """The optimum of ECRM in Yu and Shen's index, by their extra state eta.
+    """Finds the optimum of ECRM in Yu and Shen's index, by their extra state eta.
 
     They score the cost c_t given what is known one step before, so that the first is certain and the action
     at t is part of the risk at t. With eta, Rockafellar and Uryasev's variable,

@@ -23,7 +23,7 @@ MOST_RETURNS = 4_000_000
 def static(
     mdp: FiniteMDP, tau: float, resolution: float = EXACT, budgets: np.ndarray | None = None
 ) -> Solution:
-    """The policy of the largest static CVaR. `budgets` replaces the values of c that are tried.
+    """Finds the policy of the largest static CVaR. `budgets` replaces the values of c that are tried.
 
     Raises:
         CorerlError: tau outside (0, 1], or more different returns than can be listed.

@@ -35,7 +35,7 @@ def shortfall(quantiles: Tensor, stock: Tensor) -> Tensor:
 
 
 def start_stock(quantiles: Tensor, stocks: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """The c `(...)` of the largest c - E[(c - G)^+] / tau among `stocks` `(..., C)`, and that value.
+    """Returns the c `(...)` of the largest c - E[(c - G)^+] / tau among `stocks` `(..., C)`, and that value.
 
     `quantiles` `(..., C, N)` are N equally likely returns from each start with that stock. The stock is
     chosen before the first state is known: returns from several first states belong side by side in N.

@@ -115,7 +115,7 @@ def exists(path: Path) -> bool:
 
 
 def load_latest(path: Path) -> dict[str, Any]:
-    """The checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
+    """Loads the checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
 
     Raises:
         CorerlError: neither can be read.

@@ -20,7 +20,7 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
-    """The keys of flat configurations of one task that do not have one value in all."""
+    """Returns the keys of flat configurations of one task that do not have one value in all."""
     keys = {k for c in configs for k in c if k.split(".")[0] not in NAMELESS}
     return {k for k in keys if len({repr(c.get(k)) for c in configs}) > 1}
 

@@ -32,7 +32,7 @@ name of the table, whose values are in the settings already."""
 
 
 def settings(cfg: Config) -> dict[str, Any]:
-    """The settings that name a cell, as plain types."""
+    """Returns the settings that name a cell, as plain types."""
     values = asdict(cfg)
     return {name: value for name, value in values.items() if name not in NOT_IN_HASH}
 
@@ -110,7 +110,7 @@ def group_name(seeds: Sequence[int]) -> str:
 
 
 def seeds_of_group(name: str) -> list[int]:
-    """The inverse of `group_name`.
+    """Returns the inverse of `group_name`.
 
     Raises:
         CorerlError: `group_name` makes no such name, as of a copy (`seeds-0.bak`).
@@ -131,7 +131,7 @@ def seeds_of_group(name: str) -> list[int]:
 
 
 def groups(cell: Path) -> Iterator[tuple[Path, list[int]]]:
-    """The directories of a cell that are groups of seeds, and those seeds, by their numbers."""
+    """Yields the directories of a cell that are groups of seeds, and those seeds, by their numbers."""
     found = []
     for directory in cell.glob("seeds-*"):
         with suppress(CorerlError):

@@ -186,7 +186,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, or None where there is none."""
+    """Reads the content of a JSON file, or None where there is none."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

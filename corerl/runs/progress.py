@@ -175,7 +175,7 @@ class Display:
         return Group(*rows)
 
     def _rows(self, running: list[tuple[int, ...]]) -> Table:
-        """A line per program that runs: how far, how fast, how long, how good."""
+        """Returns a line per program that runs: how far, how fast, how long, how good."""
         table = Table.grid(
             Column(no_wrap=True, width=11, overflow="ellipsis"),
             Column(ratio=1),
@@ -284,7 +284,7 @@ def _clock(seconds: float) -> str:
 
 
 def _score(statuses: Sequence[dict[str, Any]]) -> str:
-    """The mean over groups of their last scores, or of their returns where there is no scale."""
+    """Returns the mean over groups of their last scores, or of their returns where there is no scale."""
     for name in ("score", "return"):
         values = [s[name] for s in statuses if s.get(name) is not None]
         if values:

@@ -53,7 +53,7 @@ def _git_revision() -> str | None:
 
 
 def cpu_name() -> str:
-    """The processor's own name."""
+    """Returns the processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

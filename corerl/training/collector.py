@@ -212,7 +212,7 @@ class Experience(Stateful):
         return step > self.cfg.learning_starts and self.replay.ready
 
     def sample(self) -> Transitions:
-        """The next batch of every seed."""
+        """Samples the next batch of every seed."""
         return self.replay.sample()
 
     def metrics(self) -> dict[str, Tensor]:

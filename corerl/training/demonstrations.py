@@ -58,7 +58,7 @@ class Ranked(OfflineBuffer):
 
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
-    """The run's data by the returns of its episodes; raises as `offline.load`."""
+    """Loads the run's data by the returns of its episodes; raises as `offline.load`."""
     weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
     rows = max(cfg.demos.rows, cfg.batch_size)
     return preprocessing.load(run, cfg.data, rows, labels=_returns, kind=Ranked)
@@ -86,7 +86,7 @@ class Rows:
         self._coins = seeding.uniform(run.seeds, "experience", (cfg.batch_size,), run.device)
 
     def sample(self, step: int) -> Batch:
-        """The next batch of every seed, `demos.rows + batch_size` rows."""
+        """Samples the next batch of every seed, `demos.rows + batch_size` rows."""
         demos = self._data.best(self._demos, self._cfg.demos.rows)
         pairs = zip(demos, self._experience(step), strict=True)
         return Batch(*(torch.cat(pair, 1) for pair in pairs))
@@ -105,7 +105,7 @@ class Rows:
         return Batch(*(torch.where(_beside(from_data, a), a, b) for a, b in pairs))
 
     def state_dict(self) -> dict:
-        """The stream of decisions; data and replay have their own state."""
+        """Returns the stream of decisions; data and replay have their own state."""
         return self._coins.state_dict()
 
     def load_state_dict(self, state: dict) -> None:

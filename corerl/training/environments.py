@@ -84,7 +84,7 @@ class Environments:
         return self._envs[0].action_space.shape[0]
 
     def look(self) -> Tensor:
-        """The observations to act on, `(S, 1, O)` on the device."""
+        """Returns the observations to act on, `(S, 1, O)` on the device."""
         now = torch.from_numpy(self._observations)
         if torch.device(self._device).type == "cpu":
             return now[:, None]
@@ -189,7 +189,7 @@ class Environments:
 
 
 def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
-    """The first observation. Raises what the environment raises, and as `step`."""
+    """Returns the first observation. Raises what the environment raises, and as `step`."""
     return _checked(env.reset(seed=seed)[0], shape)
 
 
@@ -218,7 +218,7 @@ def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
 def begin(
     starts: Sequence[tuple[int, gymnasium.Env, int]], crashed: set[int], seeds: Sequence[int]
 ) -> np.ndarray:
-    """First observations `(n, ...)` of environments of seed number i, reset with these seeds.
+    """Returns the first observations `(n, ...)` of environments of seed number i, reset with these seeds.
 
     Those of seeds that crashed are 0.
     """
@@ -279,7 +279,7 @@ def close(envs: Iterable[gymnasium.Env]) -> None:
 
 
 def kept_as(env: gymnasium.Env) -> type:
-    """The type in which observations are kept: bytes as bytes, everything else as float32."""
+    """Returns the type in which observations are kept: bytes as bytes, everything else as float32."""
     return np.uint8 if env.observation_space.dtype == np.uint8 else np.float32
 
 

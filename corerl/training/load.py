@@ -39,7 +39,7 @@ from corerl.training.run import Run, pick_device
 def load(
     path: str | Path, seed: int | None = None, *, device: torch.device | str = "cpu"
 ) -> Loaded:
-    """The agents of the run at `path`, with normaliser and all.
+    """Loads the agents of the run at `path`, with normaliser and all.
 
     Args:
         path: the run's folder `<root>/<task>/<algorithm>-<hash>`, or one of its `seeds-*`.
@@ -97,7 +97,7 @@ class Loaded:
         return any(part.remembers for part in self._parts)
 
     def only(self, seed: int) -> Loaded:
-        """The policy of one seed, whose actions have no seed axis."""
+        """Returns the policy of one seed, whose actions have no seed axis."""
         parts = [part for part in self._parts if seed in part.seeds]
         if not parts:
             known = ", ".join(map(str, self.seeds))
@@ -107,7 +107,7 @@ class Loaded:
     # Acting.
 
     def act(self, observations: np.ndarray) -> np.ndarray:
-        """The actions with which the policy is evaluated, at raw observations.
+        """Returns the actions with which the policy is evaluated, at raw observations.
 
         Args:
             observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed.
@@ -166,7 +166,7 @@ class Loaded:
         return self._gather(lambda part, *x: part.log_prob(*x), observations, actions)
 
     def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Sampled actions `(S, n, A)` at raw observations, from normal noise `(S, n, A)`.
+        """Samples actions `(S, n, A)` at raw observations, from normal noise `(S, n, A)`.
 
         Raises:
             CorerlError: the algorithm's policy is deterministic.
@@ -252,7 +252,7 @@ class Restored:
         return drawn[0] if isinstance(drawn, tuple) else drawn
 
     def _stochastic(self) -> tuple[Any, Any]:
-        """The agent, and where it does not say so itself the policy that has a density."""
+        """Returns the agent, and where it does not say so itself the policy that has a density."""
         agent = self.state.get("agent")
         policy = getattr(agent, "policy", None)
         known = hasattr(agent, "log_prob") or (
@@ -267,7 +267,7 @@ class Restored:
 
 
 def find(path: Path) -> tuple[Path, list[Path]]:
-    """A run's folder, and those of its groups of seeds that can be loaded.
+    """Finds a run's folder, and those of its groups of seeds that can be loaded.
 
     Raises:
         CorerlError: there is none, or there are several.
@@ -306,7 +306,7 @@ def _cells(root: Path) -> list[Path]:
 
 
 def settings(cell: Path) -> Config:
-    """The settings in a run's `config.yaml`; what has been added since has its default.
+    """Returns the settings in a run's `config.yaml`; what has been added since has its default.
 
     Raises:
         CorerlError: the file is broken, or names an algorithm or a setting that is unknown here.

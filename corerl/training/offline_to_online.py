@@ -168,7 +168,7 @@ class Phases:
         self.replay.add(self._learned(self.envs.step(actions)))
 
     def sample(self, step: int) -> Batch:
-        """The data before the switch; after it, the mixture."""
+        """Samples from the data before the switch, and from the mixture after it."""
         return self.mixture.sample() if self.online(step) else self.data.sample()
 
     def sample_labelled(self, step: int) -> tuple[Batch, Tensor]:

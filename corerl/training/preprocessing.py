@@ -52,7 +52,7 @@ def load(
     labels: Callable[[Dataset], np.ndarray] | None = None,
     kind: type[OfflineBuffer] = OfflineBuffer,
 ) -> tuple[OfflineBuffer, Normalizer]:
-    """The run's buffer, preprocessed, and the normaliser that its policy needs.
+    """Loads the run's buffer, preprocessed, and the normaliser that its policy needs.
 
     Args:
         next_actions: batches carry the dataset's next action; rows without one are left out.
@@ -114,7 +114,7 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
 
 
 def vectors(run: Run) -> Dataset:
-    """The run's data, of vector observations and continuous actions.
+    """Returns the run's data, of vector observations and continuous actions.
 
     Raises:
         CorerlError: the task has discrete actions or images. Where its simulator is here, that is
@@ -162,7 +162,7 @@ def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndar
 def numbered(
     run: Run, data: Weighting, batch_size: int
 ) -> tuple[OfflineBuffer, tuple[int, ...], int]:
-    """The buffer of a dataset with numbered actions, the shape of its observations, how many actions.
+    """Returns the buffer of a dataset with numbered actions, the shape of its observations, how many actions.
 
     Raises:
         CorerlError: the dataset's actions are continuous, or its observations are images.

@@ -63,7 +63,7 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
 
 
 def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
-    """The agents of the group that holds the seed, and the seed's place among them."""
+    """Returns the agents of the group that holds the seed, and the seed's place among them."""
     for directory, group in groups(folder):
         if seed in group:
             status = read_status(directory)
@@ -76,7 +76,7 @@ def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
 
 
 def _stack(mine: Any, saved: list[tuple[Any, int]], name: str, folder: Path) -> Any:
-    """The seeds' slices in the layout of `mine`; raises at the first thing that does not fit."""
+    """Returns the seeds' slices in the layout of `mine`; raises at the first thing that does not fit."""
     if isinstance(mine, Tensor):
         return _stack_tensor(mine, saved, name, folder)
     if not isinstance(mine, dict | list | tuple):

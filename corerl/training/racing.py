@@ -60,7 +60,7 @@ def race(
     episodes: int,
     discount: float,
 ) -> Tensor:
-    """The first stocks `(S,)` of the largest CVaR at `tau` in play, out of `stocks` `(S, C)`.
+    """Returns the first stocks `(S,)` of the largest CVaR at `tau` in play, out of `stocks` `(S, C)`.
 
     Every round plays C * `episodes` episodes of each seed. `make_player`, `discount`: as for `Racer`.
     """

@@ -12,7 +12,7 @@ from corerl.training import preprocessing
 
 
 def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -> np.ndarray:
-    """Discounted sums of rewards `(n,)` to the end of an episode, `(n,)`.
+    """Returns the discounted sums of rewards `(n,)` to the end of an episode, `(n,)`.
 
     An episode in which every step has the reward `failure` counts as if it went on like this for ever:
     failure / (1 - discount).

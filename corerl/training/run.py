@@ -84,7 +84,7 @@ class Run:
             return self.task.load()
 
     def rngs(self) -> list[torch.Generator]:
-        """A CPU generator per seed for initial weights."""
+        """Returns a CPU generator per seed for initial weights."""
         return seeding.generators(self.seeds, "init")
 
     def spec(
@@ -106,7 +106,7 @@ class Run:
         )
 
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
-        """The numbers of the updates to make, counted from 1, the last of each call of `stride`.
+        """Yields the numbers of the updates to make, counted from 1, the last of each call of `stride`.
 
         `state` names everything that a resumed run must find as it was: agent, buffer, noise streams.
         None stands for a part that these settings do without. Where the directory holds a checkpoint,
@@ -229,7 +229,7 @@ class Run:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that `device=` names; `auto` takes a GPU where there is one.
+    """Returns the device that `device=` names; `auto` takes a GPU where there is one.
 
     Raises:
         CorerlError: a GPU is asked for and torch sees none, or the name is not a device.

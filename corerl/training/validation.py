@@ -31,7 +31,7 @@ class BestPolicy(nn.Module):
 def squared_error(
     act: Callable[[Tensor], Tensor], observations: Tensor, actions: Tensor, batch_size: int
 ) -> Tensor:
-    """The mean squared error `(S,)` of `act: (1, n, O) -> (S, n, A)` on `(N, O)` and `(N, A)`.
+    """Returns the mean squared error `(S,)` of `act: (1, n, O) -> (S, n, A)` on `(N, O)` and `(N, A)`.
 
     It is the mean over batches in the file's order, of which a shorter last one counts as much as the
     others (offlinerl 0.0.2).

@@ -87,7 +87,7 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
 
 
 def start_values(dataset: Dataset, returns: np.ndarray) -> np.ndarray:
-    """The least-squares fit `(E,)` of the returns, linear in each episode's first observation."""
+    """Returns the least-squares fit `(E,)` of the returns, linear in each episode's first observation."""
     first = dataset.observations[dataset.episode_starts].reshape(len(returns), -1)
     columns = np.column_stack([np.ones(len(returns)), first.astype(np.float64)])
     solution, *_ = np.linalg.lstsq(columns, returns, rcond=None)

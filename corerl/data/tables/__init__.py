@@ -9,7 +9,7 @@ from importlib import resources
 
 @cache
 def rows(table: str) -> tuple[dict[str, str], ...]:
-    """The rows of `<table>.csv` by column name, as text."""
+    """Returns the rows of `<table>.csv` by column name, as text."""
     text = (resources.files(__name__) / f"{table}.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return tuple(csv.DictReader(lines))
@@ -36,5 +36,5 @@ def neorl2() -> dict[str, dict[str, str]]:
 
 @cache
 def minari_ids() -> list[str]:
-    """The datasets of Minari's remote that were known when this version was made."""
+    """Returns the datasets of Minari's remote that were known when this version was made."""
     return [row["id"] for row in rows("minari")]

@@ -219,7 +219,7 @@ def _last(episode: Episode, value: bool) -> np.ndarray:
 
 
 def checksum(episodes: list[Episode]) -> str:
-    """SHA-256 over the episodes' numbers; the file's own changes with the version of its library."""
+    """Hashes the episodes' numbers (SHA-256); the file's own hash changes with its library's version."""
     sha = hashlib.sha256()
     for episode in episodes:
         for array in (episode.observations, episode.actions, episode.rewards):
@@ -263,7 +263,7 @@ def cut_episodes(
     terminated: np.ndarray,
     truncated: np.ndarray,
 ) -> list[Episode]:
-    """Recorded rows as episodes; the last one may be unfinished."""
+    """Cuts recorded rows into episodes; the last one may be unfinished."""
     ends = np.flatnonzero(terminated | truncated) + 1
     if len(ends) == 0 or ends[-1] < len(rewards):
         ends = np.append(ends, len(rewards))

@@ -117,7 +117,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def settings(environment: str, seed: int, steps: int) -> Config:
-    """The SAC run of this environment, with the settings of configs/sac.yaml."""
+    """Returns the SAC run of this environment, with the settings of configs/sac.yaml."""
     cfg = Config(
         algo=sac.Config(),
         task=f"gym/{environment}",
@@ -132,7 +132,7 @@ def settings(environment: str, seed: int, steps: int) -> Config:
 
 
 def score(cfg: Config, result: float) -> float:
-    """A return on D4RL's scale, x100."""
+    """Scales a return to D4RL's scores, x100."""
     names = {env: name for name, env in suites.ENVIRONMENTS.items()}
     low, high = suites.reference(names[cfg.task.removeprefix("gym/")])
     return 100 * (result - low) / (high - low)
@@ -151,7 +151,7 @@ def _at_medium(cfg: Config, status: dict[str, Any], step: int) -> bool:
 
 
 def trained(cfg: Config, *, medium: bool) -> dict[str, Any]:
-    """The checkpoint of the medium policy, or of the run's end, trained as far as is missing."""
+    """Returns the checkpoint of the medium policy, or of the run's end, trained as far as is missing."""
     directory = cell_directory(cfg) / group_name(cfg.seeds)
     latest, kept = directory / "checkpoint.safetensors", directory / "medium.safetensors"
     if not kept.exists():
@@ -214,7 +214,7 @@ def _uniform(observations: np.ndarray, rng: np.random.Generator, actions: int) -
 
 
 def _sampled(cfg: Config, saved: dict[str, Any]) -> Act:
-    """The saved policy's sampled actions, as D4RL's; its mean is never recorded."""
+    """Returns the saved policy's sampled actions, as D4RL's; its mean is never recorded."""
     agent = _agent(cfg)
     agent.load_state_dict(saved["state"]["agent"])
 
@@ -289,7 +289,7 @@ def package(checkpoint: Path, path: Path, bits: int = 16) -> None:
 
 
 def rounded(values: np.ndarray, bits: int) -> np.ndarray:
-    """Float32 numbers to the nearest with `bits` bits of mantissa."""
+    """Rounds float32 numbers to the nearest with `bits` bits of mantissa."""
     drop = 23 - bits
     raw = values.astype(np.float32).view(np.uint32)
     return ((raw + (1 << (drop - 1))) >> drop << drop).astype(np.uint32).view(np.float32)

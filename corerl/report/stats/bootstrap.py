@@ -33,7 +33,7 @@ class Runs:
 
 
 def sort_runs(score: np.ndarray, task: np.ndarray) -> Runs:
-    """The runs (N,) of tasks numbered from 0, sorted once for all replicates."""
+    """Returns the runs (N,) of tasks numbered from 0, sorted once for all replicates."""
     by_task = np.argsort(task, kind="stable")
     score, task = score[by_task], task[by_task]
     sizes = np.bincount(task)

@@ -25,7 +25,7 @@ def cvar_interval(
     seed: int = 0,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of `cvar` over the samples; NaN for a single sample."""
+    """Returns a percentile bootstrap interval of `cvar` over the samples; NaN for a single sample."""
     runs = _sample_runs(samples, tau)
     low, high = interval(runs, partial(_cvar, tau=tau), replicates, seed, level)
     return float(low), float(high)
@@ -39,7 +39,7 @@ def cvar_of_seeds(
     seed: int = 0,
     level: float = 0.95,
 ) -> tuple[float, float, float]:
-    """Mean over seeds of each seed's `cvar`, and its percentile bootstrap interval: value, low, high.
+    """Returns mean over seeds of each seed's `cvar`, and its percentile bootstrap interval: value, low, high.
 
     `samples` holds one array of episodes per seed. A replicate draws seeds with replacement and, for
     each, its episodes with replacement. With one seed the interval is over its episodes alone; a single

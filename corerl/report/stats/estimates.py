@@ -36,7 +36,7 @@ class Estimate:
 
 
 def mean_between(score: np.ndarray, weights: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Mean of the ascending scores between two cumulated weights, splitting boundary runs."""
+    """Returns the mean of the ascending scores between two cumulated weights, splitting boundary runs."""
     cumulated = np.cumsum(weights, axis=-1)
     np.clip(cumulated, low, high, out=cumulated)
     return np.diff(cumulated, axis=-1, prepend=low) @ score / (high - low)
@@ -81,17 +81,17 @@ def _statistic(metric: str, gamma: float) -> Callable[[Runs, np.ndarray], np.nda
 
 
 def iqm(table: pd.DataFrame) -> float:
-    """Mean of the middle half of all runs of one algorithm."""
+    """Returns the mean of the middle half of all runs of one algorithm."""
     return _point(table, "iqm")
 
 
 def median(table: pd.DataFrame) -> float:
-    """Median over tasks of each task's mean, for a table of one algorithm."""
+    """Returns the median over tasks of each task's mean, for a table of one algorithm."""
     return _point(table, "median")
 
 
 def mean(table: pd.DataFrame) -> float:
-    """Mean over tasks of each task's mean, for a table of one algorithm."""
+    """Returns the mean over tasks of each task's mean, for a table of one algorithm."""
     return _point(table, "mean")
 
 
@@ -155,7 +155,7 @@ def profiles(
     seed: int = 0,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    """Fraction of runs with a score above each tau (K,), per algorithm, with pointwise intervals.
+    """Returns the fraction of runs with a score above each tau (K,), per algorithm, with pointwise intervals.
 
     Columns: algorithm, tau, value, low, high.
     """

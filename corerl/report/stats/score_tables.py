@@ -8,7 +8,7 @@ from corerl.report.stats.bootstrap import Runs, sort_runs
 
 
 def check(table: pd.DataFrame) -> pd.DataFrame:
-    """The table itself, if it is a score table: the four columns, finite scores, no run twice.
+    """Returns the table itself, if it is a score table: the four columns, finite scores, no run twice.
 
     Raises CorerlError naming the missing column, or the algorithm, task and seed of a bad row.
     """
@@ -44,12 +44,12 @@ def _run_name(row: pd.Series) -> str:
 
 
 def final(table: pd.DataFrame) -> pd.DataFrame:
-    """The last evaluation of every run (the headline), one row per run."""
+    """Returns the last evaluation of every run (the headline), one row per run."""
     return _one_row_per_run(table, "step")
 
 
 def best(table: pd.DataFrame) -> pd.DataFrame:
-    """The best evaluation of every run, one row per run: a maximum over training, biased up."""
+    """Returns the best evaluation of every run, one row per run: a maximum over training, biased up."""
     return _one_row_per_run(table, "score")
 
 
@@ -63,7 +63,7 @@ def _one_row_per_run(table: pd.DataFrame, largest: str) -> pd.DataFrame:
 
 
 def common_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the steps that all runs of an algorithm evaluated."""
+    """Returns the rows of the steps that all runs of an algorithm evaluated."""
     runs = table.drop_duplicates(["algorithm", "task", "seed"])["algorithm"].value_counts()
     counts = table.groupby(["algorithm", "step"])["step"].transform("size")
     return table[counts == table["algorithm"].map(runs)]
