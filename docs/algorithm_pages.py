@@ -182,7 +182,7 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
         lines.append(
             f"| {task}, {unit} | {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
-            f"| {'<br>'.join(shown)} | [{algorithm}](../results/{folder}/index.md) |"
+            f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
         )
     told = (
         "Mean and standard deviation over seeds of the last evaluation, in the runs that the last column "

@@ -196,3 +196,14 @@ def test_links_between_files_lead_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algos.names())
+def test_commands_of_an_algorithms_page_compose(name: str):
+    page = importlib.import_module(f"corerl.algos.{name}").__doc__
+    found = [_unwrapped(command.words) for command in of_text(page + "\n", name)]
+    trained = [words[2:] for words in found if words[1] == "train"]
+    assert trained
+    for words in trained:
+        assert cells([word for word in words if word != "--dry-run"])
