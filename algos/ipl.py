@@ -287,10 +287,10 @@ class IPL(Stateful):
                 for x in (observations, actions, next_observations, terminated)
             )
             if self.cfg.form == "awac":
-                value = self._q(self.critic, following, self.policy(following)).mean(1)
+                value = self.critic(following, self.policy(following)).mean(1)
             else:
-                value = self._v(following)
-            rewards = self._q(self.critic, s, a).mean(1) - self.cfg.discount * (1 - over) * value
+                value = self.value(following)
+            rewards = self.critic(s, a).mean(1) - self.cfg.discount * (1 - over) * value
             parts.append(rewards.cpu())
         return torch.cat(parts, 1)
 

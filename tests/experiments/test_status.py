@@ -134,7 +134,7 @@ def test_runs_too_short_to_time_are_left_out(tmp_path):
 
 
 def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsys):
-    arguments = ["algo=iql", "task=corerl/pendulum", "seeds=3", "device=cuda"]
+    arguments = ["algo=iql", "task=corerl/pendulum", "seeds=3", "device=cuda", "steps=1000000"]
     assert cli.main(["train", *arguments, "--dry-run"]) == 0
     out = capsys.readouterr().out
     hours = 3 * 1_000_000 / 168 / 3600  # results/bench/README.md: 168 updates/s
