@@ -42,10 +42,10 @@ class Outbox:
 
     def send(self) -> dict[str, Tensor]:
         """Returns the arrays on the device. On a CPU they are good until the next `open`."""
-        there = self._host.to(self._device, non_blocking=True)
+        sent = self._host.to(self._device, non_blocking=True)
         if self._sent is not None:
             self._sent.record()
-        return self._views(there)
+        return self._views(sent)
 
     def _views(self, memory: Tensor) -> dict[str, Tensor]:
         views = {}

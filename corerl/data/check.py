@@ -131,9 +131,11 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         inside = np.ones(len(data), bool)
         inside[data.episode_ends - 1] = False
         rows = np.flatnonzero(inside)
-        now, later = data.observations[rows + 1], data.next_observations[rows]
-        scale = np.abs(now).reshape(len(rows), -1).max(1, initial=0) + 1e-6
-        apart = np.abs(now.astype(np.float64) - later).reshape(len(rows), -1).max(1, initial=0)
+        next_rows, recorded = data.observations[rows + 1], data.next_observations[rows]
+        scale = np.abs(next_rows).reshape(len(rows), -1).max(1, initial=0) + 1e-6
+        apart = (
+            np.abs(next_rows.astype(np.float64) - recorded).reshape(len(rows), -1).max(1, initial=0)
+        )
         jumps = rows[apart > 1e-3 * scale]
         if jumps.size:
             where = f"{place(contents.kind, int(jumps[0]))}, next_observations"

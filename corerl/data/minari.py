@@ -162,19 +162,19 @@ def _read(source, id: str) -> Dataset:
     row = 0
     for number, episode in enumerate(_episodes(source)):
         steps = len(episode["rewards"])
-        here = slice(row, row + steps)
+        rows = slice(row, row + steps)
         _check_count(row + steps, n, at_least=False)
         _check_observations(number, space, episode["observations"], steps + 1)
         _check_shape(number, "actions", episode["actions"], (steps, *source.action_space.shape))
         for key in FIELDS:
             _check_shape(number, key, episode[key], (steps,))
         states = _numbers(space, episode["observations"], image)
-        observations[here], following[here] = states[:-1], states[1:]
+        observations[rows], following[rows] = states[:-1], states[1:]
         with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
-            actions[here] = np.asarray(episode["actions"][()])
+            actions[rows] = np.asarray(episode["actions"][()])
             for key in FIELDS:
                 column = np.asarray(episode[key][()])
-                columns[key][here] = column if key == "rewards" else flags(column, key)
+                columns[key][rows] = column if key == "rewards" else flags(column, key)
         if steps:
             last = row + steps - 1
             columns["truncations"][last] |= not columns["terminations"][last]

@@ -228,20 +228,20 @@ def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
     return arrays, labels
 
 
-def _match(there: Iterable[str], columns: Columns) -> dict[str, list[str]]:
+def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
     """Maps each field to names in the file: those in `columns`, else the first that is recognised."""
-    there = list(there)
-    by_lower = {name.lower(): name for name in reversed(there)}
+    available = list(available)
+    by_lower = {name.lower(): name for name in reversed(available)}
     found: dict[str, list[str]] = {}
     for field, known in NAMES.items():
         wanted = getattr(columns, field)
         if wanted is not None:
             found[field] = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
-            missing = [name for name in found[field] if name not in there]
+            missing = [name for name in found[field] if name not in available]
             if missing:
                 raise CorerlError(
                     f"it has no column {missing[0]}, which data.columns.{field} names; it holds "
-                    f"{', '.join(there[:30])}."
+                    f"{', '.join(available[:30])}."
                 )
         else:
             names = [by_lower[name] for name in known if name in by_lower]

@@ -155,8 +155,8 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
         kinds = ("numbered", "vectors") if dataset.discrete else ("vectors", "numbered")
         return f"actions are {kinds[0]} in the data and {kinds[1]} there"
     if dataset.discrete:
-        most, known = int(dataset.actions.max()), int(env.action_space.n)
-        return f"the data has action {most}, and there are {known}" if most >= known else ""
+        largest, known = int(dataset.actions.max()), int(env.action_space.n)
+        return f"the data has action {largest}, and there are {known}" if largest >= known else ""
     if env.action_space.shape != dataset.actions.shape[1:]:
         return f"actions are {dataset.actions.shape[1:]} in the data and {env.action_space.shape} there"
     return ""

@@ -76,12 +76,12 @@ def _composed(
     compose: Callable[[list[str]], DictConfig], flags: Namespace
 ) -> Iterator[tuple[DictConfig, list[str]]]:
     """Yields every cell's config, and the overrides that its command line would have."""
-    of_hydra = [text for text in flags.overrides if text.lstrip("+~").startswith("hydra")]
-    overrides = [text for text in flags.overrides if text not in of_hydra]
+    hydra_overrides = [text for text in flags.overrides if text.lstrip("+~").startswith("hydra")]
+    overrides = [text for text in flags.overrides if text not in hydra_overrides]
     if not flags.multirun:
         yield _without_hydra(compose(flags.overrides)), overrides
         return
-    sweeper = compose([*of_hydra, f"algo={algos.names()[0]}"]).hydra.sweeper
+    sweeper = compose([*hydra_overrides, f"algo={algos.names()[0]}"]).hydra.sweeper
     require(
         sweeper._target_.endswith(".BasicSweeper"),
         f"{sweeper._target_} chooses its cells as it goes, so they cannot be listed beforehand",
@@ -92,7 +92,7 @@ def _composed(
     for job in BasicSweeper.split_arguments(parsed, None)[0]:
         others = tuple(text for text in job if not text.startswith("task="))
         if others not in without_task:
-            without_task[others] = _without_hydra(compose([*others, *of_hydra]))
+            without_task[others] = _without_hydra(compose([*others, *hydra_overrides]))
         cfg = without_task[others].copy()
         for text in (text for text in job if text.startswith("task=")):
             cfg.task = text.partition("=")[2]

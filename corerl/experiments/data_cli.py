@@ -147,10 +147,10 @@ def _list(console: Console, wanted: str) -> None:
     for id in tasks.known_tasks():
         if wanted in id and (task := tasks.resolve(id)).has_data:
             low, high = task.reference or ("", "")
-            here = "made when read"
+            present = "made when read"
             if task.has_file:
-                here = "yes" if tasks.READERS[task.collection].find(task.name) else ""
-            table.add_row(id, here, f"{low}", f"{high}")
+                present = "yes" if tasks.READERS[task.collection].find(task.name) else ""
+            table.add_row(id, present, f"{low}", f"{high}")
     _print_whole(console, table)
     console.print(
         f"Files are looked for in {download.data_dir()} (set CORERL_DATA to change it) and, for "

@@ -98,11 +98,11 @@ def _shorter(cfg: Config) -> str:
     wanted, cell = settings(cfg), cell_directory(cfg)
     for path in sorted(cell.parent.glob(f"{cfg.algo.name}-*/config.yaml")):
         with suppress(OSError, yaml.YAMLError):
-            there = yaml.safe_load(path.read_text()) or {}
-            keys = there.keys() & wanted.keys() - {"steps"}
-            if there.get("steps") != cfg.steps and all(there[key] == wanted[key] for key in keys):
+            saved = yaml.safe_load(path.read_text()) or {}
+            keys = saved.keys() & wanted.keys() - {"steps"}
+            if saved.get("steps") != cfg.steps and all(saved[key] == wanted[key] for key in keys):
                 return (
-                    f"the {there['steps']:,} steps in {path.parent} stay as they are; {cfg.steps:,} steps "
+                    f"the {saved['steps']:,} steps in {path.parent} stay as they are; {cfg.steps:,} steps "
                     "are another run and begin anew, since rates and evaluations depend on the length."
                 )
     return ""

@@ -49,10 +49,10 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
     size = _size(cfg.algo.name, vars(cfg.algo))
     device = gpu or provenance.environment()["cpu"]
     measured = _of_runs(Path(cfg.root))
-    here = [rate for found, where, rate in measured if (found, where) == (size, device)]
-    if here:
-        source = f"{len(here)} run{'s' if len(here) > 1 else ''} below {cfg.root}"
-        return Rate(statistics.median(here), device, gpu is not None, source)
+    own_rates = [rate for found, where, rate in measured if (found, where) == (size, device)]
+    if own_rates:
+        source = f"{len(own_rates)} run{'s' if len(own_rates) > 1 else ''} below {cfg.root}"
+        return Rate(statistics.median(own_rates), device, gpu is not None, source)
     of_size = [rate for found, rate in _shipped() if found == size]
     on_gpu = [rate for rate in of_size if rate.on_gpu and rate.device == gpu]
     return next(iter(on_gpu + [rate for rate in of_size if not rate.on_gpu]), None)

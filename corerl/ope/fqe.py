@@ -150,8 +150,8 @@ class FQE:
     def _loss(self, rows: Tensor, following: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         observations, actions, rewards, next_observations, over = rows.split(self._sizes, -1)
         with torch.no_grad():
-            later = self._value(self.target, next_observations, following)
-            y = (rewards + self.cfg.discount * (1 - over) * later).squeeze(-1)
+            next_value = self._value(self.target, next_observations, following)
+            y = (rewards + self.cfg.discount * (1 - over) * next_value).squeeze(-1)
         if self.policy.numbered:
             numbers = actions.long()[:, None].expand(-1, self.cfg.critics, -1, -1)
             q = self.critic(observations[:, None]).gather(-1, numbers).squeeze(-1)

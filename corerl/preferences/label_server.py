@@ -121,9 +121,9 @@ class Handler(BaseHTTPRequestHandler):
         if path is None:
             return
         try:
-            asked = self._content()
+            request = self._content()
             if path == "answer":
-                self._send_json(self.server.answer(int(asked["pair"]), str(asked["answer"])))
+                self._send_json(self.server.answer(int(request["pair"]), str(request["answer"])))
             elif path == "undo":
                 self._send_json(self.server.undo())
             else:

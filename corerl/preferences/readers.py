@@ -90,10 +90,10 @@ def _folder(source: str, root: Path, name: str) -> Path:
         if folder.is_dir():
             return folder
     within = root / inside if (root / inside).is_dir() else root
-    there = sorted(path.name for path in within.glob("*") if path.is_dir())
+    folders = sorted(path.name for path in within.glob("*") if path.is_dir())
     raise CorerlError(
         f"{within} has no folder {name} of {source}'s labels"
-        + (f"; there are {', '.join(there)}" if there else "")
+        + (f"; there are {', '.join(folders)}" if folders else "")
         + f". They are in github.com/{REPOSITORIES[source]}; algo.preferences.path names their folder."
     )
 

@@ -256,8 +256,8 @@ def _legend(figure: Figure, axes: Iterable) -> None:
     longest = max(map(len, known), default=0)
     entry = LEGEND * (0.55 * longest + 5) / 72  # letters of about 0.55 of their size, and the line
     fit = max(1, min(5, int(figure.get_figwidth() // entry)))
-    more = max(0, math.ceil(len(known) / fit) - 1)  # lines of names, at the cost of no panel
-    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * more)
+    extra_rows = max(0, math.ceil(len(known) / fit) - 1)  # lines of names, at the cost of no panel
+    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * extra_rows)
     figure.legend(list(known.values()), list(known), loc="outside upper center", ncols=fit)
 
 

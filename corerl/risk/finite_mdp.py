@@ -224,10 +224,10 @@ def return_law(
     """Returns the exact law of the discounted return under `policy`, and every point it passes through."""
     ended: list[tuple[float, float]] = []
     visits: list[Visit] = []
-    here = {(int(s), 0.0): mdp.start[s] for s in np.flatnonzero(mdp.start)}
+    current = {(int(s), 0.0): mdp.start[s] for s in np.flatnonzero(mdp.start)}
     for t in range(mdp.steps):
         following: dict[tuple[int, float], float] = {}
-        for (state, collected), mass in sorted(here.items()):
+        for (state, collected), mass in sorted(current.items()):
             action = int(policy(t, state, collected))
             visits.append(Visit(t, state, collected, mass, action))
             outcomes = (x[state, action] for x in (mdp.probabilities, mdp.rewards, mdp.successors))
@@ -239,8 +239,8 @@ def return_law(
                 elif p > 0:
                     key = (int(successor), total)
                     following[key] = following.get(key, 0.0) + mass * p
-        here = following
-    ended += [(collected, mass) for (_, collected), mass in here.items()]
+        current = following
+    ended += [(collected, mass) for (_, collected), mass in current.items()]
     values, mass = np.array(ended).T
     return Law.of(values, mass, resolution), visits
 

@@ -130,8 +130,8 @@ def epic_of_samples(
 
     def canonical(reward: Reward) -> np.ndarray:
         overall = means(reward, drawn_states).mean()
-        here, there = means(reward, states), means(reward, next_states)
-        return reward(states, actions, next_states) + discount * (there - overall) - here
+        at_state, at_next = means(reward, states), means(reward, next_states)
+        return reward(states, actions, next_states) + discount * (at_next - overall) - at_state
 
     uniform = np.full(len(states), 1 / len(states))
     raw = [reward(states, actions, next_states) for reward in (one, other)]

@@ -60,8 +60,8 @@ def successive_halving(
     returns = stocks.new_empty(*stocks.shape, 0)
     while (left := stocks.shape[1]) > 1:
         each = budget // left
-        more = play(stocks.repeat_interleave(each, 1)).unflatten(1, (left, each))
-        returns = torch.cat([returns, more], -1)
+        played = play(stocks.repeat_interleave(each, 1)).unflatten(1, (left, each))
+        returns = torch.cat([returns, played], -1)
         best = cvar(returns, tau).topk((left + 1) // 2, 1).indices
         stocks = stocks.gather(1, best)
         returns = returns.gather(1, best[..., None].expand(-1, -1, returns.shape[-1]))

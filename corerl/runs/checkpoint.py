@@ -96,8 +96,8 @@ def _header(metadata: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     """Yields its bytes in order, seed by seed where they are not contiguous or not on the CPU."""
-    here = tensor.is_contiguous() and tensor.device.type == "cpu"
-    for part in [tensor] if here or tensor.ndim < 2 else tensor:
+    contiguous = tensor.is_contiguous() and tensor.device.type == "cpu"
+    for part in [tensor] if contiguous or tensor.ndim < 2 else tensor:
         if part.numel():
             # One number counts as contiguous whatever its stride, and keeps it in a view.
             flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))

@@ -115,11 +115,11 @@ class Log:
 
     def append(self, lines: Iterable[str]) -> None:
         lines = list(lines)
-        there = self.path.stat().st_size if self.path.exists() else 0
-        if there != self._size:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size != self._size:
             raise CorerlError(
                 f"{self.path} was removed, cut or written to by another program while this run went on "
-                f"({there} bytes, and the run wrote {self._size}). Run the same command to go on from "
+                f"({size} bytes, and the run wrote {self._size}). Run the same command to go on from "
                 "the last checkpoint."
             )
         append_lines(self.path, lines)

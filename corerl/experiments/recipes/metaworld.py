@@ -70,9 +70,9 @@ def make_one(name: str, seed: int, size: int | None) -> bool:
     if collecting.is_made(name, recipe):
         return False
     chunk = _episodes(name.removeprefix("metaworld/"), seed, name)
-    most = size or EACH * len(KINDS) * STEPS
+    max_steps = size or EACH * len(KINDS) * STEPS
     policy = f"scripted policies, noise {NOISE:g}"
-    collecting.collect(name, recipe, chunk, most, policy=policy, facts={})
+    collecting.collect(name, recipe, chunk, max_steps, policy=policy, facts={})
     return True
 
 
