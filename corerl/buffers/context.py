@@ -49,5 +49,5 @@ class ContextWindow:
         return self._windows
 
     def record_actions(self, actions: Tensor) -> None:
-        """The actions `(S, n, A)` at the last step seen."""
+        """Records the actions `(S, n, A)` at the last step seen."""
         self._windows.actions[:, :, -1] = actions

@@ -142,7 +142,7 @@ class FrameReplay:
         return self._transitions(times - self._gather(self._ends, times)[..., 1].long())
 
     def _transitions(self, times: Tensor) -> Transitions:
-        """The n-step transitions that start at steps `times` `(S, B)`, counted from the first ever."""
+        """Gathers n-step transitions that start at steps `times` `(S, B)`, counted from the first ever."""
         steps = times[..., None] + self._steps
         ends = self._gather(self._ends, steps)
         terminated, truncated = ends[..., 0].float(), ends[..., 1].float()

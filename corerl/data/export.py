@@ -132,7 +132,7 @@ def _raw(env: gymnasium.Env | None) -> tuple:
 
 
 def _in_space(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
-    """Flat observations as the environment gives them: in its type, and a dictionary where it has parts."""
+    """Restores flat observations to the environment's type, a dictionary where it has parts."""
     if isinstance(space, spaces.Dict):
         widths = [spaces.flatdim(part) for part in space.spaces.values()]
         parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)

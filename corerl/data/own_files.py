@@ -135,7 +135,7 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
 
 
 def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
-    """The actions that become -1 and 1: what `data` says, else the environment's, else none are known."""
+    """Returns the actions that become -1 and 1: by `data`, else by the environment, else None."""
     if (data.action_low is None) != (data.action_high is None):
         raise CorerlError("data.action_low and data.action_high go together: give both.")
     if data.action_low is not None:
@@ -176,7 +176,7 @@ def _how_to_name(field: str) -> str:
 
 
 def read(path: Path, columns: Columns | None = None) -> Contents:
-    """The arrays of a file by field. Raises CorerlError where it cannot be read or lacks a named column."""
+    """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
     columns = columns or Columns()
     kind = next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
     if kind is None:
@@ -333,7 +333,7 @@ def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, 
 
 
 def _numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    """The columns `obs_0, obs_1, ...` (or `obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
+    """Finds the columns `obs_0, obs_1, ...` (`obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
     for name in known:
         pattern = re.compile(rf"{name}[_.\[ ]?(\d+)\]?", re.IGNORECASE)
         numbers = {int(m[1]): column for column in table if (m := pattern.fullmatch(column))}

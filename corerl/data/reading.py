@@ -78,7 +78,7 @@ class Npz(Mapping[str, np.ndarray]):
 
 
 def one_line(error: Exception) -> str:
-    """Kind and message of some library's error, without line breaks."""
+    """Returns kind and message of some library's error, without line breaks."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

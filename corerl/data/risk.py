@@ -143,7 +143,7 @@ def _named(where: str) -> Callable:
 
 
 def _source(name: str):
-    """The reader and the set that this task relabels."""
+    """Returns the reader and the set that this task relabels."""
     if name == PACKAGED:
         return embedded, "halfcheetah-replay-regenerated"
     found = RELABELLED.fullmatch(name)

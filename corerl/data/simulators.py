@@ -106,7 +106,7 @@ class D4RLAdroit(gymnasium.Wrapper):
 
 
 def make_neorl2(name: str) -> gymnasium.Env:
-    """The environment of the neorl2 package, by gymnasium.make (its own make fails under gymnasium 1).
+    """Makes an environment of the neorl2 package by gymnasium.make (its own fails under gymnasium 1).
 
     RandomFrictionHopper draws its friction from Python's global `random`, so that its episodes do
     not repeat for a seed.
@@ -147,7 +147,7 @@ def make_gym(id: str) -> gymnasium.Env:
 
 
 def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
-    """Why a policy learned on `dataset` cannot act in `env`; empty where it can."""
+    """Says why a policy learned on `dataset` cannot act in `env`; empty where it can."""
     shape = dataset.observations.shape[1:]
     if env.observation_space.shape != shape:
         return f"observations are {shape} in the data and {env.observation_space.shape} there"

@@ -101,7 +101,7 @@ def _is_part(name: str, suite: str, part: str) -> bool:
 
 
 def _facts(console: Console, names: list[str]) -> None:
-    """The table of what was made: by whom, how good, how long it took, how to check it."""
+    """Prints the table of what was made: by whom, how good, how long it took, how to check it."""
     columns = {
         "policy step": "policy_step",
         "its return": "policy_return",

@@ -112,7 +112,7 @@ class Recorder(gymnasium.Wrapper):
 
 
 def _environment(task: Task) -> gymnasium.Env | None:
-    """The task's environment, or None where there is none here: then the data's shapes are its spaces."""
+    """Makes the task's environment; None without a simulator: the data's shapes are its spaces then."""
     try:
         return task.make_env() if task.has_env else None
     except CorerlError:

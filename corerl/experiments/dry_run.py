@@ -72,7 +72,7 @@ def show(cells: list[Config]) -> int:
 
 
 def _room(row: Row, gpu: str | None) -> tuple[str, str]:
-    """Memory of the seeds that train at a time, and disk of all: their last two checkpoints."""
+    """Estimates memory of the seeds that train at a time, and disk of all: their last two checkpoints."""
     if row.bytes_of_seed is None:
         return "?", "?"
     processes = row.cfg.processes or len(os.sched_getaffinity(0))

@@ -127,7 +127,7 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
 
 
 def _writer(out: Path):
-    """A function that writes frames; what it needs is looked for before anything is played."""
+    """Returns a function that writes frames; its requirements are checked before anything is played."""
     try:
         import imageio.v2 as imageio
 

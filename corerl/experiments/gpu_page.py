@@ -10,7 +10,7 @@ AIMS = (
 
 
 def page(found: dict[str, Any]) -> str:
-    """Markdown of everything found so far."""
+    """Writes everything found so far as Markdown."""
     parts = [
         "# On a GPU\n",
         "Written by `make gpu`; the numbers are those of the last call on this machine and code.\n",

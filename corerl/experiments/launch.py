@@ -287,7 +287,7 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
 
 
 def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
-    """A child process: trains one group, quietly; the parent reads `status.json`."""
+    """Trains one group in a child process, quietly; the parent reads `status.json`."""
     set_up(cfg, threads)
     with lasting_output():
         _work(cfg, seeds, parent)

@@ -43,7 +43,7 @@ class Trained:
     seeds: tuple[int, ...]
 
     def scores(self) -> list[dict[str, Any]]:
-        """The last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
+        """Reads the last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
         return scores.last(self.path, self.seeds)
 
     def load(self, seed: int | None = None) -> Loaded:
@@ -93,7 +93,7 @@ def train(
 
 
 def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
-    """The settings that name data of one's own; arrays are written once, under their content's name."""
+    """Returns the settings of a user's own data; arrays are written once, named by their content."""
     if not isinstance(dataset, Dataset):
         path = os.fspath(dataset)
         require(own_files.find(path) is not None, f"There is no file {path}")

@@ -59,7 +59,7 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
 
 
 def of_cell(cfg: Config) -> Iterator[Group]:
-    """The groups that hold seeds of this cell, and the seeds not begun, whether or not it has a directory."""
+    """Yields the groups with seeds of this cell, and the seeds not begun, with or without a directory."""
     wanted = seed_list(cfg.seeds)
     label = cfg.label or cfg.algo.label
     for group in _of(cell_directory(cfg), label, cfg.task, wanted, cfg.steps):
@@ -80,7 +80,7 @@ def _of(cell: Path, label: str, task: str, wanted: list[int], steps: int) -> Ite
 
 
 def _last_line(path: Path) -> str:
-    """The last line of a traceback, without the name of our own exception; empty where there is none."""
+    """Returns the last line of a traceback, without the name of our own exception; else empty."""
     if not path.exists():
         return ""
     line = path.read_text(errors="replace").rstrip().rpartition("\n")[2]

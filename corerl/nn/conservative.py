@@ -66,5 +66,5 @@ def gap(
 
 
 def max_backup(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The best of K actions by the smallest of N critics, from `(S, N, K, B)`: Q and number `(S, B)`."""
+    """Takes the best of K actions by the least of N critics, from `(S, N, K, B)`: Q and number `(S, B)`."""
     return q.amin(1).max(1)

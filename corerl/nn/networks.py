@@ -26,7 +26,7 @@ def torch_init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 
 
 def orthogonal(gain: float = math.sqrt(2)) -> Init:
-    """Orthogonal weights times `gain`, zero bias."""
+    """Initialises: orthogonal weights times `gain`, zero bias."""
 
     def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
         nn.init.orthogonal_(weight, gain, generator=rng)
@@ -50,7 +50,7 @@ def uniform(bound: float | None = None, bias: float | None = None) -> Init:
 
 
 def xavier(gain: float = 1.0) -> Init:
-    """Glorot's uniform weights times `gain`, zero bias."""
+    """Initialises: Glorot's uniform weights times `gain`, zero bias."""
 
     def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
         nn.init.xavier_uniform_(weight, gain, generator=rng)

@@ -165,7 +165,7 @@ def cosine(total: int) -> Callable[[Tensor], Tensor]:
 
 
 def warmup(steps: int) -> Callable[[Tensor], Tensor]:
-    """Linear from 1/steps to 1 over the first `steps` steps, then 1."""
+    """Returns a factor: linear from 1/steps to 1 over the first `steps` steps, then 1."""
     return lambda count: ((count + 1) / steps).clamp(max=1.0)
 
 

@@ -90,7 +90,7 @@ class TanhGaussian(nn.Module):
         return squash(*self(observations), noise)
 
     def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """K actions per state `(S, K, B, A)`, from noise of that shape; log-densities `(S, K, B)`."""
+        """Samples K actions per state `(S, K, B, A)`, from noise of that shape; log-densities `(S, K, B)`."""
         mean, log_std = self(observations)
         return squash(mean[:, None], log_std[:, None], noise)
 

@@ -162,7 +162,7 @@ class FQE:
         return loss, {"loss": loss / self.cfg.critics}
 
     def _value(self, critic, observations: Tensor, following: Tensor) -> Tensor:
-        """E_{a ~ pi} Q, mean over critics, `(S, B, 1)`."""
+        """Returns E_{a ~ pi} Q, mean over critics, `(S, B, 1)`."""
         if self.policy.numbered:
             values = critic(observations[:, None]).mean(1)
             return (following * values).sum(-1, keepdim=True)

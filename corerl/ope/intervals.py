@@ -33,7 +33,7 @@ def interval(
     replicates: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Low and high; NaN where the method does not apply: one episode, or self-normalised weights.
+    """Returns low and high; NaN where the method does not apply: one episode, or self-normalised weights.
 
     Args:
         bounds: of one episode's contribution, for `hoeffding` and `bernstein`.

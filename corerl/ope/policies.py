@@ -78,7 +78,7 @@ class Policy:
 
 
 def together(policies: Sequence[Policy]) -> Policy:
-    """Several as one, in their order, so that their critics are one program.
+    """Joins several policies as one, in their order, so that their critics are one program.
 
     Raises:
         CorerlError: some have numbered actions and others do not.

@@ -59,7 +59,7 @@ def _key(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def simulated(agent: Loaded) -> dict[int, float]:
-    """The mean undiscounted return of each seed's last evaluation, where it was of the saved policy."""
+    """Reads mean undiscounted returns of seeds' last evaluations, where they were of the saved policy."""
     found = {}
     for group, _ in groups(agent.path):
         if not (group / "scores.csv").exists():

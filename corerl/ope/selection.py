@@ -144,7 +144,7 @@ def draw(
     labels: Sequence[str],
     behaviour: float,
 ):
-    """A figure: estimates against true values, and regret@k and SharpeRatio@k, one row per method.
+    """Draws estimates against true values, and regret@k and SharpeRatio@k, one row per method.
 
     `labels` `(n,)` names the groups that share a colour; `behaviour` is its true value.
     """

@@ -61,7 +61,7 @@ class Labelled(NamedTuple):
 
 
 def read_rows(source: str, root: Path, environment: str) -> Labelled:
-    """The labels of a source other than `ipl` and `file` on an environment of D4RL, `hopper-medium-v2`.
+    """Reads the labels of a source other than `ipl` and `file` on an environment of D4RL, `hopper-medium-v2`.
 
     Raises:
         CorerlError: no folder has them, or a file is broken, short, or labelled otherwise.

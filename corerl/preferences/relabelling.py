@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(dataset: Dataset, clip_actions: float = 1.0) -> Rows:
-    """D4RL's `qlearning_dataset`, with the ends of its true episodes."""
+    """Returns D4RL's `qlearning_dataset`, with the ends of its true episodes."""
     t = dataset.transitions()
     episode = np.searchsorted(dataset.episode_ends, t.rows, side="right")
     ends = np.append(np.flatnonzero(np.diff(episode)) + 1, len(episode))
@@ -87,7 +87,7 @@ def _starts(ends: Tensor) -> Tensor:
 def scaled(
     rewards: Tensor, ends: np.ndarray, data: preprocessing.Preprocess, spread_worst: bool = False
 ) -> Tensor:
-    """Learned rewards `(S, N)` after what `data` says of rewards, with each seed's own returns.
+    """Scales learned rewards `(S, N)` by the settings `data`, with each seed's own returns.
 
     With `spread_worst`, the worst return is first taken from every episode, evenly over its steps.
 

@@ -92,7 +92,7 @@ def _published_cell(
 
 
 def difference(ours: Cell, theirs: pd.Series) -> str:
-    """UP or DOWN where the intervals say that ours is higher or lower (DIFFERENCE_RULE), or ""."""
+    """Returns UP or DOWN where the intervals say that ours is higher or lower (DIFFERENCE_RULE), or ""."""
     if int(ours.n) < 2 or ours.std == 0.0:
         return ""
     std = sample_std(theirs["std"], theirs["seeds"], theirs["ddof"])
@@ -124,7 +124,7 @@ def _slug(label: str) -> str:
 
 
 def others(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
-    """Published numbers of algorithms that were not run, one column per algorithm and source."""
+    """Tabulates published numbers of algorithms that were not run, one column per algorithm and source."""
     rows = _matching(published, section, options)
     for label in section.algorithms:
         rows = rows[~_same_algorithm(rows["algorithm"], label)] if len(rows) else rows

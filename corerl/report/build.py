@@ -195,7 +195,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _print(parts: list[Section], notes: list[str], index: Path) -> None:
-    """The tables as wide as the terminal, or whole where the output is none."""
+    """Prints the tables as wide as the terminal, or whole where the output is none."""
     colour = sys.stdout.isatty()
     known = colour or "COLUMNS" in os.environ
     width = shutil.get_terminal_size().columns if known else None

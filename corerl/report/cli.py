@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `corerl report`."""
+    """Adds the options of `corerl report`."""
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="run folders or score files")
     add("--out", type=Path, default=Path("report"), help="folder to write (default: report)")

@@ -76,7 +76,7 @@ def _with_seeds(name: str, fewest: float, most: float) -> str:
 
 
 def _intervals(axis, rows: pd.DataFrame, colors: list[str], few: Sequence[bool]) -> None:
-    """A line at each estimate and a bar over its interval, grey where the seeds are few."""
+    """Draws a line at each estimate and a bar over its interval, grey where the seeds are few."""
     y = np.arange(len(rows))
     known = (rows["low"] < rows["high"]).to_numpy()  # without width it says nothing
     left, width = rows["low"].to_numpy(), (rows["high"] - rows["low"]).to_numpy()
@@ -197,7 +197,7 @@ def tradeoff(points: pd.DataFrame) -> Figure:
 
 
 def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
-    """The tau beside every point; points of an algorithm in one place share a label."""
+    """Writes the tau beside every point; points of an algorithm in one place share a label."""
     spans = np.ptp([axis.get_xlim(), axis.get_ylim()], axis=1)
     for name, rows in points.sort_values("tau").groupby("algorithm"):
         labels: list[tuple[np.ndarray, list[str]]] = []
@@ -215,7 +215,7 @@ def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
 
 
 def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
-    """A figure of a panel per task, three in a row and each `height` inches high; the panels by task."""
+    """Makes a figure of a panel per task, three in a row, each `height` inches high; panels by task."""
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
     figure, axes = grid(down, across, max(HALF[0], 3.1 * across), height * down + 0.5)

@@ -35,5 +35,5 @@ def make_folder(path: Path) -> Path:
 
 
 def file_name(text: str) -> str:
-    """A file's stem from any text, of letters, digits, `.`, `_` and `-`: never a path, never hidden."""
+    """Makes a file's stem from any text, of letters, digits, `.`, `_` and `-`: never a path, never hidden."""
     return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:80] or "scores"

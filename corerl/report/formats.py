@@ -31,7 +31,7 @@ def _spreads(table: Table, row: Row) -> list[str]:
 
 
 def to_text(table: Table, width: int | None = None, colour: bool = False) -> str:
-    """Aligned columns, `*` after what is emphasised.
+    """Renders aligned columns, `*` after what is emphasised.
 
     Args:
         width: a wider table continues below itself, in blocks of columns that fit.
@@ -56,7 +56,7 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
 
 
 def _block(table, grid, heads, widths, block, first: int, colour: bool) -> list[str]:
-    """Some columns of the table, with its names before them."""
+    """Renders some columns of the table, with its names before them."""
     high = max(len(heads[i]) for i in block)
     tops = [["", *(t.rjust(widths[i] - 1) + " " for t in [""] * high + heads[i])] for i in block]
     names = [*[""] * (high - 1), table.corner]
@@ -114,7 +114,7 @@ def _dimmed(text: str, cell: Cell | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text of others in Markdown, so that nothing in it is markup, a link or a cell's end."""
+    """Escapes text of others in Markdown, so that nothing in it is markup, a link or a cell's end."""
     text = re.sub(r"[\\`*|<~$&]|(?<=\])\(", r"\\\g<0>", " ".join(text.split()))
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\_", text)  # within a word it stands for itself
 
@@ -197,7 +197,7 @@ def _tex_cell(cell: Cell | None, spread: str, digits: int) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Long form with full precision: one line per cell."""
+    """Writes long form with full precision: one line per cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["row", "column", "value", "std", "low", "high", "n", "steps", "source"])
@@ -214,7 +214,7 @@ def to_csv(table: Table) -> str:
 
 
 def guarded(text: str) -> str:
-    """Text that no spreadsheet takes for a formula: one that begins like one gets an apostrophe first."""
+    """Puts an apostrophe before text that a spreadsheet would take for a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 

@@ -59,7 +59,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def published() -> pd.DataFrame:
-    """NeoRL-2's own runs."""
+    """Reads NeoRL-2's own runs."""
     with resources.as_file(resources.files("corerl.published") / "neorl2_runs.csv") as path:
         return read(path)
 
@@ -68,7 +68,7 @@ def published() -> pd.DataFrame:
 
 
 def collect(root: Path) -> pd.DataFrame:
-    """The last evaluation of every finished seed below `root` whose algorithm has a published grid."""
+    """Collects last evaluations of finished seeds below `root` whose algorithm has a published grid."""
     rows = [row for config in sorted(root.rglob("config.yaml")) for row in _finished(config)]
     if not rows:
         raise CorerlError(f"{root} holds no finished run of {', '.join(NAMED)}.")

@@ -143,7 +143,7 @@ def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _jsonable(value: Any) -> Any:
-    """Plain types; numbers that are not finite are null, others keep seven digits."""
+    """Converts to plain types; numbers that are not finite are null, others keep seven digits."""
     if isinstance(value, dict):
         return {str(key): _jsonable(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

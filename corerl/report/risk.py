@@ -83,7 +83,7 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
-    """algorithm, task, seed, step, score: what the algorithms that know their regret logged of it."""
+    """Reads the regret that algorithms logged: algorithm, task, seed, step, score."""
     rows = []
     for folder, group in _folders(runs):
         names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}

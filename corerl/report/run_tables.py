@@ -97,7 +97,7 @@ def reached(run: Any) -> str:
 
 
 def environments(found: dict[str, dict[str, Any]]) -> str:
-    """Software and hardware of all runs."""
+    """Tabulates software and hardware of all runs."""
     if not found:
         return ""
     table = plain(("setting", "value (runs)"), environment_rows(found.values()))

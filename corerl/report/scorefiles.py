@@ -38,7 +38,7 @@ def read_file(path: Path) -> pd.DataFrame:
 
 
 def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
-    """Tidy CSV with columns algorithm, task, seed, `score` and/or `return`, and maybe step, config.
+    """Reads a tidy CSV with columns algorithm, task, seed, `score` and/or `return`, and maybe step, config.
 
     `score` is normalised x100 or a success rate in percent (`unit`, `success` or the task says which);
     for tasks where it is empty the raw `return` counts. A row without
@@ -234,7 +234,7 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
 
 
 def read_neorl2(path: Path) -> pd.DataFrame:
-    """NeoRL-2's `final_scores.csv`, every run of the hyperparameter grid: raw mean rewards.
+    """Reads NeoRL-2's `final_scores.csv`, every run of the hyperparameter grid: raw mean rewards.
 
     `config` is the configuration without its seed; a further column `printed_config` is the text by
     which NeoRL-2's own summary groups runs. Runs without a reward (crashed) are left out.

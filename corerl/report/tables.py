@@ -115,7 +115,7 @@ def plural(count: int, word: str) -> str:
 
 
 def number(x: float, digits: int) -> str:
-    """Rounded, and never `-0.0`."""
+    """Formats a number, rounded and never `-0.0`."""
     text = f"{x:.{digits}f}"
     return text[1:] if text.startswith("-") and not float(text) else text
 

@@ -48,7 +48,7 @@ class ConditionalRisk:
         return (torch.where(first, rewards, scored) + next_step) * alive
 
     def memory(self, etas: Tensor) -> Tensor:
-        """What the policy knows besides the state, `(S, E, T, 2)`, of etas `(S, E, T)`: see `remembered`."""
+        """Returns the policy's memory `(S, E, T, 2)`, of etas `(S, E, T)`: see `remembered`."""
         if not self.ahead:
             return self.values.new_zeros(*etas.shape, 2)
         known = F.pad(self.values[etas][..., :-1], (1, 0))

@@ -46,7 +46,7 @@ def static(
 
 
 def attainable(mdp: FiniteMDP, resolution: float = EXACT) -> tuple[list[np.ndarray], np.ndarray]:
-    """What may have been collected before each step, and all returns, by any policy; ascending."""
+    """Lists the sums that any policy may collect before each step, and all returns; ascending."""
     live, collected, returns = mdp.start > 0, [np.zeros(1)], []
     for t in range(mdp.steps):
         possible = live[:, None, None] & (mdp.probabilities > 0)

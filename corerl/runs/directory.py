@@ -38,7 +38,7 @@ def settings(cfg: Config) -> dict[str, Any]:
 
 
 def config_hash(cfg: Config) -> str:
-    """Eight hex digits that name the settings."""
+    """Returns eight hex digits that name the settings."""
     values = _without_added(cfg)
     named = {name: value for name, value in values.items() if name not in NOT_IN_HASH}
     text = json.dumps(named, sort_keys=True)

@@ -206,7 +206,7 @@ class Display:
         return table
 
     def _ended_lines(self, ended: list[tuple[int, ...]]) -> Iterator[Text]:
-        """Finished seeds in one line, and failed ones in another."""
+        """Lists finished seeds in one line, and failed ones in another."""
         for state, style in (("done", "green"), ("interrupted", "yellow"), ("failed", "red")):
             keys = [key for key in ended if self._status[key]["state"] == state]
             if keys:

@@ -171,7 +171,7 @@ class Record:
     # Scores.
 
     def write_scores(self, step: int, episodes: Episodes) -> None:
-        """A row for every seed that has not diverged, and the return of each of its episodes."""
+        """Writes a row for every seed that has not diverged, and the return of each of its episodes."""
         for i in np.flatnonzero(np.isnan(episodes.returns).any(1)):  # its environment crashed
             self.diverged.setdefault(self.seeds[i], step)
         going = [i for i, seed in enumerate(self.seeds) if seed not in self.diverged]

@@ -284,7 +284,7 @@ def kept_as(env: gymnasium.Env) -> type:
 
 
 def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
-    """Everything that decides how `env` goes on, or None where that is not known.
+    """Saves everything that decides how `env` goes on; None where that is not known.
 
     Known are gymnasium's own MuJoCo and classic-control environments, and those with a `state_dict`.
     """
@@ -304,7 +304,7 @@ def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
 
 
 def load_simulator(env: gymnasium.Env, saved: dict[str, Any]) -> None:
-    """The inverse of `save_simulator`, on an environment that has been reset at least once."""
+    """Restores what `save_simulator` saved, in an environment that has been reset at least once."""
     inner = env.unwrapped
     if "inner" in saved:
         inner.load_state_dict(saved["inner"])

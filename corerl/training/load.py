@@ -183,7 +183,7 @@ class Loaded:
         return acts, first._epsilon
 
     def states(self) -> list[tuple[list[int], dict[str, Any]]]:
-        """The seeds of each group that was trained together, and all that its run was made of by name:
+        """Returns the seeds of each group that was trained together, and its run's parts by name:
         `agent`, `buffer`, and for a learner from comparisons `reward`."""
         return [(part.seeds, part.state) for part in self._parts]
 

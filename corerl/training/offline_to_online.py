@@ -150,7 +150,7 @@ class Phases:
         return not self.online(step) or step - self.after > self.warmup
 
     def left(self, step: int) -> float:
-        """The share of the environment's steps that lies ahead of this one or is it; 1 before them."""
+        """Returns the share of the environment's steps from this one on; 1 before them."""
         total = self._run.cfg.steps
         return min(1.0, (total - step + 1) / max(1, total - self.after))
 

@@ -155,7 +155,7 @@ def return_factor(dataset: Dataset) -> np.float32:
 
 
 def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndarray:
-    """Raw rewards, of a dataset or of an environment, on the scale that is learned."""
+    """Puts raw rewards, of a dataset or of an environment, on the scale that is learned."""
     return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
 
 

@@ -77,7 +77,7 @@ class Run:
     # What an algorithm asks for.
 
     def dataset(self) -> Dataset:
-        """The task's data. Where it is not on this machine yet, one process brings it, others wait."""
+        """Loads the task's data. If it is not on this machine yet, one process fetches it, others wait."""
         reader = READERS.get(self.task.collection)
         missing = reader is not None and reader.find(self.task.name) is None
         with download.alone() if missing else nullcontext():

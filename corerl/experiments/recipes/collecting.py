@@ -164,7 +164,7 @@ def _load(path: Path) -> tuple[list[Episode], float]:
 
 
 def _write(name: str, recipe: dict, episodes: list[Episode], policy: str, facts: dict) -> None:
-    """The Minari dataset; the recipe is written last and makes it count as complete."""
+    """Writes the Minari dataset; the recipe is written last and makes it count as complete."""
     import minari
     from minari.data_collector import EpisodeBuffer
 
@@ -204,7 +204,7 @@ def _write(name: str, recipe: dict, episodes: list[Episode], policy: str, facts:
 
 
 def _in_space(space: spaces.Space, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
-    """Flat observations `(T + 1, O)` as the environment gives them: a dictionary where it has goals."""
+    """Restores flat observations `(T + 1, O)` to the environment's form: a dictionary where it has goals."""
     if not isinstance(space, spaces.Dict):
         return flat
     widths = [spaces.flatdim(part) for part in space.spaces.values()]

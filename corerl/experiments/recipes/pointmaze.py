@@ -95,7 +95,7 @@ class Controller:
         return P_GAIN * (way[0] - position) - D_GAIN * velocity
 
     def _plan(self, position: np.ndarray, goal: np.ndarray, rng) -> deque[np.ndarray]:
-        """Scattered centres of the cells on a shortest way, and the goal itself."""
+        """Plans scattered centres of the cells on a shortest way, and the goal itself."""
         start, end = (tuple(self._maze.cell_xy_to_rowcol(x)) for x in (position, goal))
         cells = shortest_way(np.array(self._maze.maze_map) == 1, start, end)
         centres = [self._maze.cell_rowcol_to_xy(np.array(cell)) for cell in cells[1:-1]]
@@ -121,7 +121,7 @@ def shortest_way(
 
 
 def reference_returns(environment: str, episodes: int = 1000) -> tuple[float, float]:
-    """Mean return of uniform random actions and of the noise-free controller, in the evaluation task."""
+    """Measures mean returns of random actions and of the noise-free controller, in the evaluation task."""
     envs = [_make(environment, reset_target=False) for _ in range(AT_ONCE)]
     uniform = lambda obs, rng, n: rng.uniform(-1, 1, (len(obs), n)).astype(np.float32)  # noqa: E731
     means = []
