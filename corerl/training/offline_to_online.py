@@ -40,9 +40,7 @@ class Online(Settings):
         0, 0
     )  # phase=both: updates on the data before the first environment step
     checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
-    warmup_steps: int = at_least(
-        0, 0
-    )  # first environment steps, by the policy as it is, with no update
+    warmup_steps: int = at_least(0, 0)  # first environment steps, by the policy as it is
     offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
     capacity: int = positive(1_000_000)  # environment steps kept per seed
 
@@ -52,21 +50,16 @@ class FineTuning(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self)
-
-
-def check(cfg: Any) -> None:
-    """Raises CorerlError where `phase` and `online` do not fit together."""
-    require(cfg.phase in PHASES, f"algo.phase={cfg.phase} is not one of {', '.join(PHASES)}")
-    require(
-        cfg.phase == "online" or cfg.online.checkpoint is None,
-        f"algo.online.checkpoint is where phase=online begins, and algo.phase={cfg.phase} pre-trains "
-        "anew; choose algo.phase=online",
-    )
-    require(
-        cfg.phase != "both" or cfg.online.pretrain_steps > 0,
-        "algo.phase=both needs algo.online.pretrain_steps, the updates on the data before the switch",
-    )
+        require(self.phase in PHASES, f"algo.phase={self.phase} is not one of {', '.join(PHASES)}")
+        require(
+            self.phase == "online" or self.online.checkpoint is None,
+            f"algo.online.checkpoint is where phase=online begins, and algo.phase={self.phase} pre-trains "
+            "anew; choose algo.phase=online",
+        )
+        require(
+            self.phase != "both" or self.online.pretrain_steps > 0,
+            "algo.phase=both needs algo.online.pretrain_steps, the updates on the data before the switch",
+        )
 
 
 def check_warmup(cfg: Any) -> None:
