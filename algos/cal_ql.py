@@ -70,9 +70,7 @@ class Config(FineTuning):
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     max_backup: bool = True  # the best of `samples` next actions
     critics: int = positive(2)
-    critic_subsample: int | None = positive(
-        None
-    )  # random critics in a backup or penalty; null: all
+    critic_subsample: int | None = positive(None)  # random critics of a backup; null: all
     layer_norm: bool = False
 
     policy_lr: float = positive(1e-4)  # also of the temperature

@@ -57,9 +57,7 @@ class Config(Settings):
 
     alpha: float = positive(0.1)  # log-probabilities times this are advantages
     bias: float = within(0.5, "(0, 1]")  # b, in (0, 1]: weight of the other segment's score
-    bc_weight: float = at_least(
-        0, 0.0
-    )  # of behaviour cloning beside the contrastive loss; CPL-BC: 1
+    bc_weight: float = at_least(0, 0.0)  # of behaviour cloning beside it; CPL-BC: 1
     reference: bool = False  # log pi counts from the cloned policy's; CPL-KL
     bc_steps: int = at_least(0, 200_000)  # first updates, which clone all segments
 

@@ -73,18 +73,14 @@ class Config(dt.TransformerSettings):
     eta: float = at_least(0, 1.0)  # largest weight of Q against imitation, reached at the last step
     bc_coef: float = at_least(0, 1.0)  # weight of imitation
     discount: float = within(0.99, "(0, 1]")
-    polyak: float = within(
-        0.005, "[0, 1]"
-    )  # share of the new critics in their targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of the new critics in their targets
     ema: float = within(0.005, "[0, 1]")  # share of the new policy in its target
     ema_every: int = positive(5)  # updates
     ema_start: int = at_least(0, 1_000)  # updates before which the target policy stays as it began
 
     context: int = at_least(2, 20)  # K steps, three tokens each
     return_scale: float = positive(10.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(
-        1000
-    )  # size of the time table; and how slowly a return-to-go is used up
+    max_timestep: int = positive(1000)  # size of the time table; spends returns-to-go
     layers: int = positive(4)
     heads: int = positive(4)
     width: int = positive(256)
@@ -101,9 +97,7 @@ class Config(dt.TransformerSettings):
 
     select: str = one_of("softmax", "argmax")  # authors | paper
     repeats: int = positive(10)  # candidates per return asked for, with softmax
-    return_noise: float = at_least(
-        0, 0.1
-    )  # deviation of the noise on their last, scaled return-to-go
+    return_noise: float = at_least(0, 0.1)  # deviation, on their last return-to-go
 
 
 class DTR(Stateful):

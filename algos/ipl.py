@@ -77,9 +77,7 @@ class Config(Settings):
     gumbel_scale: float = positive(1.0)  # form=xql: divides Q - V
     gumbel_limit: float = positive(7.0)  # form=xql: clips it from above
     discount: float = within(0.99, "[0, 1)")
-    polyak: float = within(
-        0.005, "[0, 1]"
-    )  # share of the new critics in their targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of the new critics in their targets
 
     lr: float = positive(3e-4)  # of all networks
     pairs: int = positive(8)  # comparisons in a batch

@@ -56,9 +56,7 @@ class Reward(TransformerSettings):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    steps: int = positive(
-        20_000
-    )  # of the run's: 10,000 epochs of 500 comparisons, in two batches each
+    steps: int = positive(20_000)  # of the run's: 10,000 epochs of two batches
     attention: bool = True  # the preference-attention layer; false: the README's commands
     keep: str = one_of("best", "last")  # best (authors) | last weights
     window: int = positive(100)  # steps of context where the dataset is relabelled

@@ -60,9 +60,7 @@ class Config(FineTuning):
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
-    min_bc_share: float = within(
-        0.5, "[0, 1]"
-    )  # of actor_bc_coef, at the end of fine-tuning at the latest
+    min_bc_share: float = within(0.5, "[0, 1]")  # of actor_bc_coef, where fine-tuning ends
     online: Online = group(Online, offline_ratio=0.5)
 
 

@@ -33,12 +33,8 @@ class Markov(Settings):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    steps: int = positive(
-        1_600
-    )  # of the run's `steps`: 50 epochs of 2,000 comparisons, in 32 batches each
-    members: int = positive(
-        3
-    )  # networks whose rewards are averaged; each draws comparisons of its own
+    steps: int = positive(1_600)  # of the run's: 50 epochs of 32 batches
+    members: int = positive(3)  # networks that are averaged; each draws its own
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu

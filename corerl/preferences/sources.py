@@ -40,18 +40,12 @@ class Preferences(Settings):
     length: int = positive(64)  # steps of a teacher's segments; files have their own
     seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = at_least(
-        0, None
-    )  # rational to P = sigmoid(beta x difference); null: always
+    beta: float | None = at_least(0, None)  # P = sigmoid(beta x difference); null: oracle
     gamma: float = within(1.0, "(0, 1]")  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
     epsilon: float = within(0.0, "[0, 1]")  # chance that a preference is turned round
-    skip: float = at_least(
-        0, 0.0
-    )  # skips pairs that are worth less than this share of a usual segment
+    skip: float = at_least(0, 0.0)  # skips pairs below this share of a usual segment
     equal: float = at_least(0, 0.0)  # ties differ by less than this share of a usual segment
-    discount: float = within(
-        1.0, "(0, 1]"
-    )  # the t-th reward counts discount^t (IPL on MetaWorld: 0.99)
+    discount: float = within(1.0, "(0, 1]")  # the t-th reward counts discount^t
 
     def __post_init__(self):
         super().__post_init__()

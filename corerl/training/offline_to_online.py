@@ -36,9 +36,7 @@ class Online(Settings):
 
     prefix: ClassVar[str] = "algo.online."
 
-    pretrain_steps: int = at_least(
-        0, 0
-    )  # phase=both: updates on the data before the first environment step
+    pretrain_steps: int = at_least(0, 0)  # phase=both: updates before acting
     checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
     warmup_steps: int = at_least(0, 0)  # first environment steps, by the policy as it is
     offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
