@@ -36,12 +36,14 @@ def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
     """Returns the settings that `configs/budgets.yaml` gives an embedded task without a number of steps.
 
     Nothing, where the table `name` has a number for this very task; its number for all tasks, a paper's,
-    counts less.
+    counts less. An algorithm's row changes the budget of a task that has one, and gives none to others.
     """
-    if any("steps" in row for row in _embedded(name, task)):
+    rows = rows_of("budgets").items()
+    of_task = [row for pattern, row in rows if fnmatch.fnmatchcase(task, pattern)]
+    if not of_task or any("steps" in row for row in _embedded(name, task)):
         return {}
     values: dict[str, Any] = {}
-    for pattern, row in rows_of("budgets").items():
+    for pattern, row in rows:
         whole = pattern if ":" in pattern else f"*:{pattern}"
         if fnmatch.fnmatchcase(f"{algorithm}:{task}", whole):
             values |= row

@@ -96,9 +96,10 @@ def test_pref_transformer_has_the_authors_settings():
 
 
 def test_cpls_variants():
-    plain, bc, kl = (cell(name, "corerl/pendulum").algo for name in ("cpl", "cpl_bc", "cpl_kl"))
+    task = "corerl/metaworld/button-press-v3"  # not embedded: it has no budget of minutes
+    plain, bc, kl = (cell(name, task).algo for name in ("cpl", "cpl_bc", "cpl_kl"))
     assert (plain.alpha, plain.bias, plain.bc_weight, plain.reference) == (0.1, 0.5, 0.0, False)
     assert (bc.bias, bc.bc_weight) == (1.0, 1.0)
     assert (kl.alpha, kl.bias, kl.reference, kl.lr_factor) == (0.2, 0.75, True, 0.1)
     assert (plain.pairs, plain.hidden_width, plain.dropout, plain.lr) == (96, 512, 0.25, 1e-4)
-    assert plain.bc_steps == 200_000 and cell("cpl", "corerl/pendulum").steps == 500_000
+    assert plain.bc_steps == 200_000 and cell("cpl", task).steps == 500_000
