@@ -19,7 +19,7 @@ import importlib
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
@@ -105,21 +105,40 @@ class D4RLAdroit(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
+@contextlib.contextmanager
+def _standing_in(module: str) -> Iterator[None]:
+    """Lets `import module` succeed meanwhile.
+
+    Simglucose imports setuptools' pkg_resources, which is gone since setuptools 82, and never uses it; an
+    empty one that stayed would mislead whoever looks for it later, such as pytest.
+    """
+    added = module not in sys.modules
+    if added:
+        sys.modules[module] = types.ModuleType(module)
+    try:
+        yield
+    finally:
+        if added:
+            sys.modules.pop(module, None)
+
+
 def make_neorl2(name: str) -> gymnasium.Env:
     """Makes an environment of the neorl2 package by gymnasium.make (its own fails under gymnasium 1).
 
     RandomFrictionHopper draws its friction from Python's global `random`, so that its episodes do
     not repeat for a seed.
     """
-    # Simglucose imports setuptools' pkg_resources, which is gone since setuptools 82, and never uses it.
-    sys.modules.setdefault("pkg_resources", types.ModuleType("pkg_resources"))
-    _import("neorl2", NEORL2)
-    try:
-        env = _make(name)
-    except (CorerlError, OSError) as e:  # its install leaves out modules and files that it needs
-        raise CorerlError(
-            f"The neorl2 package is here without all of its files ({e}): {NEORL2}"
-        ) from e
+    with _standing_in("pkg_resources"):
+        _import("neorl2", NEORL2)
+        try:
+            env = _make(name)
+        except (
+            CorerlError,
+            OSError,
+        ) as e:  # its install leaves out modules and files that it needs
+            raise CorerlError(
+                f"The neorl2 package is here without all of its files ({e}): {NEORL2}"
+            ) from e
     return Simglucose(env) if name == "Simglucose" else env
 
 
