@@ -17,13 +17,14 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
 import yaml
 
 from corerl.config import Config, seed_list
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.experiments.process import lasting_output, set_up
+from corerl.experiments.process import lasting_output, numerics
 from corerl.nn import compile
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import cell_directory, group_name, read_status, settings, strays
@@ -57,7 +58,11 @@ def launch(cfg: Config, place: str = "") -> None:
     """
     device = pick_device(cfg.device)
     compile.resolve(cfg.compile, device, cfg.steps)
-    set_up(cfg)
+    with numerics(cfg):
+        _launch(cfg, device, place)
+
+
+def _launch(cfg: Config, device: torch.device, place: str) -> None:
     task = tasks.of(cfg)
     if cfg.eval.episodes and task.has_env:
         _check_simulator(task)
@@ -288,8 +293,7 @@ def _show_status(display: Display, cfg: Config, directory: Path) -> None:
 
 def _worker(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
     """Trains one group in a child process, quietly; the parent reads `status.json`."""
-    set_up(cfg, threads)
-    with lasting_output():
+    with numerics(cfg, threads), lasting_output():
         _work(cfg, seeds, parent)
 
 

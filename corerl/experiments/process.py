@@ -16,12 +16,29 @@ from corerl.training.run import pick_device
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-def set_up(cfg: Config, threads: int | None = None) -> None:
-    """Applies numeric settings to this process; `threads` leaves torch's own choice where None.
+@contextmanager
+def numerics(cfg: Config, threads: int | None = None) -> Iterator[None]:
+    """Applies numeric settings to this process for a while; `threads` leaves torch's own choice where None.
+
+    What a caller had set returns: `corerl.train` runs in the process of a notebook or of other tests.
 
     Raises:
         CorerlError: `kernel` cannot be had on this CPU.
     """
+    cudnn, products = torch.backends.cudnn, torch.backends.mkldnn.matmul
+    flushed, precision = _flushes_denormals(), torch.get_float32_matmul_precision()
+    before = cudnn.allow_tf32, products.fp32_precision, torch.get_num_threads()
+    try:
+        _set_up(cfg, threads)
+        yield
+    finally:
+        torch.set_flush_denormal(flushed)
+        torch.set_float32_matmul_precision(precision)
+        cudnn.allow_tf32, products.fp32_precision = before[:2]
+        torch.set_num_threads(before[2])
+
+
+def _set_up(cfg: Config, threads: int | None) -> None:
     # Adam's second moments pass through denormals, which cost a CPU a few percent and mean nothing.
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision(cfg.precision)
@@ -32,6 +49,11 @@ def set_up(cfg: Config, threads: int | None = None) -> None:
         torch.set_num_threads(threads)
     if sys.platform == "linux":
         _keep_freed_memory()
+
+
+def _flushes_denormals() -> bool:
+    """Tells whether this thread rounds denormals to zero, which torch can set and not tell."""
+    return float(torch.tensor(torch.finfo(torch.float32).tiny).div(2)) == 0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from corerl.config import Config
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.process import set_up
+from corerl.experiments.process import numerics
 from corerl.nn import compile
 from corerl.runs.record import Record
 from corerl.training.run import Run, pick_device, select
@@ -149,7 +149,6 @@ def measure(
     cfg = module.Config(**case.settings)
     places = {"device": case.device, "compile": case.compile, "kernel": case.kernel}
     job = Config(algo=cfg, task="bench", log_every=10**9, **places)
-    set_up(job, case.threads)
     on_gpu = pick_device(case.device).type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(case.device)
@@ -157,7 +156,8 @@ def measure(
     clock = Stopwatch(
         job, list(range(case.seeds)), case.size, windows, lambda x: (rates.append(x), report(x))
     )
-    module.train(cfg, clock)
+    with numerics(job, case.threads):
+        module.train(cfg, clock)
     memory = torch.cuda.max_memory_reserved(case.device) if on_gpu else 0
     return Measured(rates, clock.mode.ran, clock.start, memory)
 

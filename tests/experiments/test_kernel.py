@@ -12,7 +12,7 @@ from small import config, train
 
 from corerl.errors import CorerlError
 from corerl.experiments import kernel
-from corerl.experiments.process import set_up
+from corerl.experiments.process import numerics
 from corerl.runs.directory import config_hash
 
 
@@ -121,14 +121,30 @@ def test_the_environment_says_which_and_the_name_of_a_run_does_not(tmp_path):
 
 def test_precision_is_float32_unless_asked_and_then_part_of_the_name(tmp_path):
     cfg = config(tmp_path)
-    set_up(cfg)
-    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-    assert not torch.backends.cudnn.allow_tf32  # torch's default would be True
-    set_up(replace(cfg, precision="high"))
-    assert torch.backends.cuda.matmul.fp32_precision == "tf32" and torch.backends.cudnn.allow_tf32
-    set_up(cfg)
-    assert not torch.backends.cudnn.allow_tf32
+    with numerics(cfg):
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert not torch.backends.cudnn.allow_tf32  # torch's default would be True
+    with numerics(replace(cfg, precision="high")):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert torch.backends.cudnn.allow_tf32
     assert config_hash(replace(cfg, precision="high")) != config_hash(cfg)
+
+
+def test_a_callers_own_numerics_return_after_training(tmp_path):
+    """`corerl.train` in a notebook: what is computed there afterwards is not ours to round."""
+
+    def numbers():
+        flags = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cudnn.allow_tf32
+        denormal = float(torch.tensor(torch.finfo(torch.float32).tiny).div(2))
+        return flags, denormal, torch.get_float32_matmul_precision(), torch.get_num_threads()
+
+    before = numbers()
+    assert before[1] > 0
+    with numerics(replace(config(tmp_path), precision="high"), threads=before[3] + 1):
+        assert numbers()[1] == 0 and numbers()[2:] == ("high", before[3] + 1)
+    assert numbers() == before
+    train(config(tmp_path))
+    assert numbers() == before
 
 
 @pytest.mark.parametrize(

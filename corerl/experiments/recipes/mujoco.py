@@ -37,7 +37,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.experiments.launch import _locked as locked
-from corerl.experiments.process import set_up
+from corerl.experiments.process import numerics
 from corerl.experiments.recipes import collecting
 from corerl.experiments.recipes.collecting import Act, Chunk, Episode, cut_episodes
 from corerl.experiments.train import typed
@@ -180,9 +180,9 @@ def _stands_at_medium(cfg: Config, checkpoint: Path) -> bool:
 
 def _train(kind: type[Run], cfg: Config, directory: Path) -> None:
     """Goes on with the run to its end, or for `UntilMedium` to where that stops it."""
-    set_up(cfg, 1)
     title = f"{cfg.algo.label} {cfg.task}"
-    with Display(title, [cfg.seeds], 1, cfg.steps) as display, locked(directory):
+    display = Display(title, [cfg.seeds], 1, cfg.steps)
+    with numerics(cfg, 1), display, locked(directory):
         run = kind(cfg, cfg.seeds, display.show)
         try:
             sac.train(cfg.algo, run)
