@@ -58,21 +58,22 @@ from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import cvar, next_stock, shortfall
-from corerl.training.collector import Collect, Experience
+from corerl.training.collector import Experience
+from corerl.training.deep_q import DeepQ
 from corerl.training.racing import race
 from corerl.training.run import Run
 from corerl.training.stocks import Player, Stocks
 
 
 @dataclass
-class Config(Settings):
+class Config(DeepQ):
     name: str = "cvar"
     label: str = "deep CVaR"
 
@@ -90,15 +91,7 @@ class Config(Settings):
     quantiles: int = at_least(2, 100)  # N
     kappa: float = at_least(0, 0.0)  # where the squared error turns absolute; 0: always absolute
     discount: float = within(0.99, "(0, 1]")
-    target_every: int = positive(10_000)  # environment steps between copies to the target network
-
-    lr: float = positive(5e-5)
     cosine: bool = False  # the rate decays to 0 over the run
-    adam_eps: float = positive(0.01 / 32)
-    batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
-    hidden_width: int = positive(512)
-    data: Collect = group(Collect)
 
     def __post_init__(self):
         super().__post_init__()
@@ -114,7 +107,6 @@ class Config(Settings):
             self.objective != "static" or self.data.clip != "source",
             "algo.objective=static follows one reward; use algo.data.clip=none or total",
         )
-        self.data.require_turns(self.target_every)
 
     @property
     def ranged(self) -> bool:

@@ -22,36 +22,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import Settings, group, one_of, positive, within
-from corerl.nn import compile, optim
+from corerl.config import one_of
+from corerl.nn import optim
 from corerl.nn.critics import ActionValues, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.collector import Experience
+from corerl.training.deep_q import DeepQ, learn
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(DeepQ):
     name: str = "hra"
     label: str = "HRA"
 
     sources: str = one_of("all", "total")  # total: one head, DQN
     bootstrap: str = one_of("own", "total")  # own: every head by its best action; or the best sum's
-    discount: float = within(0.99, "[0, 1]")
-    target_every: int = positive(10_000)  # environment steps between copies to the target network
-
-    lr: float = positive(5e-5)
-    adam_eps: float = positive(0.01 / 32)
-    batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
-    hidden_width: int = positive(512)
     padding: str = one_of("same", "valid")  # of the convolutions; same: authors of MD3QN
-    data: Collect = group(Collect)
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.data.require_turns(self.target_every)
 
 
 class HRA(Stateful):
@@ -99,17 +87,7 @@ class HRA(Stateful):
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
     agent = HRA(cfg, run.spec(experience), experience.sources)
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
-    update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "experience": experience, "policy": policy}
-    for step in run.steps(stride=cfg.data.train_every, **state):
-        experience.play(step, agent.act)
-        if experience.enough(step):
-            run.log(step, update(experience.sample()) | experience.metrics())
-        if step % cfg.target_every == 0:
-            agent.copy_target()
-        run.evaluate(step, policy)
-        run.save(step)
+    learn(cfg, run, agent, experience)
 
 
 if __name__ == "__main__":

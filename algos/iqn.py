@@ -26,18 +26,19 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import Settings, at_least, group, positive, within
-from corerl.nn import compile, networks, optim
+from corerl.config import at_least, positive, within
+from corerl.nn import networks, optim
 from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
-from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.collector import Experience
+from corerl.training.deep_q import DeepQ, learn
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(DeepQ):
     name: str = "iqn"
     label: str = "IQN"
 
@@ -47,20 +48,8 @@ class Config(Settings):
     cosines: int = positive(64)  # of the embedding
     risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level; 1: the mean
     kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
-    discount: float = within(0.99, "[0, 1]")
     double: bool = False  # the online network chooses the next action
-    target_every: int = positive(10_000)  # environment steps between copies to the target network
-
-    lr: float = positive(5e-5)
-    adam_eps: float = positive(0.01 / 32)
-    batch_size: int = positive(32)
     hidden_layers: int = positive(1)  # dense, after the product of features and embedded fraction
-    hidden_width: int = positive(512)
-    data: Collect = group(Collect)
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.data.require_turns(self.target_every)
 
 
 class Draws(NamedTuple):
@@ -140,19 +129,9 @@ class IQN(Stateful):
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
     agent = IQN(cfg, run.spec(experience))
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     shape = (cfg.batch_size, sum(agent.counts))
     noise = seeding.uniform(run.seeds, "noise", shape, run.device, block=16)
-    update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "experience": experience, "policy": policy, "noise": noise}
-    for step in run.steps(stride=cfg.data.train_every, **state):
-        experience.play(step, agent.act)
-        if experience.enough(step):
-            run.log(step, update(experience.sample(), noise.next()) | experience.metrics())
-        if step % cfg.target_every == 0:
-            agent.copy_target()
-        run.evaluate(step, policy)
-        run.save(step)
+    learn(cfg, run, agent, experience, noise)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,13 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
-from corerl.nn import compile, optim
+from corerl.config import at_least, one_of, require
+from corerl.nn import optim
 from corerl.nn.critics import ActionValues, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.collector import Experience
+from corerl.training.deep_q import DeepQ, learn
 from corerl.training.run import Run
 
 CHUNK = {"cpu": 2**16, "cuda": 2**22}
@@ -53,29 +54,20 @@ CHUNK = {"cpu": 2**16, "cuda": 2**22}
 
 
 @dataclass
-class Config(Settings):
+class Config(DeepQ):
     name: str = "md3qn"
     label: str = "MD3QN"
 
     particles: int = at_least(2, 200)  # M
     sources: str = one_of("all", "total")  # total: one return, MMD-QN
     policy: str = one_of("greedy", "uniform")  # whose law is learned
-    discount: float = within(0.99, "[0, 1]")
-    target_every: int = positive(10_000)  # environment steps between copies to the target network
-
     estimator: str = one_of("v", "u")  # v: authors' code, see 1
     kernel_weight: str = one_of("sqrt", "equal")  # sqrt: authors' code; equal: paper
     distance: str = one_of("mean", "sum")  # over the sources; mean: authors' code, sum: paper
     bandwidths: list[float] = field(default_factory=lambda: [2.0**i for i in range(-8, 9)])
 
-    lr: float = positive(5e-5)
     cosine: bool = False  # the rate decays to 0 over the run
-    adam_eps: float = positive(0.01 / 32)
-    batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
-    hidden_width: int = positive(512)
     padding: str = one_of("same", "valid")  # of the convolutions; same: authors
-    data: Collect = group(Collect)
 
     def __post_init__(self):
         super().__post_init__()
@@ -87,7 +79,6 @@ class Config(Settings):
             self.policy == "greedy" or self.data.epsilon == 1,
             "algo.policy=uniform learns of random actions and needs algo.data.epsilon=1",
         )
-        self.data.require_turns(self.target_every)
 
 
 class MD3QN(Stateful):
@@ -188,18 +179,7 @@ def train(cfg: Config, run: Run) -> None:
     noise = None
     if cfg.policy == "uniform":
         noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
-    update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "experience": experience, "noise": noise, "policy": policy}
-    for step in run.steps(stride=cfg.data.train_every, **state):
-        experience.play(step, agent.act)
-        if experience.enough(step):
-            metrics = update(experience.sample(), noise and noise.next())
-            run.log(step, metrics | experience.metrics())
-        if step % cfg.target_every == 0:
-            agent.copy_target()
-        run.evaluate(step, policy)
-        run.save(step)
+    learn(cfg, run, agent, experience, noise)
 
 
 if __name__ == "__main__":

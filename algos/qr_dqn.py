@@ -23,36 +23,24 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import Settings, at_least, group, positive, within
-from corerl.nn import compile, optim
+from corerl.config import at_least, positive
+from corerl.nn import optim
 from corerl.nn.critics import ActionValues, of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
-from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.collector import Experience
+from corerl.training.deep_q import DeepQ, learn
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(DeepQ):
     name: str = "qr_dqn"
     label: str = "QR-DQN"
 
     quantiles: int = positive(200)  # N
     kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
-    discount: float = within(0.99, "[0, 1]")
     double: bool = False  # the online network chooses the next action
-    target_every: int = positive(10_000)  # environment steps between copies to the target network
-
-    lr: float = positive(5e-5)
-    adam_eps: float = positive(0.01 / 32)
-    batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
-    hidden_width: int = positive(512)
-    data: Collect = group(Collect)
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.data.require_turns(self.target_every)
 
 
 class QRDQN(Stateful):
@@ -99,18 +87,7 @@ class QRDQN(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
-    agent = QRDQN(cfg, run.spec(experience))
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
-    update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "experience": experience, "policy": policy}
-    for step in run.steps(stride=cfg.data.train_every, **state):
-        experience.play(step, agent.act)
-        if experience.enough(step):
-            run.log(step, update(experience.sample()) | experience.metrics())
-        if step % cfg.target_every == 0:
-            agent.copy_target()
-        run.evaluate(step, policy)
-        run.save(step)
+    learn(cfg, run, QRDQN(cfg, run.spec(experience)), experience)
 
 
 if __name__ == "__main__":

@@ -186,12 +186,15 @@ def _help(arguments: list[str]) -> str:
 
 def _fields(settings: object, prefix: str) -> list[str]:
     """Returns a line per field of a dataclass instance, its value and the comment beside it."""
-    source = inspect.getsource(type(settings)).split("def __post_init__")[0]
-    comments = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
+    comments: dict[str, str] = {}  # its own fields first, then those of the classes it extends
+    for kind in type(settings).__mro__[:-1]:
+        source = inspect.getsource(kind).split("    def ")[0]
+        found = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
+        comments = comments | {name: text for name, text in found if name not in comments}
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return [
         f"  {f'{prefix}{name}={values[name]}':<36} {comment}".rstrip()
-        for name, comment in comments
+        for name, comment in comments.items()
         if name in values and not is_dataclass(values[name])
     ]
 
