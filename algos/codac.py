@@ -28,8 +28,9 @@ paper only its abstract was at hand, so that what is said of it here is our read
  6  left out         -                  a falling risk level, cloning    -
                                         first, fixed or learned
                                         fractions: in no file of theirs
- 7  evaluation       -                  one episode, of which CVaR at    eval.episodes
-                                        0.1 is the mean of none
+ 7  evaluation       -                  one episode on D4RL, of which     eval.episodes
+                                        CVaR at 0.1 is the mean of
+                                        none; 100 on PointMass
 
 The penalty's second part, at the data's actions, is over all N in both.
 """

@@ -30,6 +30,8 @@ so that what is said of it here is our reading.
  8  evaluation      -              20 episodes: CVaR at 0.1 sees   200 see twenty             eval.episodes
                                    two returns
  9  critic          -              ReLU                            ReLU; silu is smooth       activation
+10  policy shown    -              the best evaluations by mean    the last; the best mean    corerl report
+                                   and by CVaR, after the 30th                                --best
 
 In 9 a critic of ReLUs is flat or kinked in the action where it should be rounded, and its best action stands
 at a kink (tests/algos/test_gambles.py).
