@@ -29,7 +29,12 @@ Differences, each with its reason:
  5. Dropout acts after each hidden activation, theirs before: with ReLU it is the same. The reference
     policy has none (authors).
  6. The authors' table on ranked segments (each batch pairs segments afresh by their regret) is not
-    offered: a comparison here is given by its label.
+    offered: a comparison here is given by its label. algo=cpl_ranked compares all pairs of a batch, which is
+    what they ran on D4RL.
+
+The labels are taken to be by regret. A teacher that compares returns marks slow starts as not preferred, so
+that the loss repels the data's actions where episodes begin: algo.preferences.judge=advantage is the teacher
+that CPL assumes (results/reproduced/preferences shows both).
 """
 
 from dataclasses import dataclass

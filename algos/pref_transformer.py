@@ -145,10 +145,12 @@ class RewardTransformer(nn.Module):
         valid: Tensor,
         keys: Tensor | None = None,
         wanted: slice = slice(1, None, 2),
+        causal: bool = True,
     ) -> Tensor:
         """The last block's tokens, of states unless `wanted` says otherwise, `(S, n, L', width)`.
 
         `valid` `(S, n, L)` is 0.0 in padding, which stands on the left. `keys` `(S, places)` drop units.
+        Without `causal` tokens look at those that follow, too, and padding may stand on the right.
         """
         each = transformer.each
         time = self.embed_time((valid.cumsum(-1) * valid).long())
@@ -157,7 +159,8 @@ class RewardTransformer(nn.Module):
             each(self.embed_state, observations) + time,
         ]
         x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
-        allowed = transformer.causal((valid > 0).repeat_interleave(2, dim=2))
+        real = (valid > 0).repeat_interleave(2, dim=2)
+        allowed = transformer.causal(real) if causal else transformer.both_ways(real)
         keys = [None] * self.places if keys is None else keys.unbind(1)
         x = transformer.dropout(x, keys[0], self.rate)
         for i, block in enumerate(self.blocks):

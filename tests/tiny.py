@@ -120,7 +120,7 @@ def _shrunk(settings: Any) -> Any:
             small[field.name] = _shrunk(value)
     if getattr(settings, "pretrain_steps", 0):
         small["pretrain_steps"] = PRETRAIN
-    if hasattr(settings, "members") or hasattr(settings, "window"):
+    if any(hasattr(settings, name) for name in ("members", "window", "warmup")):
         small["steps"] = FITTED
     return replace(settings, **small)
 

@@ -104,6 +104,11 @@ def causal(valid: Tensor) -> Tensor:
     return ((steps[:, None] >= steps) & valid[:, :, None]) | itself
 
 
+def both_ways(valid: Tensor) -> Tensor:
+    """`(S, B, T, T)`: each token, padded ones too, may look at all valid ones; `valid` is as for `causal`."""
+    return valid[:, :, None].expand(-1, -1, valid.shape[-1], -1)
+
+
 def branching(past: Tensor, branches: int, length: int) -> Tensor:
     """Makes a `causal` mask for `past` tokens `(S, B, P)` and branches of `length` tokens that follow them.
 

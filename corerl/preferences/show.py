@@ -23,8 +23,13 @@ TEACHERS = {
     "skip": {"skip": 0.1},
     "myopic": {"gamma": 0.9},
     "equal": {"equal": 0.1},
+    "regret": {"judge": "regret"},
+    "advantage": {"judge": "advantage"},
 }
-"""B-Pref's six (Lee et al. 2021, table 1), as `Preferences`."""
+"""B-Pref's six (Lee et al. 2021, table 1), and two that judge by regret (`teachers`), as `Preferences`."""
+
+HELP = """B-Pref's six, by the return; regret: return + V(end) - V(start), V fitted to the data (about a
+minute); advantage: the sum of r + 0.99 V(s') - V(s)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, help="the first so many")
     parser.add_argument("--length", type=int, default=plain.length, help="steps, of a teacher's")
     parser.add_argument("--seed", type=int, default=plain.seed)
-    parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help="B-Pref's")
+    parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
     parser.add_argument("--discount", type=float, default=plain.discount, help="IPL's: 0.99")
     parser.add_argument("--out", type=Path, help="an npz file for algo.preferences.source=file")
 

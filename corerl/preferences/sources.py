@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from corerl.config import Settings, at_least, positive, require, within
+from corerl.config import Settings, added, at_least, group, one_of, positive, require, within
 from corerl.data import download
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.values import Values
 
 if TYPE_CHECKING:
     from corerl.data.tasks import Task
@@ -39,6 +40,9 @@ class Preferences(Settings):
     crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
     length: int = positive(64)  # steps of a teacher's segments; files have their own
     seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
+    # What a teacher compares; the latter two ask for V, fitted whenever labels are made
+    judge: str = added(one_of("return", "regret", "advantage"))
+    values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
     beta: float | None = at_least(0, None)  # P = sigmoid(beta x difference); null: oracle
     gamma: float = within(1.0, "(0, 1]")  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
@@ -54,6 +58,11 @@ class Preferences(Settings):
         require(self.source in SOURCES, f"{key}.source={self.source} is not one of {known}")
         crossing, ways = self.crossing, readers.CROSSINGS
         require(crossing in ways, f"{key}.crossing={crossing} is not one of {', '.join(ways)}")
+        require(
+            self.judge == "return" or not self.skip,
+            f"{key}.skip={self.skip} is a share of what segments return, which "
+            f"{key}.judge={self.judge} does not ask",
+        )
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
 
 

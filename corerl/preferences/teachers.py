@@ -1,7 +1,24 @@
-"""Scripted teachers: the true rewards judge pairs of segments, as a perfect or a fallible human would."""
+"""Scripted teachers: the true rewards judge pairs of segments, as a perfect or a fallible human would.
+
+They compare what segments return, or, with `judge`, how well their actions were chosen. A person who sees a
+slow start of a good runner may well prefer it to the last steps of a fall; the return cannot, because a state
+from which little can be had counts against the actions taken there. Regret sets it right (Knox et al. 2022,
+arXiv:2206.02231), and it is what CPL takes labels to be (Hejna et al. 2024, arXiv:2310.13639). In place of
+the t-th reward stands, for a segment from s_0 to s_L,
+
+    judge=return       r_t
+    judge=regret       r_t + V(s_t+1) - V(s_t), which sums to the return + V(s_L) - V(s_0)
+    judge=advantage    r_t + discount * V(s_t+1) - V(s_t), the advantage where s_t+1 follows from s_t, a_t
+
+with V fitted to the data (`preferences/values.py`) and 0 after a true end. The first is minus Knox et al.'s
+regret of a deterministic segment and Hejna et al.'s label `rl_sum`, with the values of the policy of their
+SAC; as their values are discounted and the sum is not, a share 1 - discount of every V is left in it, and
+segments in good states keep an edge. The second has none left, and is nearest to their `rl_dir`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +27,7 @@ from corerl import seeding
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.preferences import values
 from corerl.preferences.comparisons import Comparisons
 
 if TYPE_CHECKING:
@@ -39,6 +57,7 @@ def teach(dataset: Dataset, cfg: Preferences) -> Comparisons:
      2. x is over a dataset, where there are no last ten training episodes.
      3. Equal sums are a tie even with `equal=0`, instead of a preference for the first.
      4. `discount`, which B-Pref does not have, weighs r_t by discount^t besides.
+     5. `judge` (the module's docstring), which it does not have either, puts another number in r_t's place.
 
     The pairs depend on the dataset, `seed` and `length` alone, except for those that are skipped: the
     first n of more pairs are those of n pairs, and teachers that skip nothing judge the same pairs.
@@ -57,6 +76,7 @@ def teach(dataset: Dataset, cfg: Preferences) -> Comparisons:
 def name(cfg: Preferences) -> str:
     """`teacher`, with the settings that differ from the oracle's: `teacher(epsilon=0.1)`."""
     oracle = {
+        "judge": "return",
         "beta": None,
         "gamma": 1.0,
         "epsilon": 0.0,
@@ -65,18 +85,24 @@ def name(cfg: Preferences) -> str:
         "discount": 1.0,
     }
     told = [
-        f"{key}={getattr(cfg, key):g}"
+        f"{key}={found if isinstance(found, str) else f'{found:g}'}"
         for key, value in oracle.items()
-        if getattr(cfg, key) != value
+        if (found := getattr(cfg, key)) != value
     ]
+    if cfg.judge != "return":
+        told += [
+            f"values.{f.name}={found:g}"
+            for f in fields(cfg.values)
+            if (found := getattr(cfg.values, f.name)) != f.default
+        ]
     return f"teacher({', '.join(told)})" if told else "teacher"
 
 
 class Sums:
-    """The sums of rewards by which a teacher compares segments of a dataset."""
+    """The sums of rewards, or of what `judge` puts in their place, by which a teacher compares segments."""
 
     def __init__(self, dataset: Dataset, cfg: Preferences):
-        self._rewards = dataset.rewards.astype(np.float64)
+        self._rewards = worth(dataset, cfg)
         steps = np.arange(cfg.length)
         self._steps = steps
         self._weights = cfg.gamma ** steps[::-1] * cfg.discount**steps
@@ -97,6 +123,15 @@ class Sums:
     def judged(self, starts: np.ndarray) -> np.ndarray:
         """Returns the sums of rule 3 of `teach`, for segments that start at `starts` (...)."""
         return (self._rewards[starts[..., None] + self._steps] * self._weights).sum(-1)
+
+
+def worth(dataset: Dataset, cfg: Preferences) -> np.ndarray:
+    """Returns what each row counts, `(N,)` float64: its reward, or as `judge` says."""
+    rewards = dataset.rewards.astype(np.float64)
+    if cfg.judge == "return":
+        return rewards
+    before, after = values.fit(dataset, cfg.values, cfg.seed)
+    return rewards + (1.0 if cfg.judge == "regret" else cfg.values.discount) * after - before
 
 
 def segment_starts(dataset: Dataset, length: int) -> np.ndarray:

@@ -281,6 +281,44 @@ class CPL:
         return normal.log_prob(a).sum(1)
 
 
+class RankedCPL:
+    """The contrastive loss on every pair of a batch, whose segments end in padding."""
+
+    def __init__(self, policy, settings):
+        self.c, self.policy = settings, leaves(policy)
+        self.optimizer = adam(settings.lr, self.policy)
+
+    def networks(self) -> dict:
+        return numbers(self.policy)
+
+    def update(self, batch, keep=None) -> dict:
+        """`batch` are (B, L, ...); `keep` are multipliers (layers, B * L, width), segment after segment."""
+        advantages, (count, length) = [], batch.valid.shape
+        for i in range(count):
+            real = int(batch.valid[i].sum())
+            rows = slice(i * length, i * length + real)
+            x = tensor(batch.observations[i][:real])
+            depth = len(self.policy) // 2
+            for k in range(depth):
+                x = x @ self.policy[f"layers.{k}.weight"] + self.policy[f"layers.{k}.bias"]
+                if k < depth - 1:
+                    x = x if keep is None else x * tensor(keep[k][rows])
+                    x = torch.relu(x)
+            away = (torch.tanh(x) - tensor(batch.actions[i][:real])) / 2
+            advantages.append(-(away**2).sum() / real / self.c.temperature)
+        terms, right = [], 0
+        for better in range(count):
+            for worse in range(count):
+                if batch.scores[better] > batch.scores[worse]:
+                    high, low = advantages[better], self.c.bias * advantages[worse]
+                    terms.append(-torch.log(high.exp() / (high.exp() + low.exp())))
+                    right += int(advantages[better] > advantages[worse])
+        loss = sum(terms) / len(terms)
+        set_grads(self.optimizer, loss)
+        self.optimizer.step()
+        return {"cpl_loss": loss.item(), "accuracy": right / len(terms)}
+
+
 class PrefIQL:
     """Rewards of its own, and `reference.IQL` on their mean; comparisons stand member after member."""
 

@@ -11,7 +11,7 @@ import torch
 from reference_dt import layer, norm
 
 
-def hidden(p, states, actions, valid, layers: int, heads: int, drop):
+def hidden(p, states, actions, valid, layers: int, heads: int, drop, causal: bool = True):
     """The state tokens after the last block, (L, width); `drop(place, x, head)` applies dropout."""
     tokens, number = [], 0
     for k in range(len(valid)):
@@ -22,7 +22,7 @@ def hidden(p, states, actions, valid, layers: int, heads: int, drop):
     x = drop(0, norm(p, "embed_norm", torch.stack(tokens)))
     length, width = x.shape
     padded = -1e4 * (1 - torch.as_tensor(valid, dtype=x.dtype).repeat_interleave(2))
-    future = torch.full((length, length), -1e4, dtype=x.dtype).triu(1)
+    future = torch.full((length, length), -1e4 * causal, dtype=x.dtype).triu(1)
     for i in range(layers):
         name = f"blocks.{i}."
         h = norm(p, name + "attention_norm", x)

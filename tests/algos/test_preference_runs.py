@@ -11,7 +11,7 @@ import torch
 from agreement import generators
 from small import flatten, parameters
 
-from corerl.algos import cpl, dtr, ipl, pref_iql, pref_transformer
+from corerl.algos import cpl, cpl_ranked, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
@@ -34,6 +34,8 @@ MARKOV = Markov(steps=20, hidden_width=8, batch_size=4)
 WINDOWS = {"width": 8, "layers": 1, "heads": 2, "context": 3, "ema_start": 3}
 DTR = WINDOWS | {"preferences": TEACHER, "batch_size": 4}
 PT = pref_transformer.Reward(steps=20, width=8, heads=2, batch_size=4, window=5, lr=0.01)
+SCORE = cpl_ranked.Score(steps=20, width=8, heads=2, batch_size=4, lr=0.01)
+RANKED = SMALL | {"length": 6, "batch_size": 4}
 SETTINGS = {
     "ipl": (ipl, ipl.Config(**BOTH, dropout=0.1)),
     "ipl awac": (ipl, ipl.Config(**BOTH, form="awac", critics=1)),
@@ -43,6 +45,8 @@ SETTINGS = {
     "pref_iql alone": (pref_iql, pref_iql.Config(**MR, reward=ONE, replay=False, dropout=0.1)),
     "cpl": (cpl, cpl.Config(**PAIRS, bc_steps=20, warmup_steps=10)),
     "cpl-kl": (cpl, cpl.Config(**CROPPED, bc_steps=20, reference=True)),
+    "cpl ranked": (cpl_ranked, cpl_ranked.Config(**RANKED, score=SCORE)),
+    "cpl taught": (cpl_ranked, cpl_ranked.Config(**RANKED, ranked_by="teacher", dropout=0.0)),
     "dtr": (dtr, dtr.Config(**DTR, reward=MARKOV, repeats=2)),
     "dtr blocks": (  # one reward for all seeds
         dtr,
@@ -156,11 +160,21 @@ def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp
         assert torch.allclose(rewards[0], rewards[1]) == (name == "dtr blocks")
 
 
+def test_segments_are_ranked_by_what_the_model_learned_before(tmp_path):
+    folder = run(tmp_path, "cpl ranked")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    first = {line["step"]: set(line) for line in lines if line["seed"] == 0}
+    assert all(("score_loss" in names) == (step <= 20) for step, names in first.items())
+    assert all(("cpl_loss" in names) == (step > 20) for step, names in first.items())
+    scores = checkpoint(folder)["state"]["buffer"]["scores"]
+    assert scores.std(1).min() > 0 and not torch.allclose(scores[0], scores[1])
+
+
 def unread(task):
     raise AssertionError("nothing was to be read")
 
 
-@pytest.mark.parametrize("name", ["cpl", *TWO_PHASES])
+@pytest.mark.parametrize("name", ["cpl", "cpl ranked", *TWO_PHASES])
 def test_a_first_phase_must_leave_steps_to_the_second(tmp_path, name, monkeypatch):
     monkeypatch.setattr(tasks.Task, "load", unread)
     with pytest.raises(CorerlError, match=r"steps=20 leaves none of steps=20"):

@@ -103,3 +103,17 @@ def test_cpls_variants():
     assert (kl.alpha, kl.bias, kl.reference, kl.lr_factor) == (0.2, 0.75, True, 0.1)
     assert (plain.pairs, plain.hidden_width, plain.dropout, plain.lr) == (96, 512, 0.25, 1e-4)
     assert plain.bc_steps == 200_000 and cell("cpl", task).steps == 500_000
+
+
+def test_cpl_on_d4rl_has_its_authors_settings():
+    job = cell("cpl_ranked", "d4rl/walker2d-medium-replay-v2")
+    algo = job.algo
+    assert (job.steps - algo.score.steps, job.eval.every, job.eval.episodes) == (10**6, 5_000, 10)
+    assert (algo.bias, algo.temperature, algo.batch_size, algo.length) == (0.7, 0.1, 256, 100)
+    assert (algo.lr, algo.hidden_layers, algo.hidden_width, algo.dropout) == (3e-4, 2, 256, 0.25)
+    assert algo.ranked_by == "model" and algo.preferences.source == "dppo"
+    score = algo.score
+    assert (score.steps, score.batch_size, score.lr, score.warmup) == (20_000, 256, 1e-3, 0.1)
+    assert (score.layers, score.heads, score.width, score.dropout) == (1, 4, 256, 0.1)
+    few = cell("cpl_ranked", "d4rl/walker2d-medium-expert-v2")
+    assert (few.steps, few.algo.score.steps) == (1_010_000, 10_000)

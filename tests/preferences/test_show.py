@@ -47,7 +47,9 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
 
 def test_every_teacher_of_b_pref_is_a_setting():
     named = {name: Preferences(**settings) for name, settings in show.TEACHERS.items()}
-    assert len(named) == 6 and named["oracle"] == Preferences()
+    assert sum(cfg.judge == "return" for cfg in named.values()) == 6
+    assert named["oracle"] == Preferences()
+    assert {name for name, cfg in named.items() if cfg.judge == name} == {"regret", "advantage"}
 
 
 def test_people_are_not_held_against_the_rewards():

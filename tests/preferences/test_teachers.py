@@ -7,7 +7,7 @@ import pytest
 
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.preferences import sources, teachers
+from corerl.preferences import sources, teachers, values
 from corerl.preferences.sources import Preferences
 
 
@@ -147,6 +147,48 @@ def test_a_teacher_s_name_tells_its_faults():
     assert taught(MIXED, discount=0.99).source == "teacher(discount=0.99)"
 
 
+def valued(monkeypatch, states, next_states):
+    """Puts these values in the place of fitted ones."""
+    found = np.asarray(states, float), np.asarray(next_states, float)
+    monkeypatch.setattr(values, "fit", lambda dataset, cfg, seed: found)
+
+
+def judged(compared, pair):
+    (label,) = set(compared.labels[(compared.starts == pair).all(1)].tolist())
+    return label
+
+
+@pytest.mark.parametrize(
+    ("settings", "slow", "fall"),
+    [
+        ({"judge": "return"}, 3.0, 9.0),  # 0 + 1 + 2 and 5 + 4 + 0
+        ({"judge": "regret"}, 3 + 20 - 8, 9 + 0 - 12),  # V(s_3) is 20 after row 2, 0 after the end
+        # Of a half: -8 + 5, 1 - 10 + 6, 2 - 12 + 10 and 5 - 12 + 5, 4 - 10 + 3, 0 - 6
+        ({"judge": "advantage", "values": values.Values(discount=0.5)}, -3 - 3 + 0, -2 - 3 - 6),
+        # The last step's term counts whole, those before it half and a quarter.
+        ({"judge": "regret", "gamma": 0.5}, 2 / 4 + 3 / 2 + 10, 3 / 4 + 0 - 6),
+    ],
+)
+def test_regret_is_what_was_got_and_what_is_to_come_less_what_was_to_be_had(
+    monkeypatch, settings, slow, fall
+):
+    """A slow start, of which much will come, against the last steps of a fall."""
+    data = dataset([0, 1, 2], [5, 4, 0], terminated=[5])
+    valued(monkeypatch, [8, 10, 12, 12, 10, 6], [10, 12, 20, 10, 6, 0])
+    cfg = Preferences(length=3, pairs=400, **settings)
+    sums = teachers.Sums(data, cfg).judged(np.array([0, 3]))
+    np.testing.assert_allclose(sums, [slow, fall])
+    compared = teachers.teach(data, cfg)
+    assert judged(compared, [0, 3]) == (fall > slow) and judged(compared, [3, 0]) == (slow > fall)
+
+
+def test_a_teacher_s_name_tells_by_what_it_judges(monkeypatch):
+    valued(monkeypatch, np.zeros(12), np.zeros(12))
+    assert taught(MIXED, judge="regret", epsilon=0.1).source == "teacher(judge=regret, epsilon=0.1)"
+    other = taught(MIXED, judge="advantage", values=values.Values(expectile=0.5))
+    assert other.source == "teacher(judge=advantage, values.expectile=0.5)"
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
@@ -170,6 +212,8 @@ def test_what_no_teacher_can_do(data, settings, message):
     [
         {"source": "psychic"},
         {"source": "file"},
+        {"judge": "taste"},
+        {"skip": 0.1, "judge": "regret"},
         {"crossing": "ignore"},
         {"pairs": 0},
         {"length": 0},

@@ -1,0 +1,266 @@
+"""CPL on ranked segments: what its authors ran on D4RL (Hejna et al. 2024, arXiv:2310.13639).
+
+A few hundred labels of people are too few to clone from, so they are spread over the dataset first: a
+preference model, DPPO's (An et al. 2023, arXiv:2301.12842), learns them and scores a segment at every row.
+Then every batch ranks its segments, and CPL's loss stands on all their pairs,
+
+    L = mean over i < j of -log [ exp A_j / (exp A_j + exp b A_i) ],
+
+where the segment j scores more than i, A = mean over t of log pi(a_t|s_t) / temperature, and
+log pi(a|s) = -|(pi(s) - a) / 2|^2.
+
+    corerl train algo=cpl_ranked task=d4rl/hopper-medium-replay-v2 seeds=5
+    python algos/cpl_ranked.py task=corerl/pendulum steps=4000 algo.ranked_by=teacher algo.length=64 seeds=3
+
+Of `steps`, the first `score.steps` fit the model; then all segments are scored, and the others are CPL's.
+With ranked_by=teacher a scripted teacher scores them, by the return or by regret
+(`algo.preferences.judge`), and no labels are needed: the authors' dense setting on MetaWorld (mode `rank`,
+label `rl_sum`), whose algorithm is otherwise algo=cpl.
+
+The authors' code is jhejna/cpl-human at 936809b, DPPO's is snu-mllab/DPPO at bce1756; neither paper could be
+read beyond its abstract, so that the equations are our reading of that code.
+
+    item             their README        their code                   ours                        switch
+ 1  policy           probabilistic       deterministic: the flag      deterministic               -
+                                         `probabilistic` is not passed
+                                         on
+ 2  cloning first    -                   none; with bc_steps it       none                        -
+                                         would not start
+ 3  smoothness of    DPPO's nu and m     off by default; nu and m     left out: no file names     -
+    the scores       per dataset         per dataset are in no file   them
+ 4  pairs            -                   all but those whose loss     all                         -
+                                         rounds to 0
+ 5  equal scores     -                   as argsort leaves them       in the order of the batch   -
+ 6  batch            -                   segments without             with replacement            -
+                                         replacement
+ 7  labels' batch    -                   permutation, anew per epoch  with replacement; fewer     -
+                                                                      labels than a batch are one
+ 8  short segments   -                   where an episode begins;     the same                    -
+                                         padding has a share in the
+                                         model's mean
+ 9  episodes' ends   -                   by comparing states          true ones, on the rows      -
+                                                                      that D4RL keeps
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from corerl import seeding
+from corerl.algos.dt import TransformerSettings
+from corerl.algos.pref_transformer import RewardTransformer
+from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.preferences import loading, relabelling, segments, teachers
+from corerl.preferences.buffer import PairBuffer, Pairs
+from corerl.preferences.relabelling import Rows
+from corerl.preferences.reward_models import in_pieces, preference_loss
+from corerl.preferences.segments import SegmentBuffer, Segments
+from corerl.preferences.sources import Preferences
+from corerl.training import preprocessing
+from corerl.training.run import Run
+
+
+@dataclass
+class Score(TransformerSettings):
+    """The preference model and how it is fitted."""
+
+    prefix: ClassVar[str] = "algo.score."
+    attention: ClassVar[bool] = False  # a small head says what each state's token is worth
+
+    steps: int = positive(20_000)  # of the run's: 10,000 epochs of two batches
+    layers: int = positive(1)
+    heads: int = positive(4)
+    width: int = positive(256)
+    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
+    lr: float = positive(1e-3)  # reached after the warm-up; it begins and ends at a tenth
+    warmup: float = within(0.1, "[0, 1)")  # share of the steps
+    weight_decay: float = at_least(0, 1e-4)  # on all parameters
+    batch_size: int = positive(256)  # comparisons
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.width % 2 == 0, f"algo.score.width={self.width} must be even")
+
+
+@dataclass
+class Config(Settings):
+    name: str = "cpl_ranked"
+    label: str = "CPL (ranked)"
+
+    temperature: float = positive(0.1)  # mean log-probabilities over it are advantages
+    bias: float = within(0.7, "(0, 1]")  # b: weight of the lower segment's score
+    length: int = positive(100)  # steps of the dataset's segments
+    ranked_by: str = one_of("model", "teacher")  # DPPO's preference model | a scripted teacher
+    score: Score = group(Score)
+    preferences: Preferences = group(Preferences)
+
+    lr: float = positive(3e-4)
+    batch_size: int = positive(256)  # segments, all pairs of which are compared
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
+    dropout: float = within(0.25, "[0, 1)")
+    data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.batch_size > 1, f"algo.batch_size={self.batch_size} leaves nothing to rank")
+        judged = self.preferences
+        require(
+            self.ranked_by == "model" or judged.source == "teacher",
+            f"algo.ranked_by=teacher: algo.preferences.source={judged.source} scores no segments",
+        )
+        faults = (judged.beta is not None, judged.epsilon, judged.skip, judged.equal)
+        weighs = judged.gamma < 1 or judged.discount < 1
+        require(
+            self.ranked_by == "model" or not (any(faults) or weighs),
+            "algo.ranked_by=teacher ranks by plain sums; of algo.preferences, judge and values count",
+        )
+
+
+class PreferenceModel(Stateful):
+    """S learners of a score for whole segments of up to `length` steps.
+
+    Attention goes both ways, and a segment's score is the mean over its L states' tokens.
+    """
+
+    def __init__(self, cfg: Score, spec: Spec, length: int):
+        self.cfg = cfg
+        sizes = spec.observation_dim, spec.action_dim
+        network = RewardTransformer(cfg, *sizes, spec.rngs, length)
+        self.network = network.to(spec.device)
+        self.optimizer = optim.Adam(network.parameters(), cfg.lr, weight_decay=cfg.weight_decay)
+        self.schedule = optim.Schedule(self.optimizer, optim.rise_and_fall(cfg.steps, cfg.warmup))
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
+
+    def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of the labels; `keys` are for dropout."""
+        observations, actions = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
+        scores = self(observations, actions, torch.ones_like(observations[..., 0]), keys)
+        loss, accuracy = preference_loss(scores.unflatten(1, (-1, 2)), pairs.labels)
+        return loss, {"score_loss": loss, "score_accuracy": accuracy}
+
+    def __call__(
+        self, observations: Tensor, actions: Tensor, valid: Tensor, keys: Tensor | None = None
+    ) -> Tensor:
+        """Scores `(S, n)` of segments `(S, n, L, ...)`; padding counts in the mean over L (authors)."""
+        hidden = self.network.hidden(observations, actions, valid, keys, causal=False)
+        return self.network.rewards(hidden).mean(-1)
+
+    def update(self, pairs: Pairs, keys: Tensor | None) -> dict[str, Tensor]:
+        """Takes one step."""
+        return self._step(pairs, keys)
+
+    @torch.no_grad()
+    def scores(self, buffer: SegmentBuffer, piece: int = 256) -> Tensor:
+        """The score of every segment of the buffer, `(S, N)`."""
+        device = buffer.scores.device
+
+        def of_rows(chosen: slice) -> Tensor:
+            rows = torch.arange(chosen.start, chosen.stop, device=device)[None]
+            taken = buffer.take(rows)
+            return self(taken.observations, taken.actions, taken.valid)
+
+        return in_pieces(of_rows, len(buffer), piece)
+
+
+class RankedCPL(Stateful):
+    """S independent learners."""
+
+    def __init__(self, cfg: Config, spec: Spec):
+        self.cfg = cfg
+        sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
+        policy = networks.MLP(sizes, spec.lead, spec.rngs, init=networks.orthogonal())
+        self.policy = policy.to(spec.device)
+        self.normalizer = spec.normalizer
+        self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
+
+    def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The contrastive loss on all pairs of the batch, `(S,)`; `keys` (S, layers) are for dropout."""
+        log_prob = self._log_prob(batch, keys)
+        advantage = (log_prob * batch.valid).sum(-1) / batch.valid.sum(-1) / self.cfg.temperature
+        ranked = advantage.gather(1, batch.scores.argsort(dim=1, stable=True))
+        lower, higher = ranked[:, :, None], ranked[:, None]
+        pairs = ranked.shape[1] * (ranked.shape[1] - 1) / 2
+        loss = F.softplus(self.cfg.bias * lower - higher).triu(1).sum((1, 2)) / pairs
+        right = (higher > lower).to(loss.dtype).triu(1).sum((1, 2)) / pairs
+        return loss, {"cpl_loss": loss, "accuracy": right, "log_prob": log_prob.mean((1, 2))}
+
+    def _log_prob(self, batch: Segments, keys: Tensor | None) -> Tensor:
+        """-|(pi(s) - a) / 2|^2, `(S, B, L)`: actions are two wide."""
+        observations, actions = batch.observations.flatten(1, 2), batch.actions.flatten(1, 2)
+        shape = (observations.shape[1], self.cfg.hidden_width)
+        keep = transformer.multipliers(keys, shape, self.cfg.dropout)
+        difference = (torch.tanh(self.policy(observations, keep)) - actions) / 2
+        return -difference.square().sum(-1).view(batch.valid.shape)
+
+    def update(self, batch: Segments, keys: Tensor | None = None) -> dict[str, Tensor]:
+        """Takes one step."""
+        return self._step(batch, keys)
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        return torch.tanh(self.policy(self.normalizer(observations)))
+
+
+def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
+    """What a scripted teacher makes of the segment that ends at each row, `(N,)`: the sum it judges by."""
+    dataset = preprocessing.vectors(run)
+    worth = teachers.worth(dataset, cfg.preferences)[dataset.transitions().rows]
+    return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
+
+
+def train(cfg: Config, run: Run) -> None:
+    of_model = cfg.score.steps if cfg.ranked_by == "model" else 0
+    require(
+        of_model < run.cfg.steps,
+        f"algo.score.steps={of_model} leaves none of steps={run.cfg.steps} to the policy",
+    )
+    limit = cfg.data.clip_actions
+    compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None
+    rows, _, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
+    states = normalizer(torch.from_numpy(rows.observations).to(run.device)).cpu().numpy()
+    seen = rows._replace(observations=np.asarray(states, np.float32))
+    buffer = SegmentBuffer(seen, run.seeds, cfg.batch_size, cfg.length, run.device)
+    spec = run.spec(buffer, normalizer, run.cfg.steps - of_model)
+    agent = RankedCPL(cfg, spec)
+    parts = {"agent": agent, "buffer": buffer}
+    if of_model:
+        compared, _ = loading.prepared(run, compared, cfg.data, normalizer)
+        at_once = min(cfg.score.batch_size, len(compared))
+        pairs = PairBuffer(compared, run.seeds, at_once, run.device)
+        of_score = replace(spec, rngs=seeding.generators(run.seeds, "score"))
+        model = PreferenceModel(cfg.score, of_score, max(cfg.length, pairs.length))
+        model_keys = transformer.dropout_keys(run.seeds, model.network.places, run.device)
+        parts |= {"score": model, "pairs": pairs, "model_keys": model_keys}
+        fit = compile.captured(model.update, run.mode)
+    else:
+        buffer.scores.copy_(teacher_scores(run, cfg, rows))
+    keys = None
+    if cfg.dropout:
+        keys = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
+    update = compile.captured(agent.update, run.mode)
+    for step in run.steps(**parts, keys=keys):
+        if step <= of_model:
+            metrics = fit(pairs.sample(), model_keys.next())
+            if step == of_model:
+                buffer.scores.copy_(model.scores(buffer))
+        else:
+            metrics = update(buffer.sample(), keys and keys.next())
+        run.log(step, metrics)
+        if step > of_model:
+            run.evaluate(step, agent.act)
+        run.save(step)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)
