@@ -109,7 +109,6 @@ class Config(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.batch_size > 1, f"algo.batch_size={self.batch_size} leaves nothing to rank")
         judged = self.preferences
         require(
             self.ranked_by == "model" or judged.source == "teacher",
@@ -223,6 +222,7 @@ def train(cfg: Config, run: Run) -> None:
         of_model < run.cfg.steps,
         f"algo.score.steps={of_model} leaves none of steps={run.cfg.steps} to the policy",
     )
+    require(cfg.batch_size > 1, f"algo.batch_size={cfg.batch_size} leaves nothing to rank")
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None
     rows, _, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)

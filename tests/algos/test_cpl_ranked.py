@@ -191,7 +191,6 @@ def test_a_policy_learns_to_act_as_in_the_segments_that_score_more():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"batch_size": 1}, "algo.batch_size=1 leaves nothing to rank"),
         ({"bias": 0.0}, "algo.bias="),
         ({"temperature": 0.0}, "algo.temperature="),
         ({"ranked_by": "taste"}, "algo.ranked_by="),
