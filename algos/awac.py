@@ -24,20 +24,19 @@ Differences, each with its reason:
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.nn.policies import GaussianPolicy
+from corerl.nn.acting import GaussianActing
+from corerl.nn.critics import Critics, regression
+from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.policies import GaussianPolicy, Noise
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import FineTuning, Online, Phases
+from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
@@ -59,18 +58,8 @@ class Config(FineTuning):
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
-    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
-    online: Online = group(Online)
 
-
-class Noise(NamedTuple):
-    """Standard normal draws `(S, B, A)` for samples of the policy."""
-
-    next_actions: Tensor
-    actions: Tensor
-
-
-class AWAC(Stateful):
+class AWAC(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -96,9 +85,7 @@ class AWAC(Stateful):
             next_actions = self._sample(batch.next_observations, noise)
             next_q = self.target(batch.next_observations, next_actions).amin(1)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
-        q = self.critic(batch.observations, batch.actions)
-        loss = (q - y[:, None]).square().mean(-1).sum(1)
-        return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
+        return regression(self.critic(batch.observations, batch.actions), y)
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """-min(exp(A / lambda), 100) * log pi(a|s), A = min Q(s, a) - min Q(s, pi(s))."""
@@ -123,27 +110,11 @@ class AWAC(Stateful):
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy(self.normalizer(observations)).clamp(-1, 1)
-
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self._sample(self.normalizer(observations), noise)
-
-    @torch.no_grad()
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """The Gaussian's log-density `(S, n)` of actions `(S, n, A)` at raw observations."""
-        return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
-
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = AWAC(cfg, run.spec(buffer, normalizer))
-    shape = (2, cfg.batch_size, buffer.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
+    noise = run.normal("noise", 2, cfg.batch_size, buffer.action_dim)
     phases = Phases(cfg, run, buffer, agent)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise, **phases.parts):

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
+from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import FineTuning, Online, Phases
+from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
@@ -64,11 +64,8 @@ class Config(FineTuning):
     init: str = one_of("orthogonal", "torch")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
-    online: Online = group(Online)
 
-
-class IQL(Stateful):
+class IQL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -145,27 +142,18 @@ class IQL(Stateful):
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 
     @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy(self.normalizer(observations)).clamp(-1, 1)
-
-    @torch.no_grad()
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """The Gaussian's log-density `(S, n)` of actions `(S, n, A)` at raw observations."""
-        return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
-
-    @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        std = 0.03 if self.cfg.policy == "deterministic" else self.policy.std
-        return (self.policy(self.normalizer(observations)) + std * noise).clamp(-1, 1)
+        """Samples an action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
+        if self.cfg.policy == "gaussian":
+            return super().explore(observations, noise)
+        return (self.policy(self.normalizer(observations)) + 0.03 * noise).clamp(-1, 1)
 
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = IQL(cfg, run.spec(buffer, normalizer))
     shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-    dropout = seeding.uniform(run.seeds, "dropout", shape, run.device) if cfg.dropout else None
+    dropout = run.uniform("dropout", *shape) if cfg.dropout else None
     phases = Phases(cfg, run, buffer, agent)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, dropout=dropout, **phases.parts):

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.acting import TanhActing
+from corerl.nn.critics import Critics, regression
+from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
@@ -59,12 +60,11 @@ class Config(FineTuning):
     critic_layer_norm: bool = True
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
-    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
     min_bc_share: float = within(0.5, "[0, 1]")  # of actor_bc_coef, where fine-tuning ends
     online: Online = group(Online, offline_ratio=0.5)
 
 
-class ReBRAC(Stateful):
+class ReBRAC(TanhActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -96,17 +96,14 @@ class ReBRAC(Stateful):
         """Towards r + discount * (min Q' - beta_2 * |a' - a'_data|^2), summed over both critics."""
         cfg = self.cfg
         with torch.no_grad():
-            smoothing = (noise * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
-            next_action = torch.tanh(self.target_actor(batch.next_observations)) + smoothing
-            next_action = next_action.clamp(-1, 1)
+            next_action = torch.tanh(self.target_actor(batch.next_observations))
+            next_action = smoothed(next_action, noise, cfg.policy_noise, cfg.noise_clip)
             penalty = (next_action - batch.next_actions).square().sum(-1)
             next_q = self.target_critic(batch.next_observations, next_action).amin(1)
             beta_2 = cfg.critic_bc_coef if shares is None else cfg.critic_bc_coef * shares[1]
             next_q = next_q - beta_2 * penalty
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
-        q = self.critic(batch.observations, batch.actions)
-        loss = (q - y[:, None]).square().mean(-1).sum(1)
-        return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
+        return regression(self.critic(batch.observations, batch.actions), y)
 
     def actor_loss(
         self, batch: Batch, shares: Tensor | None = None
@@ -141,11 +138,6 @@ class ReBRAC(Stateful):
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         return metrics
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return torch.tanh(self.actor(self.normalizer(observations)))
-
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """The same action: CORL fine-tunes without exploration noise."""
         return self.act(observations)
@@ -154,8 +146,7 @@ class ReBRAC(Stateful):
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, next_actions=True)
     agent = ReBRAC(cfg, run.spec(buffer, normalizer))
-    shape = (cfg.batch_size, buffer.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
+    noise = run.normal("noise", cfg.batch_size, buffer.action_dim)
     phases = Phases(cfg, run, buffer, agent, stride=cfg.policy_delay)
     parts = {"agent": agent, "buffer": buffer, "noise": noise} | phases.parts
     update = compile.captured(agent.update, run.mode)

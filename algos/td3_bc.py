@@ -26,12 +26,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, added, at_least, group, positive, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.acting import TanhActing
+from corerl.nn.critics import Critics, regression
+from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
@@ -58,7 +59,7 @@ class Config(Settings):
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 
-class TD3BC(Stateful):
+class TD3BC(TanhActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -82,14 +83,11 @@ class TD3BC(Stateful):
         """Clipped double Q-learning with target policy smoothing; `noise` (S, B, A) is standard normal."""
         cfg = self.cfg
         with torch.no_grad():
-            smoothing = (noise * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
-            next_action = self._policy(self.target_actor, batch.next_observations) + smoothing
-            next_action = next_action.clamp(-1, 1)
+            next_action = self._policy(self.target_actor, batch.next_observations)
+            next_action = smoothed(next_action, noise, cfg.policy_noise, cfg.noise_clip)
             next_q = self.target_critic(batch.next_observations, next_action).amin(1)
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
-        q = self.critic(batch.observations, batch.actions)
-        loss = (q - y[:, None]).square().mean(-1).sum(1)
-        return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
+        return regression(self.critic(batch.observations, batch.actions), y)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. 5: -lambda * Q1(s, pi(s)) + mean squared distance to the data's action."""
@@ -121,17 +119,11 @@ class TD3BC(Stateful):
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         return metrics
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return torch.tanh(self.actor(self.normalizer(observations)))
-
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=cfg.raw_critic)
     agent = TD3BC(cfg, run.spec(buffer, normalizer))
-    shape = (cfg.batch_size, buffer.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
+    noise = run.normal("noise", cfg.batch_size, buffer.action_dim)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     for step in run.steps(stride=cfg.policy_delay, agent=agent, buffer=buffer, noise=noise):

@@ -105,3 +105,13 @@ def of_action(values: Tensor, actions: Tensor) -> Tensor:
     sizes = values.shape[3:]
     rows = actions.view(*actions.shape, 1, *[1] * len(sizes)).expand(-1, -1, 1, *sizes)
     return values.gather(2, rows).squeeze(2)
+
+
+def regression(q: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns the squared error of N critics, summed over them, and what a run logs of it.
+
+    Args:
+        q: `(S, N, B)`. y: their common targets `(S, B)`.
+    """
+    loss = (q - y[:, None]).square().mean(-1).sum(1)
+    return loss, {"critic_loss": loss, "q": q.mean((1, 2))}

@@ -5,12 +5,20 @@ Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`; noise is alwa
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.nn.networks import MLP, Init, Scalar, orthogonal, torch_init
+
+
+class Noise(NamedTuple):
+    """Standard normal draws `(S, B, A)` for samples of the policy."""
+
+    next_actions: Tensor
+    actions: Tensor
 
 
 class GaussianPolicy(nn.Module):
@@ -130,6 +138,11 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
 def log_tanh_slope(u: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
+
+
+def smoothed(actions: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
+    """Adds clipped noise to a target policy's actions (TD3; Fujimoto et al. 2018, eq. 14)."""
+    return (actions + (noise * std).clamp(-clip, clip)).clamp(-1, 1)
 
 
 class CompoundPolicy(nn.Module):

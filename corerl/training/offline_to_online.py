@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from corerl import seeding
 from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
-from corerl.config import Settings, at_least, positive, require, within
+from corerl.config import Settings, at_least, group, positive, require, within
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
 from corerl.training import preprocessing
@@ -43,8 +43,12 @@ class Online(Settings):
     capacity: int = positive(1_000_000)  # environment steps kept per seed
 
 
+@dataclass
 class FineTuning(Settings):
-    """The settings of an algorithm that goes on online: it has `phase` and `online`."""
+    """Settings of an algorithm that can go on online; part of its `Config`."""
+
+    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    online: Online = group(Online)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -87,6 +87,14 @@ class Run:
         """Returns a CPU generator per seed for initial weights."""
         return seeding.generators(self.seeds, "init")
 
+    def normal(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
+        """Returns a stream of standard normal draws `(S, *shape)`; see `seeding.Stream`."""
+        return seeding.normal(self.seeds, purpose, shape, self.device, block)
+
+    def uniform(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
+        """Returns a stream of draws `(S, *shape)`, uniform on [0, 1)."""
+        return seeding.uniform(self.seeds, purpose, shape, self.device, block)
+
     def spec(
         self, sizes: Any, normalizer: nn.Module | None = None, steps: int | None = None
     ) -> Spec:

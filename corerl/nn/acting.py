@@ -1,0 +1,68 @@
+"""How agents act at raw observations, for those whose policy is a Gaussian or deterministic.
+
+Observations are `(S, n, O)`, actions and standard normal noise `(S, n, A)`; `normalizer` scales
+observations for the policy.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from corerl.nn.learner import Stateful
+from corerl.nn.policies import GaussianPolicy, TanhGaussian
+
+
+class SquashedActing(Stateful):
+    """Acts with `policy`, a Gaussian squashed by tanh."""
+
+    policy: TanhGaussian
+    normalizer: nn.Module = nn.Identity()
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """Returns tanh of the mean."""
+        return self.policy.mode(self.normalizer(observations))
+
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Samples an action."""
+        return self.policy.sample(self.normalizer(observations), noise)[0]
+
+    @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-density `(S, n)` of given actions."""
+        return self.policy.log_prob(self.normalizer(observations), actions)
+
+
+class GaussianActing(Stateful):
+    """Acts with `policy`, a Gaussian that is not squashed; its actions are clipped to [-1, 1]."""
+
+    policy: GaussianPolicy
+    normalizer: nn.Module
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """Returns the mean, clipped."""
+        return self.policy(self.normalizer(observations)).clamp(-1, 1)
+
+    @torch.no_grad()
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Samples an action, clipped."""
+        mean = self.policy(self.normalizer(observations))
+        return (mean + self.policy.std * noise).clamp(-1, 1)
+
+    @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-density `(S, n)` of given actions under the Gaussian that is not clipped."""
+        return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
+
+
+class TanhActing(Stateful):
+    """Acts with `actor`, a network whose output's tanh is the action."""
+
+    actor: nn.Module
+    normalizer: nn.Module
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """Returns the action."""
+        return torch.tanh(self.actor(self.normalizer(observations)))
