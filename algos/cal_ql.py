@@ -44,9 +44,10 @@ from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing, return_labels
 from corerl.training.offline_to_online import FineTuning, Online, Phases
@@ -180,12 +181,11 @@ def draws(cfg: Any) -> list[int]:
 
 def streams(cfg: Any, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
     """What an update draws from, by the names in a checkpoint."""
-    seeds, device = run.seeds, run.device
     per_action = (cfg.batch_size, action_dim)
     return {
-        "noise": seeding.normal(seeds, "noise", (sum(draws(cfg)), *per_action), device, 32),
-        "uniforms": seeding.uniform(seeds, "uniform", (cfg.samples, *per_action), device, 32),
-        "asked": seeding.uniform(seeds, "asked", (2, cfg.critics), device),
+        "noise": run.normal("noise", sum(draws(cfg)), *per_action, block=32),
+        "uniforms": run.uniform("uniform", cfg.samples, *per_action, block=32),
+        "asked": run.uniform("asked", 2, cfg.critics),
     }
 
 
@@ -195,7 +195,7 @@ def next_draws(cfg: Any, streams: dict[str, seeding.Stream]) -> tuple[Noise, Ten
     return Noise(*noise.split(draws(cfg), 1)), uniforms, subsets
 
 
-class CalQL(Stateful):
+class CalQL(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -269,16 +269,6 @@ class CalQL(Stateful):
         metrics = self._step(batch, returns, noise, uniforms, subsets)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
-
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(self.normalizer(observations), noise)[0]
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
 
 
 def train(cfg: Config, run: Run) -> None:

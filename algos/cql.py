@@ -41,16 +41,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, networks, optim
+from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing
-from corerl.training.offline_to_online import FineTuning, Online, Phases
+from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
@@ -90,9 +90,6 @@ class Config(FineTuning):
     order: str = one_of("joint", "alpha_first")  # young-geng, CORL | authors
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
-    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
-    online: Online = group(Online)
-
     def __post_init__(self):
         super().__post_init__()
         require(
@@ -101,7 +98,7 @@ class Config(FineTuning):
         )
 
 
-class CQL(Stateful):
+class CQL(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -236,16 +233,6 @@ class CQL(Stateful):
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | policy_metrics | critic_metrics
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
-
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(self.normalizer(observations), noise)[0]
-
 
 def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]:
     O, A, rngs = spec.observation_dim, spec.action_dim, spec.rngs
@@ -272,8 +259,8 @@ def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CQL(cfg, run.spec(buffer, normalizer))
     per_action = (cfg.batch_size, buffer.action_dim)
-    normal = seeding.normal(run.seeds, "noise", (sum(agent.draws), *per_action), run.device, 32)
-    uniforms = seeding.uniform(run.seeds, "uniform", (cfg.samples, *per_action), run.device, 32)
+    normal = run.normal("noise", sum(agent.draws), *per_action, block=32)
+    uniforms = run.uniform("uniform", cfg.samples, *per_action, block=32)
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode)
     phases = Phases(cfg, run, buffer, agent)

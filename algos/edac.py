@@ -33,12 +33,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
+from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -105,7 +105,7 @@ class Noise(NamedTuple):
     next_actions: Tensor
 
 
-class EDAC(Stateful):
+class EDAC(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -193,17 +193,11 @@ class EDAC(Stateful):
         self._policy_step.apply(policy)
         return metrics | policy_metrics | critic_metrics
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
-
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = EDAC(cfg, run.spec(buffer, normalizer))
-    shape = (3, cfg.batch_size, buffer.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
+    noise = run.normal("noise", 3, cfg.batch_size, buffer.action_dim)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise):
         metrics = update(buffer.sample(), Noise(*noise.next().unbind(1)))

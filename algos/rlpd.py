@@ -31,17 +31,19 @@ the simulators run.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corerl import seeding
+from corerl.algos import sac
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
-from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.acting import SquashedActing
+from corerl.nn.critics import Critics, regression
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
@@ -92,7 +94,7 @@ class Draws(NamedTuple):
     subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
 
 
-class RLPD(Stateful):
+class RLPD(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -112,8 +114,8 @@ class RLPD(Stateful):
         alpha = optim.Adam(self.temperature.parameters(), cfg.temperature_lr)
         self.temperature_optimizer = alpha
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
-        joint = self.policy_and_temperature_loss
-        self._policy_step = GradientStep(joint, (pi, alpha), spec.mode)
+        policy_loss = partial(sac.policy_and_temperature_loss, self)
+        self._policy_step = GradientStep(policy_loss, (pi, alpha), spec.mode)
 
     # Losses. Batch fields are (S, B, ...), noise (S, B, A), uniforms (S, critics); each loss is (S,).
 
@@ -129,21 +131,7 @@ class RLPD(Stateful):
             if self.cfg.backup_entropy:
                 value = value - self.temperature()[:, None] * log_prob
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * value
-        q = self.critic(batch.observations, batch.actions)
-        loss = (q - y[:, None]).square().mean(-1).sum(1)
-        return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
-
-    def policy_and_temperature_loss(
-        self, batch: Batch, noise: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """alpha * log pi - mean Q at the policy's own actions; alpha * (entropy - target entropy)."""
-        actions, log_prob = self.policy.sample(batch.observations, noise)
-        q = self.critic(batch.observations, actions)
-        q = q.mean(1) if self.cfg.actor_q == "mean" else q.amin(1)
-        alpha, entropy = self.temperature(), -log_prob.mean(-1)
-        policy_loss = (alpha.detach()[:, None] * log_prob - q).mean(-1)
-        loss = policy_loss + alpha * (entropy.detach() - self.target_entropy)
-        return loss, {"policy_loss": policy_loss, "entropy": entropy, "temperature": alpha}
+        return regression(self.critic(batch.observations, batch.actions), y)
 
     def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
         """A critic update per batch; policy and temperature follow on the last."""
@@ -152,25 +140,14 @@ class RLPD(Stateful):
             optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | self._policy_step(batches[-1], draws.actions)
 
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(self.normalizer(observations), noise)[0]
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The squashed mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
-
 
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = RLPD(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
-    per_step = (cfg.utd + 1, cfg.batch_size, data.action_dim)
-    normal = seeding.normal(run.seeds, "noise", per_step, run.device, 32)
-    subsets = seeding.uniform(run.seeds, "asked", (cfg.utd, cfg.critics), run.device)
-    uniform = seeding.uniform(run.seeds, "random actions", (1, data.action_dim), run.device)
+    normal = run.normal("noise", cfg.utd + 1, cfg.batch_size, data.action_dim, block=32)
+    subsets = run.uniform("asked", cfg.utd, cfg.critics)
+    uniform = run.uniform("random actions", 1, data.action_dim)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "buffer": data, "noise": normal, "asked": subsets, "uniform": uniform}
     for step in run.steps(**state, **phases.parts):

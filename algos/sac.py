@@ -31,18 +31,19 @@ simulators run. Only true terminals cut the bootstrap (11).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import Settings, at_least, one_of, positive, require, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import Critics
-from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.nn.policies import TanhGaussian, Temperature
+from corerl.nn.acting import SquashedActing
+from corerl.nn.critics import Critics, regression
+from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.policies import Noise, TanhGaussian, Temperature
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 
@@ -81,14 +82,21 @@ class Config(Settings):
         )
 
 
-class Noise(NamedTuple):
-    """Standard normal draws `(S, B, A)` for samples of the policy."""
+def policy_and_temperature_loss(
+    agent: Any, batch: Batch, noise: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Eq. 9, alpha * log pi - Q at the policy's own actions, and eq. 18: alpha grows where the entropy is
+    below its target. RLPD's as well; `noise` is (S, B, A)."""
+    actions, log_prob = agent.policy.sample(batch.observations, noise)
+    q = agent.critic(batch.observations, actions)
+    q = q.amin(1) if agent.cfg.actor_q == "min" else q.mean(1)
+    alpha, entropy = agent.temperature(), -log_prob.mean(-1)
+    policy_loss = (alpha.detach()[:, None] * log_prob - q).mean(-1)
+    loss = policy_loss + alpha * (entropy.detach() - agent.target_entropy)
+    return loss, {"policy_loss": policy_loss, "entropy": entropy, "temperature": alpha}
 
-    next_actions: Tensor
-    actions: Tensor
 
-
-class SAC(Stateful):
+class SAC(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -107,9 +115,10 @@ class SAC(Stateful):
         self.temperature_optimizer = alpha
         learned = (pi, alpha) if cfg.learn_temperature else pi
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
-        self._policy_step = GradientStep(self._policy_and_temperature_loss, learned, spec.mode)
+        policy_loss = partial(policy_and_temperature_loss, self)
+        self._policy_step = GradientStep(policy_loss, learned, spec.mode)
 
-    # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
+    # Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Eqs. 5 and 6: both critics towards r + discount * (min Q' - alpha * log pi) at s'."""
@@ -118,30 +127,7 @@ class SAC(Stateful):
             next_q = self.target(batch.next_observations, next_actions).amin(1)
             next_value = next_q - self.temperature()[:, None] * log_prob
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
-        q = self.critic(batch.observations, batch.actions)
-        loss = (q - y[:, None]).square().mean(-1).sum(1)
-        return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
-
-    def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 9: alpha * log pi - Q at the policy's own actions; also returns log pi `(S, B)`."""
-        actions, log_prob = self.policy.sample(batch.observations, noise)
-        both = self.critic(batch.observations, actions)
-        q = both.amin(1) if self.cfg.actor_q == "min" else both.mean(1)
-        return (self.temperature().detach()[:, None] * log_prob - q).mean(-1), log_prob
-
-    def temperature_loss(self, log_prob: Tensor) -> Tensor:
-        """Eq. 18: alpha grows where the entropy is below its target."""
-        return -self.temperature() * (log_prob.detach().mean(-1) + self.target_entropy)
-
-    def _policy_and_temperature_loss(self, batch: Batch, noise: Tensor):
-        policy_loss, log_prob = self.policy_loss(batch, noise)
-        loss = policy_loss + self.temperature_loss(log_prob)
-        metrics = {
-            "policy_loss": policy_loss,
-            "entropy": -log_prob.mean(-1),
-            "temperature": self.temperature(),
-        }
-        return loss, metrics
+        return regression(self.critic(batch.observations, batch.actions), y)
 
     def update(self, batches: list[Batch], noises: list[Noise]) -> dict[str, Tensor]:
         """A critic update per batch; policy and temperature follow every `actor_every`-th of them."""
@@ -153,21 +139,6 @@ class SAC(Stateful):
                 metrics |= self._policy_step(batch, noise.actions)
         return metrics
 
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(observations, noise)[0]
-
-    @torch.no_grad()
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """The policy's log-density `(S, n)` of actions `(S, n, A)` at raw observations."""
-        return self.policy.log_prob(observations, actions)
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The squashed mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(observations)
-
 
 def train(cfg: Config, run: Run) -> None:
     envs = Environments(run.task.make_env, run.seeds, run.device)
@@ -175,10 +146,9 @@ def train(cfg: Config, run: Run) -> None:
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)
     replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
-    shape = (2, cfg.batch_size, envs.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
-    exploration = seeding.normal(run.seeds, "exploration", (1, envs.action_dim), run.device)
-    uniform = seeding.uniform(run.seeds, "random actions", (1, envs.action_dim), run.device)
+    noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
+    exploration = run.normal("exploration", 1, envs.action_dim)
+    uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
     updates = range(cfg.utd)
     state = {"agent": agent, "envs": envs, "replay": replay}

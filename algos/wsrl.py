@@ -50,9 +50,10 @@ from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing, return_labels
 from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
@@ -157,7 +158,7 @@ class Draws(NamedTuple):
     subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
 
 
-class WSRL(Stateful):
+class WSRL(SquashedActing):
     """S independent learners: `update` pre-trains as Cal-QL does, `finetune` is SAC's."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -267,16 +268,6 @@ class WSRL(Stateful):
         together = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
         return metrics | self._policy_step(together, draws.actions, draws.next_actions)
 
-    @torch.no_grad()
-    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A sampled action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
-        return self.policy.sample(self.normalizer(observations), noise)[0]
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
-
 
 def train(cfg: Config, run: Run) -> None:
     labels = partial(return_labels.per_episode, label=return_labels.label_of(cfg))
@@ -307,14 +298,13 @@ def train(cfg: Config, run: Run) -> None:
 
 def _streams(cfg: Config, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
     """What `finetune` draws from, by the names in a checkpoint."""
-    seeds, device = run.seeds, run.device
     actions = cfg.samples if cfg.online_max_backup else 1
     backups = (cfg.utd, actions, cfg.batch_size, action_dim)
-    noise = (2, cfg.utd * cfg.batch_size, action_dim)
+    rows = cfg.utd * cfg.batch_size
     return {
-        "backups": seeding.normal(seeds, "backups", backups, device, 32),
-        "online_noise": seeding.normal(seeds, "online noise", noise, device, 32),
-        "online_asked": seeding.uniform(seeds, "online asked", (cfg.utd, cfg.critics), device),
+        "backups": run.normal("backups", *backups, block=32),
+        "online_noise": run.normal("online noise", 2, rows, action_dim, block=32),
+        "online_asked": run.uniform("online asked", cfg.utd, cfg.critics),
     }
 
 
