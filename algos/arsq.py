@@ -45,7 +45,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import bins, compile, networks, optim
@@ -250,7 +249,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = ARSQ(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
     rows = Rows(cfg, run, data, phases)
-    uniforms = seeding.uniform(run.seeds, "choices", (1, agent.choices), run.device)
+    uniforms = run.uniform("choices", 1, agent.choices)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "buffer": data, "rows": rows, "uniforms": uniforms, **phases.parts}
     for step in run.steps(**state):

@@ -38,17 +38,18 @@ The penalty's second part, at the data's actions, is over all N in both.
 import itertools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
-from corerl.nn import compile, ensembles, networks, optim, policies
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn.acting import SquashedActing
+from corerl.nn.conservative import Noise
+from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.policies import TanhGaussian
 from corerl.risk import distortions
 from corerl.risk.quantiles import huber_quantile_loss, partition
 from corerl.training import preprocessing, risk_summary
@@ -97,21 +98,6 @@ class Config(Settings):
         )
 
 
-class Noise(NamedTuple):
-    """Standard normal draws `(S, ..., B, A)` of an update."""
-
-    policy: Tensor  # (S, B, A)
-    backup: Tensor  # (S, B, A): of the next action
-    proposals: Tensor  # (S, n, B, A): of the policy at s
-    next_proposals: Tensor  # (S, n, B, A): of the policy at s'
-
-    @classmethod
-    def of(cls, draws: Tensor, samples: int) -> "Noise":
-        """The parts of `(S, 2 + 2 n, B, A)`."""
-        policy, backup, *proposals = draws.split([1, 1, samples, samples], 1)
-        return cls(policy[:, 0], backup[:, 0], *proposals)
-
-
 class Critics(nn.Module):
     """Two Z at `(S, B, O)`, `(S, K, B, A)` and fractions `(S, B, N)`: `(S, 2, K, B, N)`."""
 
@@ -140,14 +126,14 @@ class Critics(nn.Module):
         return values.view(seeds, 2, k, batch, -1)
 
 
-class CODAC(Stateful):
+class CODAC(SquashedActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         O, A, device = spec.observation_dim, spec.action_dim, spec.device
         sizes = [O, *[cfg.hidden_width] * cfg.hidden_layers, A]
-        policy = policies.TanhGaussian(sizes, spec.lead, spec.rngs, init=networks.xavier())
+        policy = TanhGaussian(sizes, spec.lead, spec.rngs, init=networks.xavier())
         self.policy = policy.to(device)
         self.critic = Critics(cfg, spec).to(device)
         self.target_policy = optim.target_of(self.policy)
@@ -156,7 +142,6 @@ class CODAC(Stateful):
         self.log_alpha_prime = networks.Scalar(0.0, spec.seeds).to(device)
         self.normalizer = spec.normalizer
         self.target_entropy = -float(A) if cfg.target_entropy is None else cfg.target_entropy
-        self.uniform_log_density = -A * math.log(2)  # of [-1, 1]^A
 
         critics = [*self.critic.parameters(), *self.log_alpha_prime.parameters()]
         alpha = self.alpha_optimizer = optim.Adam(self.log_alpha.parameters(), cfg.policy_lr)
@@ -207,8 +192,9 @@ class CODAC(Stateful):
         """
         fractions = partition(uniforms[:, 0])[0]
         with torch.no_grad():
-            y, masses = self.backup(batch, noise.backup, uniforms[:, 1])
-            actions, log_density = self.proposals(batch, noise, proposed)
+            y, masses = self.backup(batch, noise.backup[:, 0], uniforms[:, 1])
+            states = batch.observations, batch.next_observations
+            actions, log_density = conservative.proposals(self.policy, *states, noise, proposed)
         z = self.critic(batch.observations, batch.actions[:, None], fractions).squeeze(2)
         losses = huber_quantile_loss(
             z, y[:, None], fractions[:, None], self.cfg.kappa, masses[:, None]
@@ -233,18 +219,6 @@ class CODAC(Stateful):
         soft = z - (self.alpha[:, None] * log_pi)[..., None]
         discounts = self.cfg.discount * (1 - batch.terminated[..., None])
         return batch.rewards[..., None] + discounts * soft, masses
-
-    def proposals(self, batch: Batch, noise: Noise, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `(S, 3n, B, A)`: uniform, of pi(.|s), of pi(.|s'); their log-densities."""
-        actions = [2 * uniforms - 1]
-        log_densities = [torch.full_like(uniforms[..., 0], self.uniform_log_density)]
-        states = (batch.observations, batch.next_observations)
-        for s, draws in zip(states, (noise.proposals, noise.next_proposals), strict=True):
-            mean, log_std = self.policy(s)
-            action, log_pi = policies.squash(mean[:, None], log_std[:, None], draws)
-            actions.append(action)
-            log_densities.append(log_pi)
-        return torch.cat(actions, 1), torch.cat(log_densities, 1)
 
     def _penalised(self, fractions: Tensor, which: Tensor) -> Tensor:
         """The fractions `(S, B, M)` at which the penalty stands: the same places in every row."""
@@ -276,33 +250,26 @@ class CODAC(Stateful):
 
         `noise` (S, 2 + 2 n, B, A) has the parts of `Noise`, `uniforms` are (S, 3, B, N).
         """
-        parts = Noise.of(noise, self.cfg.samples)
-        metrics = self._alpha_step(batch, parts.policy)
+        n = self.cfg.samples
+        parts = Noise(*noise.split([1, 1, n, n], 1))
+        own = parts.actions[:, 0]
+        metrics = self._alpha_step(batch, own)
         metrics |= self._critic_step(batch, parts, uniforms[:, :2], which, proposed)
-        metrics |= self._policy_step(batch, parts.policy, uniforms[:, 2])
+        metrics |= self._policy_step(batch, own, uniforms[:, 2])
         optim.polyak(self.target_policy, self.policy, self.cfg.polyak)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         return metrics
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """tanh of the mean at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy.mode(self.normalizer(observations))
 
 
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CODAC(cfg, run.spec(buffer, normalizer))
     batch, n = (cfg.batch_size, buffer.action_dim), cfg.samples
-
-    def uniform(name: str, *shape: int) -> seeding.Stream:
-        return seeding.uniform(run.seeds, name, shape, run.device, block=32)
-
     draws = {
-        "noise": seeding.normal(run.seeds, "noise", (2 + 2 * n, *batch), run.device, 32),
-        "fractions": uniform("fractions", 3, cfg.batch_size, cfg.fractions),
-        "which": uniform("which", cfg.fractions),
-        "proposed": uniform("proposed", n, *batch),
+        "noise": run.normal("noise", 2 + 2 * n, *batch, block=32),
+        "fractions": run.uniform("fractions", 3, cfg.batch_size, cfg.fractions, block=32),
+        "which": run.uniform("which", cfg.fractions, block=32),
+        "proposed": run.uniform("proposed", n, *batch, block=32),
     }
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, **draws):

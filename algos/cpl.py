@@ -45,7 +45,8 @@ from torch.nn import functional as F
 
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.acting import GaussianActing
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs
@@ -89,7 +90,7 @@ class Config(Settings):
         loading.check_crop(self.crop, self.preferences)
 
 
-class CPL(Stateful):
+class CPL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -152,11 +153,6 @@ class CPL(Stateful):
     def update(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
         """One step of the second phase; `keys` (S, layers) are for dropout."""
         return self._step(pairs, keys)
-
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy(self.normalizer(observations)).clamp(-1, 1)
 
 
 def train(cfg: Config, run: Run) -> None:

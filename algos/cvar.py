@@ -56,7 +56,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
@@ -239,7 +238,7 @@ def train(cfg: Config, run: Run) -> None:
     stocks = noise = None
     if cfg.stocked:
         stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
-        noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
+        noise = run.uniform("noise", cfg.batch_size)
     policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}

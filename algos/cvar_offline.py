@@ -41,12 +41,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
 from corerl.training import preprocessing, risk_summary
@@ -162,8 +162,8 @@ class CVaROffline(Stateful):
         cfg = self.cfg
         with torch.no_grad():
             s, c = batch.next_observations, self.stocks.after(stock, batch.rewards, cfg.discount)
-            smoothing = (noise * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
-            action = (self._pi(self.target_actor, s, c) + smoothing).clamp(-1, 1)
+            action = self._pi(self.target_actor, s, c)
+            action = smoothed(action, noise, cfg.policy_noise, cfg.noise_clip)
             next_z = self._z(self.target_critic, s, c, action).amin(1)
             discounts = cfg.discount * (1 - batch.terminated[..., None])
             y = batch.rewards[..., None] + discounts * next_z
@@ -285,8 +285,8 @@ def train(cfg: Config, run: Run) -> None:
     agent = CVaROffline(cfg, run.spec(buffer, normalizer), survey.to_go)
     player = Player(agent, cfg.tau, survey.first.to(run.device) if cfg.start == "data" else None)
     rows = cfg.stocks * cfg.batch_size
-    stocks = seeding.uniform(run.seeds, "stocks", (rows,), run.device, block=64)
-    noise = seeding.normal(run.seeds, "noise", (rows, buffer.action_dim), run.device, block=64)
+    stocks = run.uniform("stocks", rows, block=64)
+    noise = run.normal("noise", rows, buffer.action_dim, block=64)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "stocks": stocks, "noise": noise}

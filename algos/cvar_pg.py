@@ -57,7 +57,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.config import Settings, at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, policies
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -304,7 +303,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = CVaRPG(cfg, run.spec(collector), collector.numbered)
     width = 2 if collector.numbered else collector.action_dim + 1
     shape = (cfg.max_steps + 1, cfg.episodes, width)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device, block=1)
+    noise = run.normal("noise", *shape, block=1)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, collector=collector, noise=noise):
         level = Level.at(cfg, (step - 1) / run.cfg.steps, run.device)

@@ -283,7 +283,7 @@ def train(cfg: Config, run: Run) -> None:
     reward, pairs = markov(run, cfg.reward, compared)
     agent = DTR(cfg, run.spec(buffer, normalizer, policy_steps))
     keys = transformer.dropout_keys(run.seeds, 2 * agent.transformer.places, run.device)
-    order = seeding.uniform(run.seeds, "order", (1,), run.device)
+    order = run.uniform("order", 1)
     player = Player(agent, run.seeds)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)

@@ -45,12 +45,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
+from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
@@ -128,7 +128,7 @@ class Noise(NamedTuple):
     states: Tensor
 
 
-class IPL(Stateful):
+class IPL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -292,11 +292,6 @@ class IPL(Stateful):
             parts.append(rewards.cpu())
         return torch.cat(parts, 1)
 
-    @torch.no_grad()
-    def act(self, observations: Tensor) -> Tensor:
-        """The mean action at raw observations, `(S, n, O) -> (S, n, A)`."""
-        return self.policy(self.normalizer(observations)).clamp(-1, 1)
-
 
 def train(cfg: Config, run: Run) -> None:
     compared, beside, normalizer = loading.load(cfg, run)
@@ -305,7 +300,7 @@ def train(cfg: Config, run: Run) -> None:
     draws = None
     if cfg.form == "awac":
         rows = cfg.pairs * 2 * (pairs.length - 1) + cfg.batch_size * cfg.replay
-        draws = seeding.normal(run.seeds, "noise", (2, rows, pairs.action_dim), run.device, 16)
+        draws = run.normal("noise", 2, rows, pairs.action_dim, block=16)
     elif cfg.dropout:
         draws = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
     update = compile.captured(agent.update, run.mode)

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, positive, within
 from corerl.nn import networks, optim
@@ -129,8 +128,7 @@ class IQN(Stateful):
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
     agent = IQN(cfg, run.spec(experience))
-    shape = (cfg.batch_size, sum(agent.counts))
-    noise = seeding.uniform(run.seeds, "noise", shape, run.device, block=16)
+    noise = run.uniform("noise", cfg.batch_size, sum(agent.counts), block=16)
     learn(cfg, run, agent, experience, noise)
 
 

@@ -38,7 +38,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, require
 from corerl.nn import optim
@@ -176,9 +175,7 @@ def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
     spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
     agent = MD3QN(cfg, spec, experience.sources)
-    noise = None
-    if cfg.policy == "uniform":
-        noise = seeding.uniform(run.seeds, "noise", (cfg.batch_size,), run.device)
+    noise = run.uniform("noise", cfg.batch_size) if cfg.policy == "uniform" else None
     learn(cfg, run, agent, experience, noise)
 
 

@@ -45,7 +45,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
@@ -266,10 +265,9 @@ class ORAAC(Stateful):
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = ORAAC(cfg, run.spec(buffer, normalizer))
-    shape = (len(Latents._fields), cfg.batch_size, agent.latent_dim)
-    latents = seeding.normal(run.seeds, "latents", shape, run.device)
-    shape = (1 if cfg.shared_fractions else cfg.batch_size, sum(agent.counts))
-    fractions = seeding.uniform(run.seeds, "fractions", shape, run.device, block=64)
+    latents = run.normal("latents", len(Latents._fields), cfg.batch_size, agent.latent_dim)
+    rows = 1 if cfg.shared_fractions else cfg.batch_size
+    fractions = run.uniform("fractions", rows, sum(agent.counts), block=64)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)
     state = {"agent": agent, "buffer": buffer, "latents": latents, "fractions": fractions}

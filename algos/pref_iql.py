@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.algos import iql
 from corerl.buffers.replay import Batch
 from corerl.config import group, one_of, positive, require
@@ -107,7 +106,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = PrefIQL(cfg, run.spec(segments, normalizer, run.cfg.steps - waits), reward)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
     shape = (cfg.hidden_layers, rows, cfg.hidden_width)
-    dropout = seeding.uniform(run.seeds, "dropout", shape, run.device, 32) if cfg.dropout else None
+    dropout = run.uniform("dropout", *shape, block=32) if cfg.dropout else None
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, pairs=segments, buffer=beside, dropout=dropout):

@@ -267,7 +267,7 @@ def train(cfg: Config, run: Run) -> None:
     reward = RewardModel(cfg.reward, of_reward, pairs.length)
     keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
     shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-    dropout = seeding.uniform(run.seeds, "dropout", shape, run.device) if cfg.dropout else None
+    dropout = run.uniform("dropout", *shape) if cfg.dropout else None
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
     parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}
