@@ -43,17 +43,16 @@ from torch import Tensor, nn
 
 from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
-from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
 from corerl.training import preprocessing, risk_summary
+from corerl.training.offline_stocks import Player, ReturnsToGo
 from corerl.training.run import Run
 
 LEVELS = 1024
-FIRST_STATES = 64
 
 
 @dataclass
@@ -227,63 +226,11 @@ def _copies(batch: Batch, count: int) -> Batch:
     return Batch(*(x.repeat(1, count, *[1] * (x.ndim - 2)) for x in batch))
 
 
-class Player:
-    """Plays the agent: chooses start stocks, and keeps every episode's stock.
-
-    Args:
-        first: `(F, O)` first states of the data; None: each episode's own.
-    """
-
-    def __init__(self, agent: CVaROffline, tau: float, first: Tensor | None):
-        self.agent, self.tau, self.first = agent, tau, first
-        self._stock: Tensor | None = None
-
-    def begin(self, seeds: int, episodes: int) -> None:
-        self._stock = None
-
-    def __call__(self, observations: Tensor) -> Tensor:
-        if self._stock is None:
-            self._stock = self._choose(observations)
-        return self.agent.act(observations, self._stock)
-
-    def reward(self, rewards: Tensor) -> None:
-        """Of the step just made, `(S, n)`, as the environment paid them."""
-        cfg = self.agent.cfg
-        learned = rewards * cfg.data.reward_scale + cfg.data.reward_shift
-        self._stock = self.agent.stocks.after(self._stock, learned, cfg.discount)
-
-    def _choose(self, observations: Tensor) -> Tensor:
-        seeds, episodes = observations.shape[:2]
-        if self.first is not None:
-            first = self.first.expand(seeds, -1, -1)
-            return self.agent.start_stock(first, self.tau)[0][:, None].expand(-1, episodes)
-        own = [self.agent.start_stock(observations[:, [e]], self.tau)[0] for e in range(episodes)]
-        return torch.stack(own, 1)
-
-
-class Survey:
-    """Keeps what the stocks need of the preprocessed dataset; `labels` of `preprocessing.load`.
-
-    Attributes:
-        first: `(F, O)` first states of at most FIRST_STATES episodes. to_go: `(N,)` returns to go.
-    """
-
-    def __init__(self, discount: float):
-        self.discount = discount
-
-    def __call__(self, dataset: Dataset) -> np.ndarray:
-        starts = dataset.episode_starts
-        episodes = np.linspace(0, len(starts) - 1, min(FIRST_STATES, len(starts))).astype(int)
-        self.first = torch.as_tensor(dataset.observations[starts[episodes]])
-        self.to_go = dataset.returns_to_go(self.discount)
-        return self.to_go
-
-
 def train(cfg: Config, run: Run) -> None:
-    survey = Survey(cfg.discount)
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=survey)
-    agent = CVaROffline(cfg, run.spec(buffer, normalizer), survey.to_go)
-    player = Player(agent, cfg.tau, survey.first.to(run.device) if cfg.start == "data" else None)
+    returns = ReturnsToGo(cfg.discount)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=returns)
+    agent = CVaROffline(cfg, run.spec(buffer, normalizer), returns.to_go)
+    player = Player(agent, cfg.tau, returns.first.to(run.device) if cfg.start == "data" else None)
     rows = cfg.stocks * cfg.batch_size
     stocks = run.uniform("stocks", rows, block=64)
     noise = run.normal("noise", rows, buffer.action_dim, block=64)

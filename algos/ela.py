@@ -42,7 +42,7 @@ from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, Player
+from corerl.training.tabular import Learners, Player, TabularLearner
 
 
 @dataclass
@@ -58,11 +58,13 @@ class Config(Settings):
     delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
 
 
-class ELA:
+class ELA(TabularLearner):
     """One learner. `features` (F, S, A, d) and `measures` (M, d, S) are its classes.
 
     Attributes: `plan`, the actions (H, S, budgets) and the place of the first budget; None at first.
     """
+
+    arrays, counters = ("likelihood", "counts", "seen"), ("episodes", "trajectories")
 
     def __init__(
         self,
@@ -171,21 +173,13 @@ class ELA:
         return int(actions[t, state, max(0, first - spent)])
 
     def state_dict(self) -> dict[str, Any]:
-        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ARRAYS}
-        counters = {"episodes": self.episodes, "trajectories": self.trajectories}
         plan = self.plan and {"actions": torch.from_numpy(self.plan[0]), "first": self.plan[1]}
-        return arrays | counters | {"plan": plan, "generator": self.rng.bit_generator.state}
+        return super().state_dict() | {"plan": plan}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ARRAYS:
-            setattr(self, name, state[name].numpy().copy())
-        self.episodes, self.trajectories = state["episodes"], state["trajectories"]
+        super().load_state_dict(state)
         plan = state["plan"]
         self.plan = plan and (plan["actions"].numpy(), plan["first"])
-        self.rng.bit_generator.state = state["generator"]
-
-
-ARRAYS = ("likelihood", "counts", "seen")
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -37,19 +37,15 @@ Our reading throughout: the paper's body was not at hand, and what follows is fr
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from corerl import seeding
 from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
-from corerl.risk import measures
-from corerl.risk.finite_mdp import FiniteMDP, markov
-from corerl.risk.solvers import iterated
+from corerl.risk.solvers import iterated, iterated_optima, iterated_value
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, Player
+from corerl.training.tabular import Learners, Player, TabularLearner, play
 
 
 @dataclass
@@ -67,7 +63,7 @@ class Config(Settings):
     pairs: int = positive(5)  # preferences: comparisons per episode, m
 
 
-class Linear:
+class Linear(TabularLearner):
     """ICVaR-L for one seed. Attributes: `table` (H, S), the actions of the last episode."""
 
     arrays = ("gram", "moments", "table")
@@ -86,7 +82,7 @@ class Linear:
         """Plans, plays once and learns from it."""
         self.episodes += 1
         values, lengths, psis = self.plan()
-        trajectory = played(self.mdp, self.table, self.rng)
+        trajectory = play(self.mdp, self.table, self.rng)
         for h, (state, action, successor) in enumerate(trajectory[:-1]):
             x = lengths[h][state, action].argmax()
             psi = psis[h][state, action, x]
@@ -120,16 +116,6 @@ class Linear:
         size = np.log((1 + self.episodes * steps**3) / self.cfg.delta)
         return self.cfg.bonus_scale * (steps * np.sqrt(d * size) + np.sqrt(self.cfg.ridge * d))
 
-    def state_dict(self) -> dict[str, Any]:
-        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.arrays}
-        return arrays | {"episodes": self.episodes, "generator": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self.arrays:
-            getattr(self, name)[...] = state[name].numpy()
-        self.episodes = state["episodes"]
-        self.rng.bit_generator.state = state["generator"]
-
 
 class General(Linear):
     """ICVaR-G for one seed: the class of models is that of the environment's mixtures."""
@@ -142,7 +128,7 @@ class General(Linear):
         steps, count = env.mdp.horizon, len(self.models)
         self.net = np.arange(0, steps + cfg.net, cfg.net)
         self.payoffs = self.known_payoffs(env)  # (R, S, A)
-        solved = optimum(self.models[:, None], self.payoffs, steps, cfg.tau)
+        solved = iterated_optima(self.models[:, None], self.payoffs, steps, cfg.tau)
         self.values, self.tables = solved  # (H + 1, M, R, S), (H, M, R, S)
         self.errors = np.zeros(count)  # squared, on all targets so far
         self.alive = np.ones(count, bool)  # the confidence set
@@ -159,7 +145,7 @@ class General(Linear):
         first = self.values[0] @ self.mdp.start
         m, r = np.unravel_index(np.where(possible, first, -np.inf).argmax(), first.shape)
         self.table[...] = self.tables[:, m, r]
-        trajectory = played(self.mdp, self.table, self.rng)
+        trajectory = play(self.mdp, self.table, self.rng)
         for h, (state, action, successor) in enumerate(trajectory[:-1]):
             self._learn(self.values[h + 1, m, r], state, action, successor)
         self.alive[...] = self.errors <= self.errors.min() + self.width()
@@ -206,8 +192,8 @@ class Preferences(General):
     def compare(self, trajectory: list[tuple[int, int, int]]) -> None:
         """m pairs, the first with the episode's own trajectory."""
         for i in range(self.cfg.pairs):
-            one = trajectory if i == 0 else played(self.mdp, self.table, self.rng)
-            other = played(self.mdp, None, self.rng)
+            one = trajectory if i == 0 else play(self.mdp, self.table, self.rng)
+            other = play(self.mdp, None, self.rng)
             difference = total(self.payoffs, one) - total(self.payoffs, other)  # (R,)
             felt = total(self.truth[None], one) - total(self.truth[None], other)
             prefers = self.rng.random() < 1 / (1 + np.exp(-felt[0]))
@@ -226,44 +212,6 @@ def features(kernels: np.ndarray, value: np.ndarray, net: np.ndarray) -> np.ndar
     return np.einsum("dsat,xt->saxd", kernels, short)
 
 
-def optimum(
-    kernels: np.ndarray, rewards: np.ndarray, steps: int, tau: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Exact iterated optima (H + 1, ..., S) and their actions (H, ..., S), of models (..., S, A, S') with
-    rewards (..., S, A)."""
-    shape = np.broadcast_shapes(kernels.shape[:-1], rewards.shape)
-    values, table = [np.zeros(shape[:-1])], []
-    for _ in range(steps):
-        q = rewards + measures.cvar_of_law(values[0][..., None, None, :], kernels, tau)
-        table.insert(0, q.argmax(-1))
-        values.insert(0, q.max(-1))
-    return np.array(values), np.array(table)
-
-
-def value_of(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
-    """The exact iterated CVaR of the policy that a table (H, S) of actions is."""
-    policy, value = markov(table), np.zeros(mdp.sizes[0] + 1)
-    for t in reversed(range(mdp.horizon)):
-        q = measures.cvar_of_law(
-            mdp.rewards + mdp.discount * value[mdp.successors], mdp.probabilities, tau
-        )
-        value = np.append([q[s, policy(t, s, 0.0)] for s in range(len(q))], 0.0)
-    return float(mdp.start @ value[:-1])
-
-
-def played(
-    mdp: FiniteMDP, table: np.ndarray | None, rng: np.random.Generator
-) -> list[tuple[int, int, int]]:
-    """An episode's (state, action, successor), by a table (H, S) or uniformly."""
-    trajectory, state = [], mdp.first(rng)
-    for t in range(mdp.horizon):
-        action = int(rng.integers(mdp.sizes[1]) if table is None else table[t, state])
-        successor = mdp.step(state, action, rng)[1]
-        trajectory.append((state, action, successor))
-        state = successor
-    return trajectory
-
-
 def total(rewards: np.ndarray, trajectory: list[tuple[int, int, int]]) -> np.ndarray:
     """(R,): what a trajectory is worth by each of the rewards (R, S, A)."""
     states, actions, _ = np.array(trajectory).T
@@ -278,7 +226,7 @@ def train(cfg: Config, run: Run) -> None:
         )
     rngs = [np.random.default_rng(seeding.derive(seed, "icvar")) for seed in run.seeds]
     learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
-    value = lambda learner: value_of(env.mdp, learner.table, cfg.tau)  # noqa: E731
+    value = lambda learner: iterated_value(env.mdp, learner.table, cfg.tau)  # noqa: E731
     agent = Learners(learners, iterated(env.mdp, cfg.tau).value, value)
     policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
     player = Player(env.mdp, policies)

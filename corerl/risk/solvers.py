@@ -50,6 +50,36 @@ def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> Solution:
     return _markov_solution(mdp, "ecrm", tau, action_values)
 
 
+def iterated_optima(
+    kernels: np.ndarray, rewards: np.ndarray, steps: int, tau: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the iterated optima of many models at once, with a horizon and no discount.
+
+    Args:
+        kernels: `(..., S, A, S')`. rewards: `(..., S, A)`; both broadcast.
+
+    Returns:
+        Values `(H + 1, ..., S)` and the actions that reach them `(H, ..., S)`.
+    """
+    shape = np.broadcast_shapes(kernels.shape[:-1], rewards.shape)
+    values, table = [np.zeros(shape[:-1])], []
+    for _ in range(steps):
+        q = rewards + measures.cvar_of_law(values[0][..., None, None, :], kernels, tau)
+        table.insert(0, q.argmax(-1))
+        values.insert(0, q.max(-1))
+    return np.array(values), np.array(table)
+
+
+def iterated_value(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
+    """Returns the iterated CVaR of the policy that a table `(H, S)` of actions is."""
+    policy, value = markov(table), np.zeros(mdp.sizes[0] + 1)
+    for t in reversed(range(mdp.horizon)):
+        outcomes = mdp.rewards + mdp.discount * value[mdp.successors]
+        q = measures.cvar_of_law(outcomes, mdp.probabilities, tau)
+        value = np.append([q[s, policy(t, s, 0.0)] for s in range(len(q))], 0.0)
+    return float(mdp.start @ value[:-1])
+
+
 def _markov_solution(
     mdp: FiniteMDP, objective: str, tau: float, action_values: Callable[[np.ndarray], np.ndarray]
 ) -> Solution:

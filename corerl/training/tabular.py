@@ -1,7 +1,7 @@
 """Finite MDPs in a run: playing exact policies, and learners whose loss against the optimum is known."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,43 @@ class Player:
             for policy, *row in zip(self.policies, states, self._collected, strict=True)
         ]
         return torch.tensor(actions)
+
+
+def play(
+    mdp: FiniteMDP, table: np.ndarray | None, rng: np.random.Generator
+) -> list[tuple[int, int, int]]:
+    """Plays an episode by a table `(H, S)` of actions, or uniformly: (state, action, successor) per step."""
+    trajectory, state = [], mdp.first(rng)
+    for t in range(mdp.horizon):
+        action = int(rng.integers(mdp.sizes[1]) if table is None else table[t, state])
+        successor = mdp.step(state, action, rng)[1]
+        trajectory.append((state, action, successor))
+        state = successor
+    return trajectory
+
+
+class TabularLearner:
+    """A learner whose state is a few arrays and counters, by name, and its generator.
+
+    Attributes:
+        arrays, counters: the names. rng: what it draws from.
+    """
+
+    arrays: ClassVar[tuple[str, ...]]
+    counters: ClassVar[tuple[str, ...]] = ("episodes",)
+    rng: np.random.Generator
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.arrays}
+        counters = {name: getattr(self, name) for name in self.counters}
+        return arrays | counters | {"generator": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.arrays:
+            getattr(self, name)[...] = state[name].numpy()
+        for name in self.counters:
+            setattr(self, name, state[name])
+        self.rng.bit_generator.state = state["generator"]
 
 
 class Learners:

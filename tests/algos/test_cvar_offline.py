@@ -23,10 +23,11 @@ from agreement import (
 )
 from risky import refuse_numbered
 
-from corerl.algos.cvar_offline import Config, CVaROffline, Player, Stocks, Survey
+from corerl.algos.cvar_offline import Config, CVaROffline, Stocks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
+from corerl.training.offline_stocks import Player, ReturnsToGo
 from corerl.training.preprocessing import Preprocess
 
 SMALL = {"hidden_width": WIDTH, "fractions": 3, "stocks": 2, "discount": 0.9, "polyak": 0.1}
@@ -156,13 +157,13 @@ def test_a_player_carries_the_stock_of_every_episode_on_the_learned_scale():
     assert torch.atanh(player(observations))[0, 1].item() == pytest.approx(-0.2, abs=0.01)
 
 
-def test_a_survey_reads_discounted_returns_and_first_states():
+def test_labels_are_discounted_returns_and_first_states_are_kept():
     ends = np.array([0, 1, 0, 0, 1], bool)
     s = np.arange(5.0)[:, None]
     data = Dataset.from_steps("test/x", s, 0 * s, np.ones(5), s + 1, ends, ~ends & False)
-    survey = Survey(0.5)
-    np.testing.assert_allclose(survey(data), [1.5, 1, 1.75, 1.5, 1])
-    assert survey.first.flatten().tolist() == [0.0, 2.0]
+    returns = ReturnsToGo(0.5)
+    np.testing.assert_allclose(returns(data), [1.5, 1, 1.75, 1.5, 1])
+    assert returns.first.flatten().tolist() == [0.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from corerl.algos import icvar
 from corerl.envs.low_rank import MixtureEnv
 from corerl.errors import CorerlError
-from corerl.risk import measures
+from corerl.risk import measures, solvers
 from corerl.risk.solvers import iterated
-from corerl.training.tabular import Learners
+from corerl.training.tabular import Learners, play
 
 ENV = MixtureEnv()
 KERNEL, REWARDS = ENV.mdp.probabilities, ENV.mdp.rewards[..., 0]
@@ -22,19 +22,19 @@ def learner(kind: str, seed: int = 0, **own):
 
 @pytest.mark.parametrize("tau", [0.1, 0.25, 0.5, 1.0])
 def test_the_optimum_of_a_model_is_the_exact_solvers(tau):
-    values, table = icvar.optimum(KERNEL, REWARDS, 4, tau)
+    values, table = solvers.iterated_optima(KERNEL, REWARDS, 4, tau)
     exact = iterated(ENV.mdp, tau)
     assert values[0][0] == pytest.approx(exact.value, abs=1e-12)
-    assert icvar.value_of(ENV.mdp, table, tau) == pytest.approx(exact.value, abs=1e-12)
-    worse = icvar.value_of(ENV.mdp, np.zeros_like(table), tau)
+    assert solvers.iterated_value(ENV.mdp, table, tau) == pytest.approx(exact.value, abs=1e-12)
+    worse = solvers.iterated_value(ENV.mdp, np.zeros_like(table), tau)
     assert worse < exact.value
 
 
 def test_optima_of_many_models_are_each_alone():
     models = np.einsum("md,dsat->msat", ENV.models[:3], ENV.kernels)
-    values, table = icvar.optimum(models[:, None], ENV.payoffs[:4], 4, 0.3)
+    values, table = solvers.iterated_optima(models[:, None], ENV.payoffs[:4], 4, 0.3)
     for m, r in np.ndindex(3, 4):
-        one, actions = icvar.optimum(models[m], ENV.payoffs[r], 4, 0.3)
+        one, actions = solvers.iterated_optima(models[m], ENV.payoffs[r], 4, 0.3)
         np.testing.assert_allclose(values[:, m, r], one)
         np.testing.assert_array_equal(table[:, m, r], actions)
 
@@ -61,7 +61,7 @@ def test_linear_regression_is_ridge_on_what_it_chose_to_regress():
         agent.episodes += 1
         state = agent.rng.bit_generator.state
         values, lengths, psis = agent.plan()
-        trail = icvar.played(ENV.mdp, agent.table, agent.rng)
+        trail = play(ENV.mdp, agent.table, agent.rng)
         agent.rng.bit_generator.state = state
         agent.episodes -= 1
         s, a, successor = trail[1]
@@ -110,7 +110,7 @@ def test_the_likelihood_of_a_preference_by_hand():
     state = agent.rng.bit_generator.state
     agent.compare(trail)
     agent.rng.bit_generator.state = state
-    other = icvar.played(ENV.mdp, None, agent.rng)
+    other = play(ENV.mdp, None, agent.rng)
     gain = [
         sum(r[s, a] for s, a, _ in trail) - sum(r[s, a] for s, a, _ in other) for r in ENV.payoffs
     ]
@@ -132,7 +132,9 @@ def test_the_truth_stays_in_wide_sets(kind):
 @pytest.mark.parametrize("kind", ["linear", "general", "preferences"])
 def test_it_finds_the_optimum(kind):
     optimum = iterated(ENV.mdp, 0.25).value
-    agents = Learners([learner(kind)], optimum, lambda l: icvar.value_of(ENV.mdp, l.table, 0.25))
+    agents = Learners(
+        [learner(kind)], optimum, lambda l: solvers.iterated_value(ENV.mdp, l.table, 0.25)
+    )
     losses = np.array([agents.update()["suboptimality"].item() for _ in range(200)])
     assert losses.min() > -1e-9
     assert losses[0] > 0.5
