@@ -156,10 +156,7 @@ class CPL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    require(
-        cfg.bc_steps < run.cfg.steps,
-        f"algo.bc_steps={cfg.bc_steps} leaves none of steps={run.cfg.steps} to learn from preferences",
-    )
+    loading.steps_left(run, cfg.bc_steps, "algo.bc_steps")
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
     compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from corerl.buffers.context import ContextWindow
 from corerl.buffers.sequences import SequenceBuffer, Windows
-from corerl.config import Settings, added, at_least, group, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import preprocessing
@@ -43,17 +43,8 @@ from corerl.training.run import Run
 from corerl.training.weighting import Weighting, probabilities
 
 
-class TransformerSettings(Settings):
-    """Settings with a `width` that is shared out among `heads`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        width, heads, key = self.width, self.heads, self.prefix
-        require(width % heads == 0, f"{key}width={width} must be a multiple of {key}heads={heads}")
-
-
 @dataclass
-class Config(TransformerSettings):
+class Config(transformer.TransformerSettings):
     name: str = "dt"
     label: str = "DT"
 
@@ -83,7 +74,7 @@ class Config(TransformerSettings):
         require(self.targets is None or len(self.targets) > 0, "algo.targets=[] names no target")
 
 
-class Transformer(nn.Module):
+class Transformer(transformer.Trunk):
     """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`."""
 
     def __init__(
@@ -121,11 +112,6 @@ class Transformer(nn.Module):
         self.norm = networks.LayerNorm(width, lead)
         self.action = networks.Linear(width, action_dim, lead, rngs, outside)
 
-    @property
-    def places(self) -> int:
-        """Where units are dropped: the embedding, and three times in each block."""
-        return 1 + 3 * len(self.blocks)
-
     def forward(self, windows: Windows, keys: Tensor | None = None) -> Tensor:
         """`keys` `(S, places)` int32 drop units; None for evaluation."""
         allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
@@ -146,12 +132,8 @@ class Transformer(nn.Module):
         self, x: Tensor, allowed: Tensor, states: slice, keys: Tensor | None = None
     ) -> Tensor:
         """The actions at the tokens `states`, each token looking at those `allowed` `(S, B, T, T)`."""
-        keys = [None] * self.places if keys is None else keys.unbind(1)
-        x = transformer.dropout(x, keys[0], self.rate)
-        for i, block in enumerate(self.blocks):
-            outputs = states if i == len(self.blocks) - 1 else slice(None)
-            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
-        return torch.tanh(transformer.each(self.action, transformer.each(self.norm, x)))
+        x = self.through_blocks(x, allowed, states, keys)
+        return torch.tanh(transformer.each(self.action, x))
 
     def branches(self, windows: Windows, last: Tensor) -> Tensor:
         """Actions `(S, B, R, A)` at the windows' last step, had its return-to-go been `last` `(S, B, R)`.

@@ -44,7 +44,7 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.algos import dt
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -60,7 +60,7 @@ TARGETS = (0.5, 0.75, 1.0, 1.5, 2.0)
 
 
 @dataclass
-class Config(dt.TransformerSettings):
+class Config(transformer.TransformerSettings):
     name: str = "dtr"
     label: str = "DTR"
 
@@ -261,11 +261,7 @@ class Player:
 
 
 def train(cfg: Config, run: Run) -> None:
-    policy_steps = run.cfg.steps - cfg.reward.steps
-    require(
-        policy_steps > 0,
-        f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps}",
-    )
+    policy_steps = loading.steps_left(run, cfg.reward.steps, "algo.reward.steps")
     compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
     if cfg.trajectories == "segments":
         rows = pieces = relabelling.compared_rows(compared)

@@ -54,7 +54,7 @@ from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
-from corerl.preferences.reward_models import preference_loss
+from corerl.preferences.reward_models import in_pieces, preference_loss
 from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -270,27 +270,22 @@ class IPL(GaussianActing):
         next_observations: np.ndarray,
         terminated: np.ndarray,
     ) -> Tensor:
-        """Q(s, a) - discount V(s') at normalised rows `(n, ...)`, mean over critics, `(S, n)`, on the CPU.
+        """Returns Q(s, a) - discount V(s') at normalised rows `(N, ...)`, mean over critics, `(S, N)`.
 
         With form=awac, V(s') is Q of the policy's mean action there.
         """
-        device, seeds = self.policy.log_std.device, len(self.policy.log_std)
-        parts = []
-        for start in range(0, len(actions), 16_384):
-            piece = slice(start, start + 16_384)
-            s, a, following, over = (
-                torch.from_numpy(np.asarray(x[piece], np.float32))
-                .to(device)
-                .expand(seeds, *x[piece].shape)
-                for x in (observations, actions, next_observations, terminated)
-            )
+        rows, like = (observations, actions, next_observations, terminated), self.policy.log_std
+
+        def of_rows(piece: slice) -> Tensor:
+            parts = (torch.as_tensor(x[piece]).to(like) for x in rows)
+            s, a, following, over = (x.expand(len(like), *x.shape) for x in parts)
             if self.cfg.form == "awac":
                 value = self.critic(following, self.policy(following)).mean(1)
             else:
                 value = self.value(following)
-            rewards = self.critic(s, a).mean(1) - self.cfg.discount * (1 - over) * value
-            parts.append(rewards.cpu())
-        return torch.cat(parts, 1)
+            return self.critic(s, a).mean(1) - self.cfg.discount * (1 - over) * value
+
+        return in_pieces(of_rows, len(actions), 16_384).cpu()
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -97,13 +97,11 @@ class PrefIQL(iql.IQL):
 
 def train(cfg: Config, run: Run) -> None:
     waits = cfg.reward.steps if cfg.reward_first else 0
-    require(
-        waits < run.cfg.steps,
-        f"algo.reward_first=true with algo.reward.steps={waits} leaves none of steps={run.cfg.steps} to IQL",
-    )
+    setting = "algo.reward_first=true with algo.reward.steps"
+    policy_steps = loading.steps_left(run, waits, setting)
     compared, beside, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
-    agent = PrefIQL(cfg, run.spec(segments, normalizer, run.cfg.steps - waits), reward)
+    agent = PrefIQL(cfg, run.spec(segments, normalizer, policy_steps), reward)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
     shape = (cfg.hidden_layers, rows, cfg.hidden_width)
     dropout = run.uniform("dropout", *shape, block=32) if cfg.dropout else None

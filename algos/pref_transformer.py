@@ -37,7 +37,6 @@ from torch import Tensor, nn
 
 from corerl import seeding
 from corerl.algos import iql
-from corerl.algos.dt import TransformerSettings
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -51,7 +50,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Reward(TransformerSettings):
+class Reward(transformer.TransformerSettings):
     """The reward transformer and how it is fitted."""
 
     prefix: ClassVar[str] = "algo.reward."
@@ -98,14 +97,7 @@ class Config(iql.Config):
         )
 
 
-def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-    """Flax's: a normal cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
-    std = weight.shape[0] ** -0.5 / 0.87962566103423978
-    nn.init.trunc_normal_(weight, 0, std, -2 * std, 2 * std, generator=rng)
-    bias.zero_()
-
-
-class RewardTransformer(nn.Module):
+class RewardTransformer(transformer.Trunk):
     """From the steps of segments `(S, n, L, ...)` to rewards; `length` is the largest L."""
 
     def __init__(
@@ -119,24 +111,20 @@ class RewardTransformer(nn.Module):
         super().__init__()
         lead, width = (len(rngs),), cfg.width
         self.rate = cfg.dropout
-        self.embed_state = networks.Linear(observation_dim, width, lead, rngs, lecun)
-        self.embed_action = networks.Linear(action_dim, width, lead, rngs, lecun)
+        self.embed_state = networks.Linear(observation_dim, width, lead, rngs, networks.lecun)
+        self.embed_action = networks.Linear(action_dim, width, lead, rngs, networks.lecun)
         self.embed_time = networks.Table(length + 1, width, lead, rngs, std=width**-0.5)
         self.embed_norm = networks.LayerNorm(width, lead)
         self.blocks = nn.ModuleList(
-            transformer.Block(width, cfg.heads, rngs, init=lecun) for _ in range(cfg.layers)
+            transformer.Block(width, cfg.heads, rngs, init=networks.lecun)
+            for _ in range(cfg.layers)
         )
         self.norm = networks.LayerNorm(width, lead)
         if cfg.attention:
-            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, lecun)
+            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, networks.lecun)
         else:
-            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=lecun)
+            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=networks.lecun)
         self.attention = cfg.attention
-
-    @property
-    def places(self) -> int:
-        """Where units are dropped: the embedding, and three times in each block."""
-        return 1 + 3 * len(self.blocks)
 
     def hidden(
         self,
@@ -161,12 +149,7 @@ class RewardTransformer(nn.Module):
         x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
         real = (valid > 0).repeat_interleave(2, dim=2)
         allowed = transformer.causal(real) if causal else transformer.both_ways(real)
-        keys = [None] * self.places if keys is None else keys.unbind(1)
-        x = transformer.dropout(x, keys[0], self.rate)
-        for i, block in enumerate(self.blocks):
-            outputs = wanted if i == len(self.blocks) - 1 else slice(None)
-            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
-        return each(self.norm, x)
+        return self.through_blocks(x, allowed, wanted, keys)
 
     def rewards(self, hidden: Tensor) -> Tensor:
         """r_t, `(S, n, L, width)` to `(S, n, L)`."""
@@ -250,11 +233,7 @@ class RewardModel(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    policy_steps = run.cfg.steps - cfg.reward.steps
-    require(
-        policy_steps > 0,
-        f"algo.reward.steps={cfg.reward.steps} leaves none of steps={run.cfg.steps} to the policy",
-    )
+    policy_steps = loading.steps_left(run, cfg.reward.steps, "algo.reward.steps")
     compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
     at_once = min(cfg.reward.batch_size, len(compared))

@@ -69,6 +69,13 @@ def normal(std: float) -> Init:
     return init
 
 
+def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+    """Flax's `lecun_normal`: a normal cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
+    std = weight.shape[0] ** -0.5 / 0.87962566103423978
+    nn.init.trunc_normal_(weight, 0, std, -2 * std, 2 * std, generator=rng)
+    bias.zero_()
+
+
 class Linear(nn.Module):
     """`x @ weight + bias` for every copy at once: weight `(*lead, in, out)`, bias `(*lead, 1, out)`."""
 

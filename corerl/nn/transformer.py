@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import seeding
+from corerl.config import Settings, require
 from corerl.nn import networks
+
+
+class TransformerSettings(Settings):
+    """Settings with a `width` that is shared out among `heads`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width, heads, key = self.width, self.heads, self.prefix
+        require(width % heads == 0, f"{key}width={width} must be a multiple of {key}heads={heads}")
 
 
 class Block(nn.Module):
@@ -86,6 +96,39 @@ class Block(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         """`(S, B, T, width)` to `(S, B, heads, T, width / heads)`."""
         return x.unflatten(-1, (self.heads, -1)).transpose(2, 3)
+
+
+class Trunk(nn.Module):
+    """A transformer of `blocks` behind embeddings of its own, and the normalisation of its last tokens.
+
+    Attributes:
+        blocks: a `ModuleList` of `Block`. norm: of the last block's tokens. rate: of dropout.
+    """
+
+    blocks: nn.ModuleList
+    norm: networks.LayerNorm
+    rate: float
+
+    @property
+    def places(self) -> int:
+        """The places where units are dropped: the embedding, and three in each block."""
+        return 1 + 3 * len(self.blocks)
+
+    def through_blocks(
+        self, x: Tensor, allowed: Tensor, wanted: slice, keys: Tensor | None = None
+    ) -> Tensor:
+        """Returns the `wanted` tokens behind the last block, normalised.
+
+        Args:
+            x: embedded tokens `(S, B, T, width)`. allowed: `(S, B, T, T)` bool, as of `Block`.
+            keys: `(S, places)` int32 drop units; None for evaluation.
+        """
+        keys = [None] * self.places if keys is None else keys.unbind(1)
+        x = dropout(x, keys[0], self.rate)
+        for i, block in enumerate(self.blocks):
+            outputs = wanted if i == len(self.blocks) - 1 else slice(None)
+            x = block(x, allowed, keys[1 + 3 * i : 4 + 3 * i], self.rate, outputs)
+        return each(self.norm, x)
 
 
 def each(layer: nn.Module, x: Tensor) -> Tensor:
