@@ -40,7 +40,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl import seeding
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
@@ -50,6 +49,7 @@ from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing, return_labels
+from corerl.training.conservative_noise import ConservativeNoise
 from corerl.training.offline_to_online import FineTuning, Online, Phases
 from corerl.training.run import Run
 
@@ -174,27 +174,6 @@ def bellman_and_gap(
     return bellman, gap, metrics
 
 
-def draws(cfg: Any) -> list[int]:
-    """K of each field of `Noise`."""
-    return [1, cfg.samples if cfg.max_backup else 1, cfg.samples, cfg.samples]
-
-
-def streams(cfg: Any, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
-    """What an update draws from, by the names in a checkpoint."""
-    per_action = (cfg.batch_size, action_dim)
-    return {
-        "noise": run.normal("noise", sum(draws(cfg)), *per_action, block=32),
-        "uniforms": run.uniform("uniform", cfg.samples, *per_action, block=32),
-        "asked": run.uniform("asked", 2, cfg.critics),
-    }
-
-
-def next_draws(cfg: Any, streams: dict[str, seeding.Stream]) -> tuple[Noise, Tensor, Tensor]:
-    """Noise, uniforms and subsets of the next update."""
-    noise, uniforms, subsets = (stream.next() for stream in streams.values())
-    return Noise(*noise.split(draws(cfg), 1)), uniforms, subsets
-
-
 class CalQL(SquashedActing):
     """S independent learners."""
 
@@ -277,13 +256,13 @@ def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
     agent = CalQL(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent, label=label)
-    random = streams(cfg, run, data.action_dim)
+    noise = ConservativeNoise(cfg, run, data.action_dim)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, buffer=data, **random, **phases.parts):
+    for step in run.steps(agent=agent, buffer=data, **noise.streams, **phases.parts):
         phases.act(step, agent.explore)
         if phases.learns(step):
             batch, returns = phases.sample_labelled(step)
-            metrics = update(batch, returns, *next_draws(cfg, random))
+            metrics = update(batch, returns, *noise.next())
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)

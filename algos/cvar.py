@@ -66,7 +66,7 @@ from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import cvar, next_stock, shortfall
 from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ
-from corerl.training.racing import race
+from corerl.training.racing import raced
 from corerl.training.run import Run
 from corerl.training.stocks import Player, Stocks
 
@@ -159,7 +159,7 @@ class CVaR(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec):
         cfg.require_range()
-        self.cfg = cfg
+        self.cfg, self.device = cfg, spec.device
         self.quantiles = StockQuantiles(cfg, spec).to(spec.device)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
@@ -260,16 +260,6 @@ def train(cfg: Config, run: Run) -> None:
             stocks.first = raced(agent, run.task.make_env, experience.action_dim, run.seeds)
         run.evaluate(step, policy)
         run.save(step)
-
-
-def raced(agent: CVaR, make_env, actions: int, seeds: list[int]) -> Tensor:
-    """The first stocks `(S,)` that do best in episodes played for that (corerl/training/racing.py)."""
-    cfg = agent.cfg
-    stocks = agent.candidates(len(seeds), agent.quantiles.frequencies.device)
-    options = {"tau": cfg.tau, "episodes": cfg.race, "discount": cfg.discount}
-    return race(
-        lambda: Player(cfg, agent.act, None, actions, seeds), make_env, seeds, stocks, **options
-    )
 
 
 if __name__ == "__main__":

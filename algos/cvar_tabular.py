@@ -69,17 +69,8 @@ def train(cfg: Config, run: Run) -> None:
     solution = solve(cfg, mdp)
     if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
         print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
-    law = solution.law
-    written = {
-        "objective": solution.objective,
-        "tau": solution.tau,
-        "value": solution.value,
-        "budget": solution.budget,
-        "returns": law.values.tolist(),
-        "probabilities": law.probabilities.tolist(),
-    }
     files.make_directory(run.directory)
-    files.write_json(run.directory / "solution.json", written)
+    files.write_json(run.directory / "solution.json", solution.numbers())
     player = Player(mdp, [solution.policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)

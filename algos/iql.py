@@ -141,12 +141,11 @@ class IQL(GaussianActing):
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 
-    @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Samples an action, `(S, n, O)` and noise `(S, n, A)` to `(S, n, A)`."""
         if self.cfg.policy == "gaussian":
             return super().explore(observations, noise)
-        return (self.policy(self.normalizer(observations)) + 0.03 * noise).clamp(-1, 1)
+        return (self.act(observations) + 0.03 * noise).clamp(-1, 1)
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -43,13 +43,11 @@ from corerl.config import at_least, one_of, require
 from corerl.nn import optim
 from corerl.nn.critics import ActionValues, of_action
 from corerl.nn.encoders import variance_scaling
+from corerl.nn.kernels import gaussian_mixture
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.run import Run
-
-CHUNK = {"cpu": 2**16, "cuda": 2**22}
-"""Distances whose kernels are held at once: with 17 bandwidths 4.5 MB on a CPU, 285 MB on a GPU."""
 
 
 @dataclass
@@ -130,7 +128,7 @@ class MD3QN(Stateful):
         left, right = torch.stack([x, x, y]), torch.stack([x, y, y])
         squares = (left[..., :, None, :] - right[..., None, :, :]).square()
         distances = squares.mean(-1) if self.cfg.distance == "mean" else squares.sum(-1)
-        kernels = kernel(distances, self._bandwidths, self._weights)
+        kernels = gaussian_mixture(distances, self._bandwidths, self._weights)
         if self.cfg.estimator == "v":
             xx, xy, yy = kernels.mean((-2, -1)).unbind()
             return (xx + yy - 2 * xy).clamp(min=0)
@@ -151,24 +149,6 @@ class MD3QN(Stateful):
     def act(self, observations: Tensor) -> Tensor:
         """The best actions by the mean of the total return, `(S, n, ...) -> (S, n)`."""
         return self.particles(observations).mean((3, 4)).argmax(-1)
-
-
-def kernel(distances: Tensor, bandwidths: Tensor, weights: Tensor) -> Tensor:
-    """sum_b w_b exp(-d / b) of every element of `distances`.
-
-    Autograd would keep a copy per bandwidth. The kernel is a function of one number, so its slope is
-    computed along with it, a chunk at a time, and all that is kept is one slope per distance.
-    """
-    chunk = CHUNK["cuda" if distances.is_cuda else "cpu"]
-    both = torch.stack([weights, weights / bandwidths], -1)
-    with torch.no_grad():
-        parts = []
-        for part in distances.detach().flatten().split(chunk):
-            # exp(-80) is nothing beside 1, and a CPU takes 20 times as long for what underflows.
-            exponents = (part[:, None] / -bandwidths).clamp(min=-80)
-            parts.append(torch.exp(exponents) @ both)
-        value, slope = torch.cat(parts).view(*distances.shape, 2).unbind(-1)
-    return value - slope * (distances - distances.detach())
 
 
 def train(cfg: Config, run: Run) -> None:

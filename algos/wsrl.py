@@ -56,6 +56,7 @@ from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing, return_labels
+from corerl.training.conservative_noise import ConservativeNoise
 from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
 from corerl.training.run import Run
 
@@ -274,22 +275,22 @@ def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)
     agent = WSRL(cfg, run.spec(data, normalizer))
     phases = Phases(cfg, run, data, agent)
-    pretraining = cal_ql.streams(cfg, run, data.action_dim)
+    noise = ConservativeNoise(cfg, run, data.action_dim)
     tuning = _streams(cfg, run, data.action_dim) if phases.parts else {}
     pretrain = compile.captured(agent.update, run.mode)
     finetune = compile.captured(agent.finetune, run.mode)
-    state = {"agent": agent, "buffer": data, **pretraining, **tuning, **phases.parts}
+    state = {"agent": agent, "buffer": data, **noise.streams, **tuning, **phases.parts}
     for step in run.steps(**state):
         if not phases.online(step):
             batch, returns = data.sample_labelled()
-            metrics = pretrain(batch, returns, *cal_ql.next_draws(cfg, pretraining))
+            metrics = pretrain(batch, returns, *noise.next())
             run.log(step, metrics | phases.metrics())
         else:
             actions = phases.choose(agent.explore)  # on the host before the update: see 12
             if phases.learns(step):
-                backups, noise, subsets = (stream.next() for stream in tuning.values())
+                backups, normal, subsets = (stream.next() for stream in tuning.values())
                 batches = [phases.sample(step) for _ in range(cfg.utd)]
-                metrics = finetune(batches, Draws(backups, *noise.unbind(1), subsets))
+                metrics = finetune(batches, Draws(backups, *normal.unbind(1), subsets))
                 run.log(step, metrics | phases.metrics())
             phases.step(actions)
         run.evaluate(step, agent.act)

@@ -70,7 +70,7 @@ def normal(std: float) -> Init:
 
 
 def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-    """Flax's `lecun_normal`: a normal cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
+    """Flax's `lecun_normal`: cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
     std = weight.shape[0] ** -0.5 / 0.87962566103423978
     nn.init.trunc_normal_(weight, 0, std, -2 * std, 2 * std, generator=rng)
     bias.zero_()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -210,6 +211,15 @@ class Solution:
     law: Law
     visits: list[Visit]
     budget: float | None = None
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns all but the policy, for a JSON file."""
+        of_law = {
+            "returns": self.law.values.tolist(),
+            "probabilities": self.law.probabilities.tolist(),
+        }
+        names = ("objective", "tau", "value", "budget")
+        return {name: getattr(self, name) for name in names} | of_law
 
 
 def first_best(values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.training.evaluation import Evaluator
+from corerl.training.stocks import Player
 
 AT_ONCE = 200
 """Environments of a seed that run together."""
@@ -75,3 +76,21 @@ def race(
         return racer.returns
 
     return successive_halving(play, stocks, tau, episodes)
+
+
+def raced(
+    agent: Any, make_env: Callable[[], gymnasium.Env], actions: int, seeds: Sequence[int]
+) -> Tensor:
+    """Returns the first stocks `(S,)` that do best in episodes played for that.
+
+    Args:
+        agent: of static CVaR, with `act`, `candidates`, `device` and `cfg`. actions: how many there are.
+    """
+    cfg = agent.cfg
+
+    def player() -> Player:
+        return Player(cfg, agent.act, None, actions, seeds)
+
+    stocks = agent.candidates(len(seeds), agent.device)
+    options = {"tau": cfg.tau, "episodes": cfg.race, "discount": cfg.discount}
+    return race(player, make_env, seeds, stocks, **options)

@@ -29,6 +29,7 @@ from corerl.errors import CorerlError
 from corerl.nn.conservative import Noise
 from corerl.nn.learner import Spec
 from corerl.training import return_labels
+from corerl.training.conservative_noise import counts
 from corerl.training.offline_to_online import Online
 from corerl.training.return_labels import returns_to_go
 
@@ -60,7 +61,7 @@ def draws(cfg, count: int) -> list[tuple[torch.Tensor, ...]]:
     def one() -> tuple[torch.Tensor, ...]:
         return (
             as_tensor(rng.normal(size=(SEEDS, B))),
-            as_tensor(rng.normal(size=(SEEDS, sum(cal_ql.draws(cfg)), B, A))),
+            as_tensor(rng.normal(size=(SEEDS, sum(counts(cfg)), B, A))),
             as_tensor(rng.random((SEEDS, cfg.samples, B, A))),
             as_tensor(rng.random((SEEDS, 2, cfg.critics))),
         )
@@ -69,7 +70,7 @@ def draws(cfg, count: int) -> list[tuple[torch.Tensor, ...]]:
 
 
 def update(agent, batch, returns, noise, *others) -> dict[str, torch.Tensor]:
-    return agent.update(batch, returns, Noise(*noise.split(cal_ql.draws(agent.cfg), 1)), *others)
+    return agent.update(batch, returns, Noise(*noise.split(counts(agent.cfg), 1)), *others)
 
 
 def parts(agent, seed: int) -> tuple:

@@ -247,7 +247,7 @@ def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
         return successive_halving(listened, stocks, tau, episodes)
 
     monkeypatch.setattr(racing, "successive_halving", spy)
-    first = cvar.raced(agent, Coin, A, [0, 1])
+    first = racing.raced(agent, Coin, A, [0, 1])
     assert [len(returns[0]) for _, returns in seen] == [220, 216, 219, 220]
     firsts, returns = seen[0]
     assert (returns[firsts <= 4] == 1).all() and set(returns[firsts > 4].tolist()) == {4.0, -4.0}
@@ -376,7 +376,7 @@ def test_static_comes_near_the_optimum(tmp_path, name):
         agent.cfg.tau, agent.cfg.race = tau, table("cvar", f"risk/{name}").get("algo.race", 0)
         if agent.cfg.race:
             make_env = resolve(f"risk/{name}").make_env
-            first = cvar.raced(agent, make_env, mdp.sizes[1], SEEDS_LEARNED)
+            first = racing.raced(agent, make_env, mdp.sizes[1], SEEDS_LEARNED)
         else:
             first, _ = agent.first_stock(one_hot(mdp, 0, 0).expand(3, -1, -1))
         best = cvar_tabular.static(mdp, tau).value
