@@ -4,5 +4,5 @@ import pkgutil
 
 
 def names() -> list[str]:
-    """The names that `algo=` takes: the files of this folder."""
+    """Returns the names that `algo=` takes: the files of this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))

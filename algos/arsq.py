@@ -133,7 +133,7 @@ class Critic(nn.Module):
         self.advantage = Advantages(sizes, choices, cfg.bins, rngs, **others)
 
     def values(self, observations: Tensor) -> Tensor:
-        """V of both, `(S, B, O)` to `(S, 2, B)`."""
+        """Returns V of both networks, `(S, B, O)` to `(S, 2, B)`."""
         return self.value(observations[:, None]).squeeze(-1)
 
 
@@ -154,7 +154,7 @@ class ARSQ(Stateful):
     # Losses. Batch fields are (S, B, ...), the demonstrations first; each loss is (S,).
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both networks' Bellman errors, and their behaviour losses on the demonstrations."""
+        """Adds both networks' Bellman errors, and their behaviour losses on the demonstrations."""
         taken, contexts = self.sequence(batch.actions)
         advantages = self.soft(self.critic.advantage(batch.observations, contexts))
         index = taken[:, None, ..., None].expand(-1, 2, -1, -1, 1)
@@ -169,7 +169,7 @@ class ARSQ(Stateful):
         return loss, metrics | {"behaviour_loss": behaviour}
 
     def bellman_loss(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """V + A towards r + discount * min V' at s'; `advantage` (S, 2, B) is of the whole action."""
+        """Regresses V + A towards r + discount * min V' at s'; `advantage` (S, 2, B) is of whole actions."""
         with torch.no_grad():
             next_value = self.target.values(batch.next_observations).amin(1)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
@@ -181,7 +181,7 @@ class ARSQ(Stateful):
         return loss, metrics | {"log_prob": log_prob}
 
     def behaviour_loss(self, advantages: Tensor, data: Tensor, index: Tensor) -> Tensor:
-        """How far the bins that were not taken come up to the one that was, summed over the choices.
+        """Sums over the choices how far the bins that were not taken come up to the one that was.
 
         `advantages` (S, 2, K, B, bins); `data` and `index` (S, 2, K, B, 1) are the taken bins' and their
         numbers.
@@ -199,18 +199,18 @@ class ARSQ(Stateful):
         return gaps.sum(2).mean(-1).sum(1)
 
     def soft(self, raw: Tensor) -> Tensor:
-        """Advantages whose exp(A / alpha) sums to 1 over the bins."""
+        """Normalises advantages so that exp(A / alpha) sums to 1 over the bins."""
         return raw - self.cfg.alpha * (raw / self.cfg.alpha).logsumexp(-1, keepdim=True)
 
     def sequence(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The bins that make `actions` `(S, K, B)`, and the centres before each choice `(S, K, B, D)`."""
+        """Returns the bins of `actions` `(S, K, B)`, and the centres before each choice `(S, K, B, D)`."""
         taken, centres = self.bins.encode(actions)
         coarse, fine = centres[..., :-1, None, :], centres[..., 1:, None, :]
         contexts = torch.where(self._settled, fine, coarse).flatten(2, 3)
         return taken.flatten(2).transpose(1, 2), contexts.transpose(1, 2)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One step of both networks, and of their targets."""
+        """Takes one step of both networks, and of their targets."""
         metrics = self._step(batch)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
@@ -219,7 +219,7 @@ class ARSQ(Stateful):
 
     @torch.no_grad()
     def explore(self, observations: Tensor, uniforms: Tensor) -> Tensor:
-        """A sampled action: `(S, n, O)` and uniform `(S, n, L * D)` to `(S, n, D)`."""
+        """Returns a sampled action: `(S, n, O)` and uniform `(S, n, L * D)` to `(S, n, D)`."""
 
         def sample(advantages: Tensor, number: int) -> Tensor:
             reached = torch.softmax(advantages / self.cfg.alpha, -1).cumsum(-1)
@@ -230,7 +230,7 @@ class ARSQ(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best bin of every choice at raw observations, `(S, n, O) -> (S, n, D)`."""
+        """Returns the best bin of every choice at raw observations, `(S, n, O) -> (S, n, D)`."""
         return self._choose(self.normalizer(observations), lambda x, _: x.argmax(-1))
 
     def _choose(self, observations: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:

@@ -80,7 +80,7 @@ class AWAC(GaussianActing):
     # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both critics towards r + discount * min Q'(s', a'), a' ~ pi(.|s')."""
+        """Regresses both critics towards r + discount * min Q'(s', a'), a' ~ pi(.|s')."""
         with torch.no_grad():
             next_actions = self._sample(batch.next_observations, noise)
             next_q = self.target(batch.next_observations, next_actions).amin(1)
@@ -88,7 +88,7 @@ class AWAC(GaussianActing):
         return regression(self.critic(batch.observations, batch.actions), y)
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """-min(exp(A / lambda), 100) * log pi(a|s), A = min Q(s, a) - min Q(s, pi(s))."""
+        """Weighs -log pi(a|s) by min(exp(A / lambda), 100), A = min Q(s, a) - min Q(s, pi(s))."""
         with torch.no_grad():
             actions = self._sample(batch.observations, noise)
             value = self.critic(batch.observations, actions).amin(1)
@@ -100,11 +100,11 @@ class AWAC(GaussianActing):
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions within the bounds."""
+        """Samples actions within the bounds."""
         return (self.policy(observations) + self.policy.std * noise).clamp(-1, 1)
 
     def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """One step of the critics, then of the policy."""
+        """Takes one step of the critics, then one of the policy."""
         metrics = self._critic_step(batch, noise.next_actions)
         metrics |= self._policy_step(batch, noise.actions)
         optim.polyak(self.target, self.critic, self.cfg.polyak)

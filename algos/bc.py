@@ -68,7 +68,7 @@ class BC(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared error, mean over batch and action dimensions."""
+        """Computes the squared error, mean over batch and action dimensions."""
         error = self._action(self.policy, batch.observations) - batch.actions
         loss = error.square().mean((1, 2))
         return loss, {"policy_loss": loss}
@@ -88,7 +88,7 @@ class BC(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
         policy = self.chosen.policy if self.chosen else self.policy
         return self._action(policy, self.normalizer(observations))
 

@@ -103,7 +103,7 @@ class Config(FineTuning):
 def policy_loss(
     policy: TanhGaussian, critic: ManyActionCritics, alpha: Tensor, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; also log pi `(S, B)`."""
+    """Computes alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; also log pi `(S, B)`."""
     actions, log_pi = policy.sample_many(batch.observations, noise)
     frozen = {name: p.detach() for name, p in critic.named_parameters()}
     q = torch.func.functional_call(critic, frozen, (batch.observations, actions))
@@ -121,7 +121,7 @@ def backup(
     noise: Tensor,
     subset: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """y = r + discount * max_a' min Q'(s', a') over the drawn a' ~ pi(.|s'), `(S, B)`.
+    """Returns y = r + discount * max_a' min Q'(s', a') over the drawn a' ~ pi(.|s'), `(S, B)`.
 
     Also returns their log-densities `(S, K, B)`. `subset` `(S, M)` are the critics of the minimum.
     """
@@ -134,7 +134,7 @@ def backup(
 def calibrated_gap(
     cfg: Any, q: Tensor, sampled: Tensor, log_density: Tensor, returns: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`conservative.gap` with the policy's values no lower than `returns` `(S, B)` (eq. 5.1).
+    """Returns `conservative.gap` with the policy's values no lower than `returns` `(S, B)` (eq. 5.1).
 
     Also returns the share of the policy's samples that the returns bound, `(S,)`.
     """
@@ -155,7 +155,7 @@ def bellman_and_gap(
     proposals: tuple[Tensor, Tensor],
     subset: Tensor | None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The Bellman error of all critics, and the gap of those in `subset`."""
+    """Returns the Bellman error of all critics, and the gap of those in `subset`."""
     actions, log_density = proposals
     q = critic(batch.observations, batch.actions[:, None]).squeeze(2)
     bellman = (q - y[:, None]).square().mean(-1).sum(1)
@@ -210,7 +210,7 @@ class CalQL(SquashedActing):
     def loss(
         self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Every loss of a step; no parameter is in two of them."""
+        """Adds every loss of a step; no parameter is in two of them."""
         cfg = self.cfg
         policy, log_pi, policy_metrics = policy_loss(
             self.policy, self.critic, self.alpha, batch, noise.actions
@@ -230,11 +230,11 @@ class CalQL(SquashedActing):
         return loss, metrics | policy_metrics | {"alpha": self.alpha}
 
     def temperature_loss(self, log_pi: Tensor) -> Tensor:
-        """-log alpha * (log pi + target entropy), as the authors have it; SAC's eq. 18 has alpha."""
+        """Computes -log alpha * (log pi + target entropy), the authors' form; SAC's eq. 18 has alpha."""
         return -self.temperature() * (log_pi.detach() + self.target_entropy).mean(-1)
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """The conservative term per critic, and the loss of its multiplier, from the mean gap `(S,)`."""
+        """Returns the conservative term per critic, and its multiplier's loss, from the mean gap `(S,)`."""
         if not self.cfg.lagrange:
             return self.cfg.weight * gap, torch.zeros_like(gap)
         excess = self.cfg.weight * (gap - self.cfg.threshold)
@@ -244,7 +244,7 @@ class CalQL(SquashedActing):
     def update(
         self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> dict[str, Tensor]:
-        """One step of everything."""
+        """Takes one step of everything."""
         metrics = self._step(batch, returns, noise, uniforms, subsets)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics

@@ -162,7 +162,7 @@ class CODAC(SquashedActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def alpha_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """-log alpha * (log pi + target entropy)."""
+        """Computes -log alpha * (log pi + target entropy)."""
         with torch.no_grad():
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
@@ -171,7 +171,7 @@ class CODAC(SquashedActing):
     def policy_loss(
         self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """alpha * log pi(a|s) - min over both critics of the risk measure of Z(s, a), a ~ pi(.|s)."""
+        """Computes alpha * log pi(a|s) - the critics' least risk measure of Z(s, a), a ~ pi(.|s)."""
         actions, log_pi = self.policy.sample(batch.observations, noise)
         fractions, masses = partition(uniforms)
         z = self.critic(batch.observations, actions[:, None], fractions).squeeze(2)
@@ -185,7 +185,7 @@ class CODAC(SquashedActing):
     def critic_loss(
         self, batch: Batch, noise: Noise, uniforms: Tensor, which: Tensor, proposed: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Quantile regression of both critics, the conservative term and the multiplier's loss.
+        """Adds both critics' quantile regression, the conservative term and the multiplier's loss.
 
         `uniforms` (S, 2, B, N) make fractions of the prediction and of the target, `which` (S, N) chooses
         the penalised ones, `proposed` (S, n, B, A) are uniform on [0, 1).
@@ -211,7 +211,7 @@ class CODAC(SquashedActing):
         return regression + penalty + multiplier_loss, metrics
 
     def backup(self, batch: Batch, noise: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """r + discount * (min Z'(s', a') - alpha log pi(a'|s')) at N fractions; what each weighs."""
+        """Returns r + discount * (min Z'(s', a') - alpha log pi(a'|s')) at N fractions, and their masses."""
         s = batch.next_observations
         actions, log_pi = self.target_policy.sample(s, noise)
         fractions, masses = partition(uniforms)
@@ -221,7 +221,7 @@ class CODAC(SquashedActing):
         return batch.rewards[..., None] + discounts * soft, masses
 
     def _penalised(self, fractions: Tensor, which: Tensor) -> Tensor:
-        """The fractions `(S, B, M)` at which the penalty stands: the same places in every row."""
+        """Returns the fractions `(S, B, M)` at which the penalty stands: the same places in every row."""
         count = self.cfg.fractions
         chosen = ensembles.without_replacement(which, count, self.cfg.penalty_fractions)
         return fractions.gather(2, chosen[:, None].expand(-1, fractions.shape[1], -1))
@@ -229,13 +229,13 @@ class CODAC(SquashedActing):
     def gap(
         self, batch: Batch, z: Tensor, fractions: Tensor, actions: Tensor, log_density: Tensor
     ) -> Tensor:
-        """Mean over rows of log sum exp Z(s, .) at the chosen fractions, less that of Z(s, a): `(S, 2)`."""
+        """Averages log sum exp Z(s, .) at the chosen fractions, less Z(s, a), over rows: `(S, 2)`."""
         sampled = self.critic(batch.observations, actions, fractions)
         weighted = sampled - log_density[:, None, ..., None]
         return torch.logsumexp(weighted, 2).mean((2, 3)) - z.mean((2, 3))
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """The conservative term, and the loss of the multiplier, from gaps `(S, 2)`."""
+        """Returns the conservative term, and the loss of the multiplier, from gaps `(S, 2)`."""
         cfg = self.cfg
         if cfg.threshold is None:
             return cfg.weight * gap.sum(1), torch.zeros_like(gap[:, 0])
@@ -246,7 +246,7 @@ class CODAC(SquashedActing):
     def update(
         self, batch: Batch, noise: Tensor, uniforms: Tensor, which: Tensor, proposed: Tensor
     ) -> dict[str, Tensor]:
-        """Temperature, critics, policy and targets, in this order.
+        """Steps temperature, critics, policy and targets, in this order.
 
         `noise` (S, 2 + 2 n, B, A) has the parts of `Noise`, `uniforms` are (S, 3, B, N).
         """

@@ -111,7 +111,7 @@ class CPL(GaussianActing):
     # Losses, each (S,).
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The contrastive loss, and `bc_weight` times behaviour cloning."""
+        """Computes the contrastive loss, and `bc_weight` times behaviour cloning."""
         log_prob = self._log_prob(self.policy, pairs, keys)
         bc_loss = -log_prob.mean((1, 2, 3))
         if self.cfg.reference:
@@ -128,12 +128,12 @@ class CPL(GaussianActing):
         return loss + self.cfg.bc_weight * bc_loss, metrics
 
     def bc_loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """-log pi of every step of both segments."""
+        """Computes -log pi of every step of both segments."""
         loss = -self._log_prob(self.policy, pairs, keys).mean((1, 2, 3))
         return loss, {"bc_loss": loss}
 
     def _log_prob(self, policy: GaussianPolicy, pairs: Pairs, keys: Tensor | None) -> Tensor:
-        """`(S, B, 2, L)`, up to a constant where the policy is deterministic."""
+        """Returns log pi `(S, B, 2, L)`, up to a constant where the policy is deterministic."""
         observations, actions = pairs.observations.flatten(1, 3), pairs.actions.flatten(1, 3)
         shape = (observations.shape[1], self.cfg.hidden_width)
         mean = policy(observations, transformer.multipliers(keys, shape, self.cfg.dropout))
@@ -144,14 +144,14 @@ class CPL(GaussianActing):
         return log_prob.view(pairs.observations.shape[:-1])
 
     def imitate(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
-        """One step of the first phase; `keys` (S, layers) are for dropout."""
+        """Takes one step of the first phase; `keys` (S, layers) are for dropout."""
         metrics = self._bc_step(pairs, keys)
         if self.cfg.reference:
             optim.polyak(self.reference, self.policy, 1.0)
         return metrics
 
     def update(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
-        """One step of the second phase; `keys` (S, layers) are for dropout."""
+        """Takes one step of the second phase; `keys` (S, layers) are for dropout."""
         return self._step(pairs, keys)
 
 

@@ -132,21 +132,21 @@ class CQL(SquashedActing):
     # is (S,).
 
     def alpha_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """-log alpha * (log pi + target entropy), as young-geng has it; SAC's eq. 18 has alpha."""
+        """Computes -log alpha * (log pi + target entropy), young-geng's form; SAC's eq. 18 has alpha."""
         with torch.no_grad():
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
         return loss * float(self.cfg.tune_alpha), {"alpha": self.alpha, "entropy": -log_pi.mean(-1)}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """alpha * log pi(a|s) - min(Q1, Q2)(s, a) at a ~ pi(.|s)."""
+        """Computes alpha * log pi(a|s) - min(Q1, Q2)(s, a) at a ~ pi(.|s)."""
         actions, log_pi = self.policy.sample(batch.observations, noise)
         q = self.critic(batch.observations, actions[:, None]).amin(1).squeeze(1)
         loss = (self.alpha.detach()[:, None] * log_pi - q).mean(-1)
         return loss, {"policy_loss": loss}
 
     def cloning_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The warm start's: alpha * log pi(a|s) - log pi(a_data|s)."""
+        """Computes the warm start's loss: alpha * log pi(a|s) - log pi(a_data|s)."""
         log_pi = self.policy.sample(batch.observations, noise)[1]
         data_log_pi = self.policy.log_prob(batch.observations, batch.actions)
         loss = (self.alpha.detach()[:, None] * log_pi - data_log_pi).mean(-1)
@@ -155,7 +155,7 @@ class CQL(SquashedActing):
     def critic_loss(
         self, batch: Batch, noise: Noise, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. 4 for both critics, and the Lagrange multiplier's loss. `uniforms` (S, n, B, A)."""
+        """Adds eq. 4 for both critics and the Lagrange multiplier's loss. `uniforms` (S, n, B, A)."""
         with torch.no_grad():
             y = self.backup(batch, noise.backup)
             states = batch.observations, batch.next_observations
@@ -177,7 +177,7 @@ class CQL(SquashedActing):
         return bellman + penalty + multiplier_loss, metrics
 
     def backup(self, batch: Batch, noise: Tensor) -> Tensor:
-        """y = r + discount * min Q'(s', a'), `(S, B)`; a' ~ pi(.|s') or the best of several."""
+        """Returns y = r + discount * min Q'(s', a'), `(S, B)`; a' ~ pi(.|s') or the best of several."""
         actions, log_pi = self.policy.sample_many(batch.next_observations, noise)
         q = self.target(batch.next_observations, actions)
         if self.cfg.max_backup == "per_critic":
@@ -190,7 +190,7 @@ class CQL(SquashedActing):
         return batch.rewards + self.cfg.discount * (1 - batch.terminated) * value
 
     def gap(self, q: Tensor, sampled: Tensor, log_density: Tensor) -> Tensor:
-        """The gap of each sample, clipped: `(S, 2, B)`."""
+        """Returns the gap of each sample, clipped: `(S, 2, B)`."""
         cfg = self.cfg
         unclipped = conservative.gap(
             q, sampled, log_density, cfg.importance_sampling, cfg.temperature
@@ -200,7 +200,7 @@ class CQL(SquashedActing):
         return unclipped.clamp(cfg.gap_min, cfg.gap_max)
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """The conservative term, and the loss of the multiplier, from gaps `(S, 2)`."""
+        """Returns the conservative term, and the loss of the multiplier, from gaps `(S, 2)`."""
         cfg = self.cfg
         if cfg.lagrange == "off":
             return cfg.weight * gap.sum(1), torch.zeros_like(gap[:, 0])
@@ -212,11 +212,11 @@ class CQL(SquashedActing):
         return alpha_prime.detach() * excess.sum(1), -alpha_prime * excess.detach().mean(1)
 
     def update(self, batch: Batch, noise: Noise, uniforms: Tensor) -> dict[str, Tensor]:
-        """One step of everything."""
+        """Takes one step of everything."""
         return self._update(self._policy_step, batch, noise, uniforms)
 
     def warm_start(self, batch: Batch, noise: Noise, uniforms: Tensor) -> dict[str, Tensor]:
-        """One step of everything, in which the policy clones the data."""
+        """Takes one step of everything, in which the policy clones the data."""
         return self._update(self._cloning_step, batch, noise, uniforms)
 
     def _update(self, policy_step: GradientStep, batch: Batch, noise: Noise, uniforms: Tensor):

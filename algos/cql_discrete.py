@@ -72,7 +72,7 @@ class DiscreteCQL(Stateful):
     # Losses. Batch fields are (S, B, ...), actions (S, B, 1); each loss is (S,).
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. 4: the Bellman error and w times the gap between log-sum-exp and the data's action."""
+        """Adds to the Bellman error w times the gap between log-sum-exp and the data's action (eq. 4)."""
         values = self.critic(batch.observations)
         taken = of_action(values, batch.actions.squeeze(-1).long())
         bellman = self.bellman_loss(batch, taken)
@@ -82,7 +82,7 @@ class DiscreteCQL(Stateful):
         return loss, {"loss": loss, "bellman_loss": bellman, "gap": gap, "q": taken.mean((1, 2))}
 
     def bellman_loss(self, batch: Batch, taken: Tensor) -> Tensor:
-        """The taken action's numbers `(S, B, N)` towards r + discount * those of the best next action."""
+        """Regresses the taken action's numbers `(S, B, N)` towards r + discount * the best next action's."""
         with torch.no_grad():
             next_values = self.target(batch.next_observations)
             chooser = self.critic(batch.next_observations) if self.cfg.double else next_values
@@ -94,7 +94,7 @@ class DiscreteCQL(Stateful):
         return huber_quantile_loss(taken, y, self._fractions, self.cfg.kappa).mean(-1)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One step of Adam."""
+        """Takes one step of Adam."""
         return self._step(batch)
 
     def copy_target(self) -> None:
@@ -103,7 +103,7 @@ class DiscreteCQL(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best actions by Q, `(S, n, ...) -> (S, n)`."""
+        """Returns the best actions by Q, `(S, n, ...) -> (S, n)`."""
         return self.critic(observations).mean(-1).argmax(-1)
 
 

@@ -146,7 +146,7 @@ class StockQuantiles(nn.Module):
         return self.of_features(self.encoder(observations), stock)
 
     def of_features(self, x: Tensor, stock: Tensor | None) -> Tensor:
-        """The same from the features `(S, B, F)` of the states."""
+        """Returns the same from the features `(S, B, F)` of the states."""
         if stock is not None:
             low, high = self.range
             share = (stock.clamp(low, high) - low) / (high - low)
@@ -171,7 +171,7 @@ class CVaR(Stateful):
     # Losses. Batch fields are (S, B, ...), draws are (S, B); the loss is (S,).
 
     def loss(self, batch: Transitions, draws: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The taken action's quantiles towards those of the next action, or towards their CVaR."""
+        """Regresses the taken action's quantiles towards those of the next action, or towards their CVaR."""
         stock = None if draws is None else self.stocks_at(draws)
         with torch.no_grad():
             left = stock
@@ -187,7 +187,7 @@ class CVaR(Stateful):
         return loss, {"loss": loss, "value": z.mean(-1).mean(-1)}
 
     def best(self, values: Tensor, stock: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The action to take and its value, `(S, B)` each, from quantiles `(S, B, A, N)`."""
+        """Returns the action to take and its value, `(S, B)` each, from quantiles `(S, B, A, N)`."""
         if self.cfg.objective == "static":
             value = -shortfall(values, stock[..., None])
         elif self.cfg.objective == "mean":
@@ -198,11 +198,11 @@ class CVaR(Stateful):
         return action, value
 
     def stocks_at(self, shares: Tensor) -> Tensor:
-        """The stocks at these shares of the way from `low` to `high`."""
+        """Returns the stocks at these shares of the way from `low` to `high`."""
         return self.cfg.low + (self.cfg.high - self.cfg.low) * shares
 
     def update(self, batch: Transitions, draws: Tensor | None = None) -> dict[str, Tensor]:
-        """One step of Adam. `draws` (S, B) are uniform, for the stocks."""
+        """Takes one step of Adam. `draws` (S, B) are uniform, for the stocks."""
         return self._step(batch, draws)
 
     def copy_target(self) -> None:
@@ -211,18 +211,18 @@ class CVaR(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor, stock: Tensor | None = None) -> Tensor:
-        """The best actions, `(S, n, ...)` and stocks `(S, n)` to `(S, n)`."""
+        """Returns the best actions, `(S, n, ...)` and stocks `(S, n)` to `(S, n)`."""
         return self.best(self.quantiles(observations, stock), stock)[0]
 
     def candidates(self, seeds: int, device: torch.device) -> Tensor:
-        """The first stocks to choose from, `(S, stocks)`, even ones from `low` to `high`."""
+        """Returns the first stocks to choose from, `(S, stocks)`: even ones from `low` to `high`."""
         return self.stocks_at(torch.linspace(0, 1, self.cfg.stocks, device=device)).expand(
             seeds, -1
         )
 
     @torch.no_grad()
     def first_stock(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The best first stock `(S,)` and the CVaR that it promises, for first states `(S, K, ...)`."""
+        """Returns the best first stock `(S,)` and the CVaR it promises, for first states `(S, K, ...)`."""
         stocks = self.candidates(len(starts), starts.device)
         repeated = stocks.repeat_interleave(starts.shape[1], 1)  # each stock for all first states
         features = self.quantiles.encoder(starts).repeat(1, self.cfg.stocks, 1)

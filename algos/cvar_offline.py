@@ -108,23 +108,23 @@ class Stocks(nn.Module):
         self.register_buffer("levels", torch.as_tensor(levels, dtype=torch.get_default_dtype()))
 
     def draw(self, uniforms: Tensor) -> Tensor:
-        """Stocks of uniform draws, of any shape."""
+        """Draws stocks by uniform numbers of any shape."""
         places = uniforms * LEVELS
         below = places.long().clamp(max=LEVELS - 1)
         low, high = self.levels[below], self.levels[below + 1]
         return low + (places - below) * (high - low)
 
     def even(self, count: int) -> Tensor:
-        """`count` stocks from the lowest to the highest, evenly spaced."""
+        """Returns `count` stocks from the lowest to the highest, evenly spaced."""
         steps = torch.linspace(0, 1, count, device=self.levels.device, dtype=self.levels.dtype)
         return self.levels[0] + steps * (self.levels[-1] - self.levels[0])
 
     def after(self, stock: Tensor, rewards: Tensor, discount: float) -> Tensor:
-        """c_{t+1}, kept to the range."""
+        """Returns c_{t+1}, kept to the range."""
         return next_stock(stock, rewards, discount).clamp(self.levels[0], self.levels[-1])
 
     def feature(self, stock: Tensor) -> Tensor:
-        """A network's input: the range becomes [-1, 1]; `(...)` to `(..., 1)`."""
+        """Scales stocks for a network: the range becomes [-1, 1]; `(...)` to `(..., 1)`."""
         low, high = self.levels[0], self.levels[-1]
         return ((2 * stock - low - high) / (high - low).clamp(min=1e-6))[..., None]
 
@@ -172,7 +172,7 @@ class CVaROffline(Stateful):
         return loss, {"critic_loss": loss, "value": z.mean((1, 2, 3))}
 
     def actor_loss(self, batch: Batch, stock: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The expected shortfall of Z(s, c, pi(s, c)), and the distance to the data's action."""
+        """Adds the expected shortfall of Z(s, c, pi(s, c)) and the distance to the data's action."""
         actions = self._pi(self.actor, batch.observations, stock)
         z = self._z(self.critic, batch.observations, stock, actions)[:, 0]
         short = shortfall(z, stock).mean(-1)
@@ -185,13 +185,13 @@ class CVaROffline(Stateful):
         return torch.tanh(actor(torch.cat([observations, self.stocks.feature(stock)], -1)))
 
     def _z(self, critic: nn.Module, observations: Tensor, stock: Tensor, actions: Tensor) -> Tensor:
-        """Both critics' quantiles, `(S, 2, R, N)`."""
+        """Returns both critics' quantiles, `(S, 2, R, N)`."""
         return critic(torch.cat([observations, self.stocks.feature(stock), actions], -1)[:, None])
 
     def update(
         self, batches: list[Batch], uniforms: list[Tensor], noises: list[Tensor]
     ) -> dict[str, Tensor]:
-        """One critic update per batch, then one of the actor and the targets on the last batch.
+        """Takes one critic step per batch, then one of the actor and the targets on the last batch.
 
         `uniforms` (S, J * B) draw the stocks of J copies of the batch, `noises` are (S, J * B, A).
         """
@@ -207,12 +207,12 @@ class CVaROffline(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor, stock: Tensor) -> Tensor:
-        """The action at `(S, n, O)` and stocks `(S, n)`: `(S, n, A)`."""
+        """Returns the action at `(S, n, O)` and stocks `(S, n)`: `(S, n, A)`."""
         return self._pi(self.actor, self.normalizer(observations), stock)
 
     @torch.no_grad()
     def start_stock(self, first: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-        """The best stock `(S,)` for episodes from first states `(S, F, O)`, and the CVaR it promises."""
+        """Returns the best stock `(S,)` for first states `(S, F, O)`, and the CVaR that it promises."""
         seeds, states, _ = first.shape
         stocks = self.stocks.even(self.cfg.start_stocks)
         grid = stocks.repeat_interleave(states).expand(seeds, -1)
@@ -222,7 +222,7 @@ class CVaROffline(Stateful):
 
 
 def _copies(batch: Batch, count: int) -> Batch:
-    """The rows of a batch `count` times, one copy after the other."""
+    """Repeats the rows of a batch `count` times, one copy after the other."""
     return Batch(*(x.repeat(1, count, *[1] * (x.ndim - 2)) for x in batch))
 
 

@@ -125,7 +125,7 @@ class Level(NamedTuple):
 
     @classmethod
     def at(cls, cfg: Config, share: float, device: torch.device | str = "cpu") -> "Level":
-        """At this share of the run."""
+        """Returns the level at this share of the run."""
         tau = 1.0 if cfg.tau is None else cfg.tau
         if cfg.soft > share:
             tau = 1 - (1 - tau) * share / cfg.soft
@@ -168,7 +168,7 @@ class CVaRPG(Stateful):
     # What is optimised. Rewards are in units of `scale`, `(S, E, T)`.
 
     def scored(self, played: Played, v: Tensor, etas: Tensor, tau: Tensor) -> Tensor:
-        """What the policy maximises the sum of: minus the score at the end, or ECRM's rewards."""
+        """Returns what the policy maximises the sum of: minus the score at the end, or ECRM's rewards."""
         rewards = played.rewards / self.cfg.scale
         if self.ecrm:
             return self.ecrm.rewards(rewards, etas, played.alive, played.last, tau)
@@ -176,7 +176,7 @@ class CVaRPG(Stateful):
         return -self.risk.score(u, tau)[..., None] * played.last
 
     def memory(self, played: Played, v: Tensor, etas: Tensor) -> Tensor:
-        """What the policy knew besides the state, `(S, E, T, 2)`: see `Player`."""
+        """Returns what the policy knew besides the state, `(S, E, T, 2)`: see `Player`."""
         if self.ecrm:
             return self.ecrm.memory(etas)
         if not self.cfg.augment:
@@ -189,7 +189,7 @@ class CVaRPG(Stateful):
     # Losses. Inputs are (S, E, T, O + 2), the others (S, E, T); each loss is (S,).
 
     def policy_loss(self, inputs, played: Played, etas, advantages, std):
-        """The likelihood-ratio gradient of the scored sum, less `entropy` times the policy's entropy."""
+        """Computes the likelihood-ratio loss of the scored sum, less `entropy` times the policy's entropy."""
         flat = (inputs, played.actions, etas)
         log_prob, entropy = self.policy.log_prob(*(x.flatten(1, 2) for x in flat), std)
         shape = advantages.shape
@@ -200,7 +200,7 @@ class CVaRPG(Stateful):
         return loss, {"policy_loss": loss, "entropy": mean}
 
     def critic_loss(self, inputs: Tensor, targets: Tensor, alive: Tensor):
-        """The squared error of the value of what is still to come."""
+        """Computes the squared error of the value of what is still to come."""
         error = (self.value(inputs) - targets).square() * alive
         loss = error.sum((1, 2)) / alive.sum((1, 2))
         return loss, {"critic_loss": loss}
@@ -210,7 +210,7 @@ class CVaRPG(Stateful):
 
     @torch.no_grad()
     def advantages(self, inputs: Tensor, gained: Tensor, alive: Tensor) -> tuple[Tensor, Tensor]:
-        """Advantages with traces of lambda, and the critic's targets (Schulman et al. 2016)."""
+        """Computes advantages with traces of lambda, and the critic's targets (Schulman et al. 2016)."""
         values = self.value(inputs) * alive
         following = F.pad(values[..., 1:], (0, 1))
         delta = gained + self.gamma * following - values
@@ -218,7 +218,7 @@ class CVaRPG(Stateful):
         return advantages, advantages + values
 
     def update(self, played: Played, v: Tensor, etas: Tensor, level: Level) -> dict[str, Tensor]:
-        """One step of the policy, `critic_updates` of the critic, and the next v.
+        """Takes one step of the policy and `critic_updates` of the critic, and finds the next v.
 
         `v` (S, E) and `etas` (S, E, T) are those that the episodes were played with.
         """

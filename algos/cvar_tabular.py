@@ -56,7 +56,7 @@ SOLVERS = {"static": static, "iterated": iterated, "ecrm": ecrm, "naive": naive,
 
 
 def solve(cfg: Config, mdp: FiniteMDP) -> Solution:
-    """The solution that the settings ask for."""
+    """Returns the solution that the settings ask for."""
     extra = {"static": {"resolution": cfg.resolution}, "ecrm": {"weight": cfg.weight}}
     return SOLVERS[cfg.objective](mdp, cfg.tau, **extra.get(cfg.objective, {}))
 

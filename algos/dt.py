@@ -113,12 +113,12 @@ class Transformer(transformer.Trunk):
         self.action = networks.Linear(width, action_dim, lead, rngs, outside)
 
     def forward(self, windows: Windows, keys: Tensor | None = None) -> Tensor:
-        """`keys` `(S, places)` int32 drop units; None for evaluation."""
+        """Returns the actions; `keys` `(S, places)` int32 drop units, None for evaluation."""
         allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
         return self.actions(self.tokens(windows), allowed, slice(1, None, 3), keys)
 
     def tokens(self, windows: Windows) -> Tensor:
-        """Return-to-go, state and action of every step, `(S, B, 3 K, width)`."""
+        """Embeds return-to-go, state and action of every step, `(S, B, 3 K, width)`."""
         each = transformer.each
         time = self.embed_time(windows.timesteps)
         tokens = [
@@ -131,12 +131,12 @@ class Transformer(transformer.Trunk):
     def actions(
         self, x: Tensor, allowed: Tensor, states: slice, keys: Tensor | None = None
     ) -> Tensor:
-        """The actions at the tokens `states`, each token looking at those `allowed` `(S, B, T, T)`."""
+        """Returns the actions at the tokens `states`; each token looks at those `allowed` `(S, B, T, T)`."""
         x = self.through_blocks(x, allowed, states, keys)
         return torch.tanh(transformer.each(self.action, x))
 
     def branches(self, windows: Windows, last: Tensor) -> Tensor:
-        """Actions `(S, B, R, A)` at the windows' last step, had its return-to-go been `last` `(S, B, R)`.
+        """Returns the last step's actions `(S, B, R, A)`, had its return-to-go been `last` `(S, B, R)`.
 
         What came before is computed once; the last return-to-go and state of each stand behind it as a
         branch of their own.
@@ -152,7 +152,7 @@ class Transformer(transformer.Trunk):
         return self.actions(torch.cat([past, ends], 2), allowed, slice(past.shape[2] + 1, None, 2))
 
     def context(self, lead: tuple[int, int], length: int) -> ContextWindow:
-        """A memory of the last `length` steps, for a policy that acts in `lead` = (S, n) episodes."""
+        """Makes a memory of the last `length` steps, for a policy that acts in `lead` = (S, n) episodes."""
         sizes = self.embed_state.weight.shape[1], self.action.weight.shape[2]
         last = self.embed_time.weight.shape[1] - 1
         return ContextWindow(lead, length, *sizes, last_timestep=last, like=self.norm.weight)
@@ -174,7 +174,7 @@ class DT(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule, **clipped)
 
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared error of the actions, mean over a seed's steps and action dimensions."""
+        """Computes the actions' squared error, mean over a seed's steps and action dimensions."""
         error = self.transformer(windows, keys) - windows.actions
         per_step = error.square().mean(-1) * windows.valid
         if self.cfg.loss_over == "valid":
@@ -184,11 +184,11 @@ class DT(Stateful):
         return loss, {"loss": loss}
 
     def update(self, windows: Windows, keys: Tensor | None) -> dict[str, Tensor]:
-        """One step; `keys` are for dropout."""
+        """Takes one step; `keys` are for dropout."""
         return self._step(windows, keys)
 
     def player(self, target: float) -> "Player":
-        """A policy that asks for the return `target`, raw."""
+        """Makes a policy that asks for the return `target`, raw."""
         return Player(self, target)
 
 
@@ -207,19 +207,19 @@ class Player:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
         windows = self._context.observe(self.agent.normalizer(observations), self._ask)
         actions = self.agent.transformer(windows)[:, :, -1]
         self._context.record_actions(actions)
         return actions
 
     def reward(self, rewards: Tensor) -> None:
-        """What was earned, `(S, n)` raw, is no longer asked for."""
+        """Subtracts what was earned, `(S, n)` raw, from what is asked for."""
         self._ask = self._ask - rewards / self.agent.cfg.return_scale
 
 
 def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, list[float]]:
-    """The run's windows, the states' normaliser, and the targets, largest first.
+    """Returns the run's windows, the states' normaliser, and the targets, largest first.
 
     Raises:
         CorerlError: the dataset has discrete actions or images.

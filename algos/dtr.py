@@ -136,7 +136,7 @@ class DTR(Stateful):
     def critic_loss(
         self, windows: RewardedWindows, keys: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both critics at all steps but the last, towards the rewards on the way and the value there."""
+        """Regresses both critics at all steps but the last towards the rewards until it and its value."""
         y = self.targets(windows, keys)
         before_last = windows.observations[:, :, :-1], windows.actions[:, :, :-1]
         error = (q_of_windows(self.critic, *before_last) - y[:, None, :, :-1]).square()
@@ -147,7 +147,7 @@ class DTR(Stateful):
 
     @torch.no_grad()
     def targets(self, windows: RewardedWindows, keys: Tensor | None) -> Tensor:
-        """`(S, B, K)`: the discounted r_i to r_(T-1), and discount^(T-i) (1 - d_T) Q'(s_T, a')."""
+        """Sums the discounted r_i to r_(T-1) and discount^(T-i) (1 - d_T) Q'(s_T, a'), `(S, B, K)`."""
         next_action = self.target_transformer(windows, keys)[:, :, -1]
         value = self.target_critic(windows.observations[:, :, -1], next_action).amin(1)[..., None]
         steps = torch.arange(windows.rewards.shape[-1], device=value.device)
@@ -160,7 +160,7 @@ class DTR(Stateful):
     def policy_loss(
         self, windows: RewardedWindows, keys: Tensor | None, order: Tensor, progress: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Imitation, and Q of the policy's own actions with a weight that grows from 0 to eta."""
+        """Adds imitation, and Q of the policy's own actions with a weight that grows from 0 to eta."""
         actions = self.transformer(windows, keys)
         valid, count = windows.valid, windows.valid.sum((1, 2))
         bc_loss = ((actions - windows.actions).square().mean(-1) * valid).sum((1, 2)) / count
@@ -174,7 +174,7 @@ class DTR(Stateful):
     def update(
         self, windows: RewardedWindows, keys: Tensor | None, order: Tensor
     ) -> dict[str, Tensor]:
-        """One step of both. `keys` drop units in the target policy, then in the policy, `(S, 2 * places)`;
+        """Takes one step of both. `keys` `(S, 2 * places)` drop units, in the target policy first;
         `order` `(S, 1)`, uniform on [0, 1), says which critic comes first."""
         cfg = self.cfg
         for_target, for_policy = (None, None) if keys is None else keys.chunk(2, 1)
@@ -195,7 +195,7 @@ class DTR(Stateful):
 
 
 def q_of_windows(critic: Critics, observations: Tensor, actions: Tensor) -> Tensor:
-    """Both critics at every step, `(S, B, K, O)` and `(S, B, K, A)` to `(S, 2, B, K)`."""
+    """Evaluates both critics at every step, `(S, B, K, O)` and `(S, B, K, A)` to `(S, 2, B, K)`."""
     q = critic(observations.flatten(1, 2), actions.flatten(1, 2))
     return q.unflatten(-1, observations.shape[1:3])
 
@@ -220,7 +220,7 @@ class Player:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
         agent, targets = self.agent, len(TARGETS)
         states = agent.normalizer(observations)
         to_go = self._first * (1 - self._step / agent.cfg.max_timestep)
@@ -236,7 +236,7 @@ class Player:
         return actions
 
     def _last_returns(self, to_go: Tensor) -> Tensor:
-        """Of R candidates for each of five returns-to-go `(S, n, 5)`: `(S, n, 5, R)`."""
+        """Returns the R last returns-to-go for each of five asked for `(S, n, 5)`: `(S, n, 5, R)`."""
         cfg = self.agent.cfg
         if cfg.select == "argmax":
             return to_go[..., None]
@@ -246,7 +246,7 @@ class Player:
         return to_go[..., None] + noise.unflatten(-1, (targets, cfg.repeats))
 
     def _choose(self, q: Tensor) -> Tensor:
-        """Numbers `(S, n)` of candidates with values `(S, n, C)`."""
+        """Chooses candidates by their values `(S, n, C)`; returns their numbers `(S, n)`."""
         if self.agent.cfg.select == "argmax":
             return q.argmax(-1)
         below = torch.softmax(q, -1).cumsum(-1) < self._draw(torch.rand, (q.shape[1], 1))
@@ -257,7 +257,7 @@ class Player:
         return torch.stack([kind(*shape, generator=rng, **options) for rng in self._rngs])
 
     def reward(self, rewards: Tensor) -> None:
-        """Target returns do not depend on what was earned."""
+        """Does nothing: target returns do not depend on what was earned."""
 
 
 def train(cfg: Config, run: Run) -> None:

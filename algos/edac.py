@@ -78,7 +78,7 @@ class Ensemble(Critics):
     """N critics, also with the gradient of each with respect to the action."""
 
     def with_action_gradient(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Q `(S, N, B)`, and its gradient `(S, N, B, A)`, itself differentiable.
+        """Returns Q `(S, N, B)`, and its gradient `(S, N, B, A)`, itself differentiable.
 
         The chain rule backwards through the layers: a ReLU passes what it passed forwards.
         """
@@ -133,14 +133,14 @@ class EDAC(SquashedActing):
     # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
     def alpha_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """-log alpha * (log pi + target entropy), the target being minus the action dimension."""
+        """Computes -log alpha * (log pi + target entropy), the target being minus the action dimension."""
         with torch.no_grad():
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
         return loss, {"alpha": torch.exp(self.log_alpha()), "entropy": -log_pi.mean(-1)}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """alpha * log pi(a|s) - min_i Q_i(s, a) at a ~ pi(.|s)."""
+        """Computes alpha * log pi(a|s) - min_i Q_i(s, a) at a ~ pi(.|s)."""
         actions, log_pi = self.policy.sample(batch.observations, noise)
         q = self.critic(batch.observations, actions)
         alpha = torch.exp(self.log_alpha()).detach()[:, None]
@@ -148,7 +148,7 @@ class EDAC(SquashedActing):
         return loss, {"policy_loss": loss, "q_std": q.detach().std(1, correction=0).mean(-1)}
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Every critic towards the soft minimum over all targets, and eta * diversity (eq. 8)."""
+        """Regresses every critic towards the soft minimum over targets, and adds eta * diversity (eq. 8)."""
         cfg = self.cfg
         with torch.no_grad():
             next_actions, log_pi = self.policy.sample(batch.next_observations, noise)
@@ -167,14 +167,14 @@ class EDAC(SquashedActing):
 
     @staticmethod
     def diversity(gradient: Tensor) -> Tensor:
-        """Mean over the batch of sum_{i != j} <g_i, g_j> / (N - 1), g_i of unit length: `(S,)`."""
+        """Averages sum_{i != j} <g_i, g_j> / (N - 1) over the batch, g_i of unit length: `(S,)`."""
         length = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
         unit = gradient / (length + 1e-10)
         pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))
         return pairs.mean(-1) / (gradient.shape[1] - 1)
 
     def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """One step of everything."""
+        """Takes one step of everything."""
         if self.cfg.order == "joint":
             metrics = self._joint_step(batch, noise)
         else:
@@ -185,7 +185,7 @@ class EDAC(SquashedActing):
         return metrics
 
     def _joint_step(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """All gradients at the start of the step, from one sample of the policy."""
+        """Takes all gradients at the start of the step, from one sample of the policy."""
         alpha, metrics = self._alpha_step.gradients(batch, noise.actions)
         policy, policy_metrics = self._policy_step.gradients(batch, noise.actions)
         critic_metrics = self._critic_step(batch, noise.next_actions)

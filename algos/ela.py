@@ -103,7 +103,7 @@ class ELA(TabularLearner):
         return {"bonus": float(np.mean(bonuses)), "trajectories": float(self.trajectories)}
 
     def _gather(self, h: int, uniform: int) -> None:
-        """One transition of step h, whose last `uniform` actions are uniform."""
+        """Gathers one transition of step h, whose last `uniform` actions are uniform."""
         state, collected = self.mdp.first(self.rng), 0.0
         self.trajectories += 1
         for t in range(h + 1):
@@ -119,12 +119,12 @@ class ELA(TabularLearner):
         self.likelihood[h] += self.log_kernels[:, :, before, action, state]
 
     def fitted(self, h: int) -> tuple[np.ndarray, np.ndarray]:
-        """The most likely features (S, A, d) and kernel (S, A, S') of step h."""
+        """Returns the most likely features (S, A, d) and kernel (S, A, S') of step h."""
         f, m = np.unravel_index(self.likelihood[h].argmax(), self.likelihood[h].shape)
         return self.features[f], self.features[f] @ self.measures[m]
 
     def bonus(self, h: int, phi: np.ndarray) -> np.ndarray:
-        """(S, A): alpha times the length of phi in the metric of what was seen, at most H."""
+        """Computes alpha times the length of phi in the metric of what was seen, at most H: (S, A)."""
         dimension, steps = phi.shape[-1], self.mdp.horizon
         size = np.log(self.likelihood[h].size * steps * self.episodes / self.cfg.delta)
         sigma = dimension * size * np.eye(dimension)
@@ -136,7 +136,7 @@ class ELA(TabularLearner):
     def planned(
         self, model: list[tuple[np.ndarray, np.ndarray]], bonuses: list[np.ndarray]
     ) -> tuple[float, np.ndarray, int]:
-        """The optimistic CVaR, the actions (H, S, budgets), and the place of the best first budget."""
+        """Returns the optimistic CVaR, the actions (H, S, budgets), and the best first budget's place."""
         states, place = self.mdp.sizes[0], np.arange(len(self.budgets))
         cost = np.tile(np.maximum(self.budgets, 0), (states, 1))  # W_H (S, budgets)
         rest = np.maximum(place - self.paid[..., None], 0)  # (S, A, budgets): where b - r stands
@@ -156,7 +156,7 @@ class ELA(TabularLearner):
     def _expected(
         self, h: int, phi: np.ndarray, kernel: np.ndarray, cost: np.ndarray
     ) -> np.ndarray:
-        """(S, A, budgets): E[cost(s', b)] by the model, or by regression of it on phi."""
+        """Expects cost(s', b) by the model, or by regression of it on phi: (S, A, budgets)."""
         if self.cfg.planner == "exact":
             return kernel @ cost
         counts = self.counts[h]
@@ -165,7 +165,7 @@ class ELA(TabularLearner):
         return phi @ weights
 
     def act(self, t: int, state: int, collected: float) -> int:
-        """The plan's action; before there is one, the first."""
+        """Returns the plan's action; before there is one, the first."""
         if self.plan is None:
             return 0
         actions, first = self.plan

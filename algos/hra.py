@@ -58,7 +58,7 @@ class HRA(Stateful):
     # Losses. Batch fields are (S, B, ...); the loss is (S,).
 
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Every head towards its own reward + discount * its own value at the next state."""
+        """Regresses every head towards its own reward + discount * its own value at the next state."""
         with torch.no_grad():
             next_values = self.target(batch.next_observations)
             if self.cfg.bootstrap == "own":
@@ -71,7 +71,7 @@ class HRA(Stateful):
         return loss, {"loss": loss, "value": values.sum(-1).mean(-1)}
 
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """One step of Adam."""
+        """Takes one step of Adam."""
         return self._step(batch)
 
     def copy_target(self) -> None:
@@ -80,7 +80,7 @@ class HRA(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best actions by the sum of the heads, `(S, n, ...) -> (S, n)`."""
+        """Returns the best actions by the sum of the heads, `(S, n, ...) -> (S, n)`."""
         return self.heads(observations).sum(-1).argmax(-1)
 
 

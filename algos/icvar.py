@@ -91,7 +91,7 @@ class Linear(TabularLearner):
         return {"uncertainty": float(np.mean([length.max(-1).mean() for length in lengths]))}
 
     def plan(self) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Optimistic values (S,) of steps 0 to H, and per modelled step ||psi_x|| and psi_x; sets `table`."""
+        """Returns optimistic values (S,) of steps 0 to H, and ||psi_x|| and psi_x of each; sets `table`."""
         steps, values = self.mdp.horizon, [np.zeros(self.mdp.sizes[0])]
         lengths: list[np.ndarray] = []
         psis: list[np.ndarray] = []
@@ -165,11 +165,11 @@ class General(Linear):
         return self.cfg.bonus_scale * steps**2 * size
 
     def possible_payoffs(self) -> np.ndarray:
-        """(R,) bool: the rewards that may be true."""
+        """Marks the rewards that may be true, (R,) bool."""
         return np.ones(1, bool)
 
     def compare(self, trajectory: list[tuple[int, int, int]]) -> None:
-        """Rewards are known: nobody is asked."""
+        """Does nothing: rewards are known."""
 
 
 class Preferences(General):
@@ -190,7 +190,7 @@ class Preferences(General):
         return self.likelihood >= self.likelihood.max() - self.cfg.bonus_scale * size
 
     def compare(self, trajectory: list[tuple[int, int, int]]) -> None:
-        """m pairs, the first with the episode's own trajectory."""
+        """Compares m pairs, the first with the episode's own trajectory."""
         for i in range(self.cfg.pairs):
             one = trajectory if i == 0 else play(self.mdp, self.table, self.rng)
             other = play(self.mdp, None, self.rng)
@@ -207,13 +207,13 @@ LEARNERS = {"linear": Linear, "general": General, "preferences": Preferences}
 
 
 def features(kernels: np.ndarray, value: np.ndarray, net: np.ndarray) -> np.ndarray:
-    """psi_x(s, a) = sum_s' phi(s', s, a) (x - V(s'))^+, (S, A, X, d), of kernels (d, S, A, S')."""
+    """Returns psi_x(s, a) = sum_s' phi(s', s, a) (x - V(s'))^+, (S, A, X, d), of kernels (d, S, A, S')."""
     short = np.maximum(net[:, None] - value, 0)
     return np.einsum("dsat,xt->saxd", kernels, short)
 
 
 def total(rewards: np.ndarray, trajectory: list[tuple[int, int, int]]) -> np.ndarray:
-    """(R,): what a trajectory is worth by each of the rewards (R, S, A)."""
+    """Sums a trajectory's rewards by each of the rewards (R, S, A): (R,)."""
     states, actions, _ = np.array(trajectory).T
     return rewards[:, states, actions].sum(-1)
 

@@ -114,7 +114,7 @@ class Points(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Pairs, replay: Batch | None) -> "Points":
-        """All transitions of an update, for one pass through the networks."""
+        """Joins all transitions of an update, for one pass through the networks."""
         batch = transitions(pairs)
         if replay is not None:
             batch = Batch(*(torch.cat(both, 1) for both in zip(batch, replay, strict=True)))
@@ -157,7 +157,7 @@ class IPL(GaussianActing):
     # Losses, each (S,). What is per point is (..., N).
 
     def value_loss(self, points: Points) -> tuple[Tensor, dict[str, Tensor]]:
-        """The expectile (IQL, eq. 5) or Gumbel regression of the smallest target Q."""
+        """Fits the expectile (IQL, eq. 5) or Gumbel regression of the smallest target Q."""
         with torch.no_grad():
             target_q = self.target(points.batch.observations, points.batch.actions).amin(1)
         difference = target_q - self.value(points.batch.observations)
@@ -172,7 +172,7 @@ class IPL(GaussianActing):
         return loss, metrics
 
     def critic_loss(self, points: Points, next_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy of the comparisons under the implicit rewards, and lambda times their squares."""
+        """Adds the comparisons' cross-entropy under the implicit rewards, and lambda times their squares."""
         q = self.critic(points.batch.observations, points.batch.actions)
         discount = self.cfg.discount * (1 - points.batch.terminated)
         rewards = q - (discount * next_value)[:, None]
@@ -189,7 +189,7 @@ class IPL(GaussianActing):
         return (entropy + penalty).mean(1), metrics
 
     def policy_loss(self, points: Points, advantage: Tensor, keys: Tensor | None) -> Tensor:
-        """Regression towards the data's actions, weighted by exp(advantage / temperature)."""
+        """Regresses towards the data's actions, weighted by exp(advantage / temperature)."""
         weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
         shape = (advantage.shape[1], self.cfg.hidden_width)
         keep = transformer.multipliers(keys, shape, self.cfg.dropout)
@@ -208,7 +208,7 @@ class IPL(GaussianActing):
         return policy_loss + critic_loss, metrics | {"policy_loss": policy_loss}
 
     def _awac_critic_loss(self, points: Points, noise: Tensor):
-        """V(s') is the target critics' at one sample of the policy there."""
+        """Computes `critic_loss` with V(s') of the target critics at one sample of the policy there."""
         with torch.no_grad():
             states = points.batch.next_observations
             next_q = self.target(states, self._sample(states, noise))
@@ -216,7 +216,7 @@ class IPL(GaussianActing):
         return self.critic_loss(points, next_value)
 
     def _awac_policy_loss(self, points: Points, q: Tensor, noise: Tensor):
-        """The advantage is `q`, of before the critics' step, over the new Q of one sample."""
+        """Computes `policy_loss` with `q`, of before the critics' step, over the new Q of one sample."""
         with torch.no_grad():
             states = points.batch.observations
             advantage = q - self.critic(states, self._sample(states, noise)).mean(1)
@@ -227,7 +227,7 @@ class IPL(GaussianActing):
         return per_point[..., : points.labels.shape[1] * 2 * points.steps]
 
     def _mean(self, per_point: Tensor, points: Points) -> Tensor:
-        """Over comparisons and over the dataset, then of the two: `(..., N)` to `(...)`."""
+        """Averages over comparisons and over the dataset, then the two: `(..., N)` to `(...)`."""
         compared = self._compared(per_point, points)
         if compared.shape == per_point.shape:
             return compared.mean(-1)
@@ -240,7 +240,7 @@ class IPL(GaussianActing):
     def update(
         self, pairs: Pairs, replay: Batch | None = None, draws: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """One step of everything.
+        """Takes one step of everything.
 
         `draws`: dropout keys `(S, layers)`, or for form=awac normal draws `(S, 2, N, A)`.
         """

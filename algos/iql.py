@@ -92,7 +92,7 @@ class IQL(GaussianActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. 5: the expectile of min(Q1, Q2) of the target critics over the data's actions."""
+        """Fits V to the expectile of min(Q1, Q2) of the target critics at the data's actions (eq. 5)."""
         with torch.no_grad():
             target_q = self.target(batch.observations, batch.actions).amin(1)
         difference = target_q - self.value(batch.observations)
@@ -101,7 +101,7 @@ class IQL(GaussianActing):
         return loss, {"value_loss": loss, "advantage": difference.mean(-1), "target_q": target_q}
 
     def critic_loss(self, batch: Batch) -> Tensor:
-        """Eq. 6: both critics towards r + discount * V(s'), with no maximum over actions."""
+        """Regresses both critics towards r + discount * V(s'), with no maximum over actions (eq. 6)."""
         with torch.no_grad():
             next_value = self.value(batch.next_observations)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
@@ -110,7 +110,7 @@ class IQL(GaussianActing):
         return per_critic.sum(1) if self.cfg.critic_loss == "sum" else per_critic.mean(1)
 
     def policy_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None) -> Tensor:
-        """Eq. 7: regression towards the data's actions, weighted by exp(beta * advantage)."""
+        """Regresses towards the data's actions, weighted by exp(beta * advantage) (eq. 7)."""
         with torch.no_grad():
             advantage = target_q - self.value(batch.observations)
             weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
@@ -132,7 +132,7 @@ class IQL(GaussianActing):
         return value_loss + both, metrics | more
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
-        """One step of everything. `uniforms` (S, layers, B, width) are for dropout."""
+        """Takes one step of everything. `uniforms` (S, layers, B, width) are for dropout."""
         if self.cfg.order == "joint":
             metrics = self._joint_step(batch, uniforms)
         else:

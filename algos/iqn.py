@@ -110,7 +110,7 @@ class IQN(Stateful):
         return loss, {"loss": loss, "value": quantiles.mean((1, 2))}
 
     def update(self, batch: Transitions, uniforms: Tensor) -> dict[str, Tensor]:
-        """One step of Adam. `uniforms` are (S, B, N + N' + K)."""
+        """Takes one step of Adam. `uniforms` are (S, B, N + N' + K)."""
         return self._step(batch, uniforms)
 
     def copy_target(self) -> None:
@@ -119,7 +119,7 @@ class IQN(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best actions `(S, n)` by the mean over K evenly spaced fractions."""
+        """Returns the best actions `(S, n)` by the mean over K evenly spaced fractions."""
         fractions = self.cfg.risk * midpoints(self.cfg.policy_fractions, observations.device)
         fractions = fractions.expand(*observations.shape[:2], -1)
         return self.quantiles(observations, fractions).mean(-1).argmax(-1)

@@ -102,7 +102,7 @@ class MD3QN(Stateful):
     # Losses. Batch fields are (S, B, ...), draws are (S, B); the loss is (S,).
 
     def loss(self, batch: Transitions, draws: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The squared MMD of the taken action's particles to their targets, over the batch."""
+        """Computes the squared MMD of the taken action's particles to their targets, mean over the batch."""
         with torch.no_grad():
             next_particles = self.target(batch.next_observations)
             share = self.next_policy(next_particles, draws)
@@ -115,7 +115,7 @@ class MD3QN(Stateful):
         return loss, {"loss": loss, "value": x.mean(2).sum(-1).mean(-1), "spread": spread}
 
     def next_policy(self, particles: Tensor, draws: Tensor | None) -> Tensor:
-        """The shares `(S, B, A)` of the actions in the target: the best one's, or a uniform draw's."""
+        """Returns the actions' shares `(S, B, A)` in the target: all the best one's, or a uniform draw's."""
         if draws is not None:
             numbers = torch.arange(self._actions, device=draws.device)
             return ((draws[..., None] * self._actions).long() == numbers).to(particles.dtype)
@@ -124,7 +124,7 @@ class MD3QN(Stateful):
         return best / best.sum(-1, keepdim=True)
 
     def squared_mmd(self, x: Tensor, y: Tensor) -> Tensor:
-        """MMD^2 `(S, B)` of two sets of particles `(S, B, M, K)`; no gradient reaches `y`'s own term."""
+        """Computes MMD^2 `(S, B)` of particles `(S, B, M, K)`; no gradient reaches `y`'s own term."""
         left, right = torch.stack([x, x, y]), torch.stack([x, y, y])
         squares = (left[..., :, None, :] - right[..., None, :, :]).square()
         distances = squares.mean(-1) if self.cfg.distance == "mean" else squares.sum(-1)
@@ -138,7 +138,7 @@ class MD3QN(Stateful):
         return own.sum(0) - 2 * xy
 
     def update(self, batch: Transitions, draws: Tensor | None = None) -> dict[str, Tensor]:
-        """One step of Adam. `draws` (S, B) are uniform, for `policy=uniform`."""
+        """Takes one step of Adam. `draws` (S, B) are uniform, for `policy=uniform`."""
         return self._step(batch, draws)
 
     def copy_target(self) -> None:
@@ -147,7 +147,7 @@ class MD3QN(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best actions by the mean of the total return, `(S, n, ...) -> (S, n)`."""
+        """Returns the best actions by the mean of the total return, `(S, n, ...) -> (S, n)`."""
         return self.particles(observations).mean((3, 4)).argmax(-1)
 
 

@@ -124,7 +124,7 @@ class VAE(nn.Module):
         self.decoder = networks.MLP([O + latents, *hidden, A], lead, rngs)
 
     def encode(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-std of the latent, `(S, B, 2A)` each."""
+        """Returns mean and log-std of the latent, `(S, B, 2A)` each."""
         mean, log_std = self.encoder(torch.cat([observations, actions], -1)).chunk(2, -1)
         return mean, log_std.clamp(-4, 15)
 
@@ -159,7 +159,7 @@ class Critic(nn.Module):
 
 
 def _wide(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-    """The authors': weights of N(0, 0.1^2), biases as torch makes them."""
+    """Initialises as the authors do: weights of N(0, 0.1^2), biases as torch makes them."""
     networks.torch_init(weight, bias, rng)
     weight.normal_(0, 0.1, generator=rng)
 
@@ -193,7 +193,7 @@ class ORAAC(Stateful):
     # Losses. Batch fields are (S, B, ...), latents (S, B, 2A) are standard normal; each loss is (S,).
 
     def vae_loss(self, batch: Batch, latents: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared error of the decoded action, plus the divergence of the latent from its prior."""
+        """Adds the decoded action's squared error and the divergence of the latent from its prior."""
         mean, log_std = self.vae.encode(batch.observations, batch.actions)
         decoded = self.vae.decode(batch.observations, mean + torch.exp(log_std) * latents)
         error = (decoded - batch.actions).square().mean((1, 2))
@@ -205,7 +205,7 @@ class ORAAC(Stateful):
     def critic_loss(
         self, batch: Batch, latents: Tensor, fractions: Tensor, next_fractions: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Z at N fractions towards r + discount * Z' at N others, for the target actor's action."""
+        """Regresses Z at N fractions towards r + discount * Z' at N others, for the target actor's action."""
         cfg = self.cfg
         with torch.no_grad():
             s = batch.next_observations
@@ -227,7 +227,7 @@ class ORAAC(Stateful):
         return loss, {"actor_loss": loss}
 
     def _action(self, actor: nn.Module, observations: Tensor, latents: Tensor) -> Tensor:
-        """clip(b + lambda * xi(s, b)) with b of the VAE, `(S, B, A)`."""
+        """Returns clip(b + lambda * xi(s, b)) with b of the VAE, `(S, B, A)`."""
         if not self.cfg.imitation:
             return torch.tanh(actor(observations))
         with torch.no_grad():
@@ -239,7 +239,7 @@ class ORAAC(Stateful):
     def update(
         self, batches: list[Batch], latents: list[Tensor], uniforms: list[Tensor]
     ) -> dict[str, Tensor]:
-        """VAE and critic on every batch, then the actor and the targets on the last.
+        """Steps VAE and critic on every batch, then the actor and the targets on the last.
 
         `latents` are (S, 3, B, 2A), standard normal, and `uniforms` (S, B or 1, N + N + K): the parts of
         `Latents` and `Fractions`.
@@ -257,7 +257,7 @@ class ORAAC(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The action at raw observations for latent 0, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations for latent 0, `(S, n, O) -> (S, n, A)`."""
         zeros = observations.new_zeros(*observations.shape[:2], self.latent_dim)
         return self._action(self.actor, self.normalizer(observations), zeros)
 

@@ -45,7 +45,7 @@ from corerl.training.run import Run
 
 
 def one_network() -> Markov:
-    """The reward of IPL's authors."""
+    """Returns the reward of IPL's authors."""
     return Markov(
         steps=20_000,
         members=1,
@@ -84,11 +84,11 @@ class PrefIQL(iql.IQL):
         self.reward = reward
 
     def fit_reward(self, pairs: Pairs) -> dict[str, Tensor]:
-        """One step of the reward."""
+        """Takes one step of the reward."""
         return self.reward.update(pairs)
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
-        """IQL's step on the rewards that the networks give; those of the batch are not read."""
+        """Takes IQL's step on the rewards that the networks give; those of the batch are not read."""
         with torch.no_grad():
             inputs = torch.cat([batch.observations, batch.actions], -1)
             batch = batch._replace(rewards=self.reward(inputs[:, None]).mean(1))

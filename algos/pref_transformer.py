@@ -135,7 +135,7 @@ class RewardTransformer(transformer.Trunk):
         wanted: slice = slice(1, None, 2),
         causal: bool = True,
     ) -> Tensor:
-        """The last block's tokens, of states unless `wanted` says otherwise, `(S, n, L', width)`.
+        """Returns the last block's tokens, of states unless `wanted` says otherwise, `(S, n, L', width)`.
 
         `valid` `(S, n, L)` is 0.0 in padding, which stands on the left. `keys` `(S, places)` drop units.
         Without `causal` tokens look at those that follow, too, and padding may stand on the right.
@@ -152,13 +152,13 @@ class RewardTransformer(transformer.Trunk):
         return self.through_blocks(x, allowed, wanted, keys)
 
     def rewards(self, hidden: Tensor) -> Tensor:
-        """r_t, `(S, n, L, width)` to `(S, n, L)`."""
+        """Returns r_t, `(S, n, L, width)` to `(S, n, L)`."""
         if self.attention:
             return transformer.each(self.preference, hidden)[..., -1]
         return transformer.each(self.head, hidden).squeeze(-1)
 
     def score(self, observations: Tensor, actions: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Of whole segments `(S, n, L, ...)`: the mean of z_t, or of r_t without preference attention."""
+        """Scores whole segments `(S, n, L, ...)` by the mean of z_t, or without attention of r_t."""
         valid = torch.ones_like(observations[..., 0])
         hidden = self.hidden(observations, actions, valid, keys)
         if not self.attention:
@@ -189,14 +189,14 @@ class RewardModel(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy of the labels; `keys` are for dropout."""
+        """Computes the labels' cross-entropy; `keys` are for dropout."""
         segments = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
         scores = self.network.score(*segments, keys).unflatten(1, (-1, 2))
         loss, accuracy = preference_loss(scores, pairs.labels)
         return loss, {"reward_loss": loss, "reward_accuracy": accuracy}
 
     def update(self, pairs: Pairs, keys: Tensor | None) -> dict[str, Tensor]:
-        """One step."""
+        """Takes one step."""
         return self._step(pairs, keys)
 
     @torch.no_grad()
@@ -209,7 +209,7 @@ class RewardModel(Stateful):
         keep_where(not_better, [best], [loss])
 
     def rewards(self, rows: Rows, piece: int = 256) -> Tensor:
-        """r_t at every row, of the `window` steps that end there, `(S, N)`."""
+        """Returns r_t at every row, of the `window` steps that end there, `(S, N)`."""
         network = self.kept if self.cfg.keep == "best" else self.network
         device = network.norm.weight.device
         starts = np.repeat(

@@ -60,7 +60,7 @@ class QRDQN(Stateful):
     # Losses. Batch fields are (S, B, ...); the loss is (S,).
 
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Algorithm 1: the taken action's quantiles towards those of the best next action."""
+        """Regresses the taken action's quantiles towards those of the best next action (algorithm 1)."""
         with torch.no_grad():
             next_quantiles = self.target(batch.next_observations)
             chooser = self.quantiles(batch.next_observations) if self.cfg.double else next_quantiles
@@ -72,7 +72,7 @@ class QRDQN(Stateful):
         return loss, {"loss": loss, "value": quantiles.mean((1, 2)), "spread": spread}
 
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """One step of Adam."""
+        """Takes one step of Adam."""
         return self._step(batch)
 
     def copy_target(self) -> None:
@@ -81,7 +81,7 @@ class QRDQN(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best actions by the mean return, `(S, n, ...) -> (S, n)`."""
+        """Returns the best actions by the mean return, `(S, n, ...) -> (S, n)`."""
         return self.quantiles(observations).mean(-1).argmax(-1)
 
 

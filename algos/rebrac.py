@@ -108,7 +108,7 @@ class ReBRAC(TanhActing):
     def actor_loss(
         self, batch: Batch, shares: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """beta_1 * |pi(s) - a|^2 - lambda * min(Q1, Q2)(s, pi(s))."""
+        """Computes beta_1 * |pi(s) - a|^2 - lambda * min(Q1, Q2)(s, pi(s))."""
         actions = torch.tanh(self.actor(batch.observations))
         q = self.critic(batch.observations, actions).amin(1)
         scale = 1 / q.detach().abs().mean(-1) if self.cfg.normalize_q else 1.0
@@ -121,7 +121,7 @@ class ReBRAC(TanhActing):
     def update(
         self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """One critic update per batch; the actor and the targets follow the first of them."""
+        """Takes one critic step per batch; the actor and the targets follow the first of them."""
         metrics = self._critic_step(batches[0], noises[0], shares)
         metrics |= self._update_actor(batches[0], shares)
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
@@ -139,7 +139,7 @@ class ReBRAC(TanhActing):
         return metrics
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """The same action: CORL fine-tunes without exploration noise."""
+        """Returns the same action: CORL fine-tunes without exploration noise."""
         return self.act(observations)
 
 
@@ -166,7 +166,7 @@ def train(cfg: Config, run: Run) -> None:
 
 
 def _shares(cfg: Config, left: float, online: bool, device: torch.device) -> Tensor:
-    """What remains of beta_1 and beta_2, where `left` of the fine-tuning lies ahead."""
+    """Returns what remains of beta_1 and beta_2, where `left` of the fine-tuning lies ahead."""
     of_actor = max(cfg.min_bc_share, left) if online else 1.0
     return torch.tensor([of_actor, 0.0 if online else 1.0], device=device)
 

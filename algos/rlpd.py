@@ -122,7 +122,7 @@ class RLPD(SquashedActing):
     def critic_loss(
         self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """All critics towards r + discount * (min Q' of a few - alpha * log pi) at s' (Algorithm 1)."""
+        """Regresses all critics towards r + discount * (min Q' of a few - alpha * log pi) (Algorithm 1)."""
         subset = ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample)
         with torch.no_grad():
             next_actions, log_prob = self.policy.sample(batch.next_observations, noise)
@@ -134,7 +134,7 @@ class RLPD(SquashedActing):
         return regression(self.critic(batch.observations, batch.actions), y)
 
     def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
-        """A critic update per batch; policy and temperature follow on the last."""
+        """Takes one critic step per batch; policy and temperature follow on the last."""
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.next_actions[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)

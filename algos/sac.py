@@ -85,7 +85,7 @@ class Config(Settings):
 def policy_and_temperature_loss(
     agent: Any, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Eq. 9, alpha * log pi - Q at the policy's own actions, and eq. 18: alpha grows where the entropy is
+    """Adds eq. 9, alpha * log pi - Q at the policy's own actions, and eq. 18: alpha grows where entropy is
     below its target. RLPD's as well; `noise` is (S, B, A)."""
     actions, log_prob = agent.policy.sample(batch.observations, noise)
     q = agent.critic(batch.observations, actions)
@@ -130,7 +130,7 @@ class SAC(SquashedActing):
         return regression(self.critic(batch.observations, batch.actions), y)
 
     def update(self, batches: list[Batch], noises: list[Noise]) -> dict[str, Tensor]:
-        """A critic update per batch; policy and temperature follow every `actor_every`-th of them."""
+        """Takes one critic step per batch; policy and temperature follow every `actor_every`-th of them."""
         metrics = {}
         for count, (batch, noise) in enumerate(zip(batches, noises, strict=True), start=1):
             metrics |= self._critic_step(batch, noise.next_actions)

@@ -80,7 +80,7 @@ class TD3BC(TanhActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Clipped double Q-learning with target policy smoothing; `noise` (S, B, A) is standard normal."""
+        """Applies clipped double Q-learning with target policy smoothing; `noise` (S, B, A) is normal."""
         cfg = self.cfg
         with torch.no_grad():
             next_action = self._policy(self.target_actor, batch.next_observations)
@@ -90,7 +90,7 @@ class TD3BC(TanhActing):
         return regression(self.critic(batch.observations, batch.actions), y)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Eq. 5: -lambda * Q1(s, pi(s)) + mean squared distance to the data's action."""
+        """Computes eq. 5: -lambda * Q1(s, pi(s)) + mean squared distance to the data's action."""
         actions = self._policy(self.actor, batch.observations)
         q = self.critic(batch.observations, actions)[:, 0]
         weight = self.cfg.alpha / q.detach().abs().mean(-1)
@@ -99,13 +99,13 @@ class TD3BC(TanhActing):
         return loss, {"actor_loss": loss, "imitation_loss": imitation}
 
     def _policy(self, actor: nn.Module, observations: Tensor) -> Tensor:
-        """Actions at a batch's states, which come normalised unless the critics see them raw."""
+        """Returns actions at a batch's states, which come normalised unless the critics see them raw."""
         return torch.tanh(
             actor(self.normalizer(observations) if self.cfg.raw_critic else observations)
         )
 
     def update(self, batches: list[Batch], noises: list[Tensor]) -> dict[str, Tensor]:
-        """One critic update per batch; with the last one (or the first) the actor's and the targets'."""
+        """Takes one critic step per batch; with the last one (or the first) the actor's and the targets'."""
         improved_at = 0 if self.cfg.actor_first else len(batches) - 1
         for i, (batch, noise) in enumerate(zip(batches, noises, strict=True)):
             metrics = self._critic_step(batch, noise)

@@ -187,16 +187,16 @@ class WSRL(SquashedActing):
     # Losses of both halves. Batch fields are (S, B, ...); each loss is (S,).
 
     def temperature_loss(self, next_log_pi: Tensor) -> Tensor:
-        """alpha * (entropy at s' - target entropy), from log-densities `(S, K, B)`."""
+        """Computes alpha * (entropy at s' - target entropy), from log-densities `(S, K, B)`."""
         entropy = -next_log_pi.detach().mean((1, 2))
         return self.temperature() * (entropy - self.target_entropy)
 
     def backup(self, batch: Batch, noise: Tensor, subset: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As Cal-QL's: y `(S, B)`, and the next actions' log-densities `(S, K, B)`."""
+        """Returns y `(S, B)` as Cal-QL has it, and the next actions' log-densities `(S, K, B)`."""
         return cal_ql.backup(self.policy, self.target, self.cfg.discount, batch, noise, subset)
 
     def subset(self, uniforms: Tensor) -> Tensor | None:
-        """The critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
+        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
         draw = ensembles.with_replacement
         return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample, draw)
 
@@ -205,7 +205,7 @@ class WSRL(SquashedActing):
     def pretraining_loss(
         self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Every loss of a step; arguments as of `CalQL.loss`."""
+        """Adds every loss of a step; arguments as of `CalQL.loss`."""
         cfg = self.cfg
         policy, _, policy_metrics = cal_ql.policy_loss(
             self.policy, self.critic, self.temperature(), batch, noise.actions
@@ -223,7 +223,7 @@ class WSRL(SquashedActing):
         return loss, metrics | policy_metrics | {"alpha": self.temperature()}
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """The conservative term per critic, and the loss of its multiplier, from the mean gap `(S,)`."""
+        """Returns the conservative term per critic, and its multiplier's loss, from the mean gap `(S,)`."""
         if not self.cfg.lagrange:
             return self.cfg.weight * gap, torch.zeros_like(gap)
         excess = gap - self.cfg.threshold
@@ -232,7 +232,7 @@ class WSRL(SquashedActing):
     def update(
         self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
     ) -> dict[str, Tensor]:
-        """One step of pre-training."""
+        """Takes one step of pre-training."""
         metrics = self._pretraining_step(batch, returns, noise, uniforms, subsets)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
@@ -242,7 +242,7 @@ class WSRL(SquashedActing):
     def bellman_loss(
         self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """All critics towards r + discount * min Q'(s', a') of a subset; `noise` (S, K, B, A)."""
+        """Regresses all critics towards r + discount * min Q'(s', a') of a subset; `noise` (S, K, B, A)."""
         y, _ = self.backup(batch, noise, self.subset(uniforms))
         q = self.critic(batch.observations, batch.actions[:, None]).squeeze(2)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
@@ -251,7 +251,7 @@ class WSRL(SquashedActing):
     def policy_and_temperature_loss(
         self, batch: Batch, noise: Tensor, next_noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both from the same parameters; the noises (S, B, A) are for the states and the next ones."""
+        """Adds both, from the same parameters; the noises (S, B, A) are for states and next states."""
         alpha = self.temperature()
         policy, _, metrics = cal_ql.policy_loss(
             self.policy, self.critic, alpha, batch, noise[:, None]
@@ -262,7 +262,7 @@ class WSRL(SquashedActing):
         return loss, metrics | {"alpha": alpha}
 
     def finetune(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
-        """A critic update per batch, then one of policy and temperature on all rows together."""
+        """Takes one critic step per batch, then one of policy and temperature on all rows together."""
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.backups[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)
@@ -298,7 +298,7 @@ def train(cfg: Config, run: Run) -> None:
 
 
 def _streams(cfg: Config, run: Run, action_dim: int) -> dict[str, seeding.Stream]:
-    """What `finetune` draws from, by the names in a checkpoint."""
+    """Makes what `finetune` draws from, by the names in a checkpoint."""
     actions = cfg.samples if cfg.online_max_backup else 1
     backups = (cfg.utd, actions, cfg.batch_size, action_dim)
     rows = cfg.utd * cfg.batch_size
