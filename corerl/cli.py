@@ -78,13 +78,13 @@ def _open_output() -> None:
 
 
 def _drop_output() -> None:
-    """Python flushes at its end what could not be written, and would fail once more."""
+    """Sends output nowhere: Python flushes at its end what could not be written, and would fail again."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
-    """The exit status of one command."""
+    """Returns the exit status of one command."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
@@ -109,7 +109,7 @@ def _run(argv: list[str]) -> int:
 
 
 def run_file(path: str) -> None:
-    """What `python algos/iql.py ...` does: `corerl train algo=iql ...`."""
+    """Runs `corerl train algo=iql ...` for `python algos/iql.py ...`."""
     sys.exit(main(["train", f"algo={Path(path).stem}", *sys.argv[1:]]))
 
 

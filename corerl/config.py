@@ -22,27 +22,27 @@ understood, and a run's hash is over the older, so that it is found."""
 
 
 def within(default: Any, interval: str) -> Any:
-    """A number in an interval such as `"(0, 1]"`; null where its type allows it. NaN is in none."""
+    """Declares a number in an interval such as `"(0, 1]"`; null where its type allows it. NaN is in none."""
     return field(default=default, metadata={"interval": interval})
 
 
 def positive(default: Any) -> Any:
-    """A finite number above 0."""
+    """Declares a finite number above 0."""
     return within(default, "(0, inf)")
 
 
 def at_least(least: int, default: Any) -> Any:
-    """A finite number that is `least` or more."""
+    """Declares a finite number that is `least` or more."""
     return within(default, f"[{least}, inf)")
 
 
 def one_of(default: str, *others: str) -> Any:
-    """A name from a list, of which the first is the default."""
+    """Declares a name from a list, of which the first is the default."""
     return field(default=default, metadata={"choices": (default, *others)})
 
 
 def added(declared: Any) -> Any:
-    """A setting that came when runs had been made: at its default it is no part of a run's name.
+    """Marks a setting that came when runs had been made: at its default it is no part of a run's name.
 
     So a field that is added to a `Config` leaves the directories of older runs found, and only a run
     that chooses another value is a new one. Its default, or the field that declares it, must be what the
@@ -57,7 +57,7 @@ def added(declared: Any) -> Any:
 
 
 def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings, as a run wrote them down, under the names that they have today."""
+    """Returns nested settings, as a run wrote them down, under the names that they have today."""
     return {
         RENAMED.get(prefix + name, prefix + name).removeprefix(prefix): (
             renamed(value, f"{prefix}{name}.") if isinstance(value, dict) else value
@@ -67,7 +67,7 @@ def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def group(kind: type, **values: Any) -> Any:
-    """Settings inside settings: a `kind` of these values."""
+    """Declares settings inside settings: a `kind` of these values."""
     return field(default_factory=lambda: kind(**values))
 
 
@@ -101,7 +101,7 @@ def _inside(value: float, interval: str) -> bool:
 
 
 def _demand(interval: str) -> str:
-    """What a value outside the interval is told."""
+    """Tells what a value outside the interval should be."""
     if interval == "(-inf, inf)":
         return "must be a finite number"
     least = re.fullmatch(r"([\[(])(\d+), inf\)", interval)
@@ -203,7 +203,7 @@ MOST_SEEDS = 10_000
 
 
 def seed_list(seeds: Any) -> list[int]:
-    """`seeds` as a list: a count n means 0 to n-1.
+    """Returns `seeds` as a list: a count n means 0 to n-1.
 
     Raises:
         CorerlError: neither a positive count nor a list of distinct non-negative integers, or more than

@@ -12,7 +12,7 @@ class CorerlError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`" Did you mean a, b?"` for a mistyped `word`, or an empty string where nothing is near."""
+    """Returns `" Did you mean a, b?"` for a mistyped `word`, or an empty string where nothing is near."""
     known = list(known)
     # A task's id is cut short more often than mistyped.
     begun = [name for name in known if "/" in word and name.startswith(word)]

@@ -34,7 +34,7 @@ class ContextWindow:
         self._step, self._last = 0, last_timestep
 
     def observe(self, observations: Tensor, returns_to_go: Tensor) -> Windows:
-        """Windows that end with these, `(S, n, O)` and `(S, n)`, at which nothing was done yet."""
+        """Returns windows that end with these, `(S, n, O)` and `(S, n)`, at which nothing was done yet."""
         past = self._windows
         time = torch.full_like(past.timesteps[:, :, 0], min(self._step, self._last))
         unknown = torch.zeros_like(past.actions[:, :, 0])

@@ -169,7 +169,7 @@ class FrameReplay:
         return frames.view(*times.shape, -1, *self._frame[1:])
 
     def _gather(self, part: Tensor, times: Tensor) -> Tensor:
-        """Rows `(S, B, ..., *rest)` of `part` `(S, capacity, *rest)`."""
+        """Returns rows `(S, B, ..., *rest)` of `part` `(S, capacity, *rest)`."""
         starts = self._starts.view(-1, *[1] * (times.ndim - 1))
         rows = (times % self._capacity + starts).flatten()
         return part.flatten(0, 1).index_select(0, rows).view(*times.shape, *part.shape[2:])

@@ -110,7 +110,7 @@ class SequenceBuffer:
         )
 
     def _rows_of(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Row numbers `(S, B, K)` and which of them are no padding."""
+        """Returns row numbers `(S, B, K)` and which of them are no padding."""
         left = self._ends[starts] - starts
         length = len(self._steps)
         skipped = (length - left).clamp(min=0) if self._left else torch.zeros_like(left)

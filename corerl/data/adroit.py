@@ -52,7 +52,7 @@ def reference(name: str) -> None:
 
 
 def relabel(dataset: Dataset, hand: str) -> Dataset:
-    """Rewards of -1, and 0 at an episode's first success, which ends it; later rows are left out."""
+    """Makes rewards of -1, and 0 at an episode's first success, which ends it; later rows are left out."""
     success = solved(hand, dataset.next_observations) & dataset.has_next
     kept = np.ones(len(dataset), bool)
     last = dataset.episode_ends - 1

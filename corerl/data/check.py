@@ -49,7 +49,7 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
 
 
 def _of_columns(contents: Contents) -> list[Finding]:
-    """Fields that are missing, of another length, or hold what is no number."""
+    """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
         hint = f"name them with data.columns.{field}=NAME"

@@ -124,7 +124,7 @@ def read(path: Path | str, id: str | None = None, time_limit: int | None = None)
 
 
 def count_timeouts(terminals: np.ndarray, time_limit: int) -> np.ndarray:
-    """(N,) bool: every `time_limit`-th row since the last terminal."""
+    """Returns (N,) bool: every `time_limit`-th row since the last terminal."""
     row = np.arange(len(terminals))
     after_terminal = np.zeros(len(terminals), np.int64)
     after_terminal[1:] = np.where(terminals[:-1], row[1:], 0)
@@ -155,7 +155,7 @@ def _check(file: h5py.File) -> int:
 
 
 def _padded(dataset: h5py.Dataset, n: int) -> np.ndarray:
-    """Observations with the last row repeated, so that s and s' are views of one array."""
+    """Returns observations with the last row repeated, so that s and s' are views of one array."""
     dtype = np.uint8 if dataset.dtype == np.uint8 else np.float32
     states = np.empty((n + 1, *dataset.shape[1:]), dtype)
     dataset.read_direct(states, dest_sel=np.s_[:n])

@@ -208,15 +208,15 @@ class Dataset:
         return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]])
 
     def episode_lengths(self) -> np.ndarray:
-        """(E,) int64 steps."""
+        """Returns (E,) int64 steps."""
         return self.episode_ends - self.episode_starts
 
     def episode_returns(self) -> np.ndarray:
-        """(E,) float64: undiscounted sums of the raw rewards."""
+        """Returns (E,) float64: undiscounted sums of the raw rewards."""
         return np.add.reduceat(self.rewards, self.episode_starts, dtype=np.float64)
 
     def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
-        """(N,) float32: sum over k of gamma^k r_{i+k} to the end of the episode of row i.
+        """Returns (N,) float32: sum over k of gamma^k r_{i+k} to the end of the episode of row i.
 
         A truncated episode counts nothing after its end, which is what a decision transformer
         conditions on; it is not an estimate of the value there.
@@ -232,7 +232,7 @@ class Dataset:
         return out.astype(np.float32)
 
     def transition_rows(self, next_actions: bool = False) -> np.ndarray:
-        """Indices of the rows that make a transition.
+        """Returns the indices of the rows that make a transition.
 
         With `next_actions`, without those whose next action was never recorded: the last row of an
         episode that does not end in a terminal state.
@@ -394,7 +394,7 @@ class Dataset:
 
 
 def flags(x: np.ndarray, field: str) -> np.ndarray:
-    """(N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
+    """Returns (N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
 
     Raises:
         CorerlError: something else, which `astype(bool)` would take for True; the row is named.
@@ -435,7 +435,7 @@ def _column_of(bad: np.ndarray) -> str:
 
 
 def _scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
-    """Actions of the box [low, high] in [-1, 1]; numbered ones, (N,) integers, as they are."""
+    """Scales actions of the box [low, high] to [-1, 1]; numbered ones, (N,) integers, as they are."""
     numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
     if numbered:
         return actions.reshape(-1)

@@ -236,7 +236,7 @@ def _episodes(source) -> Iterator[dict | h5py.Group]:
 
 
 def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
-    """(T + 1, D) of a box, or of a dictionary of boxes side by side, in the space's order."""
+    """Returns (T + 1, D) of a box, or of a dictionary of boxes side by side, in the space's order."""
     if isinstance(space, spaces.Dict):
         parts = [_numbers(part, value[key], image) for key, part in space.spaces.items()]
         return np.concatenate(parts, axis=1)

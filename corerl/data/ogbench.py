@@ -124,7 +124,7 @@ def _file_name(name: str) -> str:
 
 
 def _rewards(name: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards `(N,)` and whether the task is solved `(N,)`, in these simulator states."""
+    """Returns rewards `(N,)` and whether the task is solved `(N,)`, in these simulator states."""
     env = make_env(name)
     labelled: dict[str, Any] = dict(states)
     _package().relabel_dataset(env.spec.id, env, labelled)

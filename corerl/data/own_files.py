@@ -272,7 +272,7 @@ def _number(name: str) -> int:
 
 
 def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Episodes one after the other; where they have a last observation, it is what followed."""
+    """Joins episodes one after the other; where they have a last observation, it is what followed."""
     parts: dict[str, list[np.ndarray]] = {}
     for number, episode in enumerate(episodes):
         steps = len(episode["rewards"])

@@ -33,7 +33,7 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
 
 @contextmanager
 def npz(path: Path | str, kind: str = "an npz file") -> Iterator[Npz]:
-    """The arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
+    """Returns the arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
     with reading(path, kind), zipfile.ZipFile(path) as archive:
         yield Npz(archive)
 

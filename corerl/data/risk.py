@@ -109,7 +109,7 @@ def load(name: str) -> Dataset:
 
 
 def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Dataset:
-    """`dataset` with the penalties that its steps would have met, drawn from `seed`."""
+    """Returns `dataset` with the penalties that its steps would have met, drawn from `seed`."""
     rewards = dataset.rewards.astype(np.float64)
     if hazard.of_speed:
         measured = rewards + stochastic_mujoco.CONTROL_COST * np.square(

@@ -190,7 +190,7 @@ def is_gym(id: str) -> bool:
 
 
 def unit_box(env: gymnasium.Env) -> gymnasium.Env:
-    """`env` with continuous actions in [-1, 1]; discrete ones are left."""
+    """Returns `env` with continuous actions in [-1, 1]; discrete ones are left."""
     space = env.action_space
     if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
         return env

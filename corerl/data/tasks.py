@@ -113,7 +113,7 @@ class Task:
 
     @cached_property
     def _box(self) -> tuple | None:
-        """The lowest and the highest action of the environment, as it is without this package."""
+        """Returns the lowest and the highest action of the environment, as it is without this package."""
         env = self.make_env()
         while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):
             env = env.env
@@ -187,7 +187,7 @@ class Task:
         return self.collection in ("ogbench", "adroit") or self.id.startswith("corerl/metaworld/")
 
     def normalize(self, returns):
-        """100 (R - min) / (max - min) for a return or an array of them, or None."""
+        """Scores a return, or an array of them: 100 (R - min) / (max - min), or None."""
         if self.reference is None:
             return None
         low, high = self.reference

@@ -121,7 +121,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
 
 @cache
 def _fitness(task_id: str, trust: bool, env: str | None, evaluates: bool) -> tuple[str, str]:
-    """Why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
+    """Tells why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
     try:
         task = replace(resolve(task_id, trust), env=env)
     except CorerlError as error:

@@ -197,7 +197,7 @@ def _box(task: Task, units: str) -> tuple[np.ndarray | None, np.ndarray | None]:
 
 
 def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tensor:
-    """Observations to compare on: the data's, or else the environment's under random actions."""
+    """Returns observations to compare on: the data's, or else the environment's under random actions."""
     if task.has_data:
         rows = task.load().observations
         chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]

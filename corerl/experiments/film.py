@@ -91,7 +91,7 @@ class Camera(gymnasium.Wrapper):
 
 
 def drawn(env: gymnasium.Env, mode: str, id: str) -> gymnasium.Env:
-    """`env` with a way to be drawn, `human` or `rgb_array`; CorerlError where it has none."""
+    """Returns `env` with a way to be drawn, `human` or `rgb_array`; CorerlError where it has none."""
     modes = env.unwrapped.metadata.get("render_modes") or []
     if mode not in modes:
         what = "in a window" if mode == "human" else "as a film"

@@ -117,7 +117,7 @@ def _bytes(state: Any) -> int:
 
 
 def told(size: float | None) -> str:
-    """`1.2 GB`, `34 MB` or `?`."""
+    """Writes a size as `1.2 GB`, `34 MB` or `?`."""
     if size is None:
         return "?"
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"

@@ -251,7 +251,7 @@ def _child(results, cases: list[Case], windows: int) -> None:
 
 
 def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with which an algorithm begins to learn after few steps of its environment."""
+    """Returns settings with which an algorithm begins to learn after few steps of its environment."""
     defaults = importlib.import_module(f"corerl.algos.{name}").Config()
     own = {key: value for key, value in settings.items() if hasattr(defaults, key)}
     own = SIZES.get(name, {}) | own

@@ -60,7 +60,7 @@ def _product(name: str) -> Product:
 
 
 def choose(setting: str) -> str:
-    """`mkl` or `onednn` for `kernel=` `auto`, `mkl` or `onednn`.
+    """Returns `mkl` or `onednn` for `kernel=` `auto`, `mkl` or `onednn`.
 
     Raises:
         CorerlError: oneDNN is asked for where it is missing or does not compute in float32.

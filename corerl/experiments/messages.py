@@ -113,7 +113,7 @@ def _names(group: type, prefix: str = "") -> Iterator[str]:
 
 
 def _similar(key: str, known: list[str]) -> str:
-    """Settings whose own name is near; the group in front is what people forget or mistake."""
+    """Suggests settings whose own name is near; people forget or mistake the group in front."""
     by_name = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     close = difflib.get_close_matches(key.rsplit(".", 1)[-1], by_name, n=3, cutoff=0.6)
     return f" Did you mean {', '.join(by_name[name] for name in close)}?" if close else ""

@@ -111,7 +111,7 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
 
 
 def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Settings as the command line spells them."""
+    """Spells settings as the command line does."""
     for name, value in given.items():
         key = name if prefix or name in COMMON or "." in name else f"algo.{name}"
         if isinstance(value, dict):

@@ -42,7 +42,7 @@ class Rate(NamedTuple):
 
 
 def known(cfg: Config, gpu: str | None) -> Rate | None:
-    """The rate of a cell's updates on the GPU of that name, or on this CPU; None where nobody measured it.
+    """Returns the rate of a cell's updates on the GPU of that name, or this CPU; None if not measured.
 
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """
@@ -86,7 +86,7 @@ def _shipped() -> list[tuple[tuple, Rate]]:
 
 @functools.cache
 def _of_runs(root: Path) -> list[tuple[tuple, str, float]]:
-    """`(size, device, updates per second)` of every long enough run below `root`."""
+    """Returns `(size, device, updates per second)` of every long enough run below `root`."""
     return list(_measured(root))
 
 

@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plain(text: str) -> Text:
-    """`text` as it is: brackets are no markup, and what would steer a terminal is spelled out."""
+    """Returns `text` as it is: brackets are no markup, and what would steer a terminal is spelled out."""
     return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 

@@ -108,10 +108,10 @@ class Stopwatch(Run):
             torch.cuda.synchronize(self.device)
 
     def evaluate(self, step, act, also=None) -> None:
-        """Nothing: only updates are timed."""
+        """Does nothing: only updates are timed."""
 
     def save(self, step) -> None:
-        """Nothing: only updates are timed."""
+        """Does nothing: only updates are timed."""
 
 
 def _idle(algo: Any) -> int:
@@ -122,7 +122,7 @@ def _idle(algo: Any) -> int:
 
 
 def synthetic(size: int) -> Dataset:
-    """`size` Gaussian transitions in episodes of 1000."""
+    """Returns `size` Gaussian transitions in episodes of 1000."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:

@@ -224,7 +224,7 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
 
 
 def _place(count: int | None) -> str:
-    """`cell 2 of 9`; nothing where there is one."""
+    """Names the place: `cell 2 of 9`; nothing where there is one."""
     if HydraConfig.get().mode != RunMode.MULTIRUN:
         return ""
     number = HydraConfig.get().job.num + 1

@@ -49,7 +49,7 @@ class Mode(str):
 
 
 def resolve(mode: str, device: torch.device, steps: int) -> Mode:
-    """`off`, `compile` or `graph` for a job of `steps` updates.
+    """Returns `off`, `compile` or `graph` for a job of `steps` updates.
 
     Raises:
         CorerlError: an unknown mode, or `graph` without a GPU.
@@ -74,7 +74,7 @@ def _has_compiler() -> bool:
 
 
 def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Callable:
-    """`f(*inputs) -> (gradients of the summed loss, metrics)`, compiled unless `mode` is `off`.
+    """Returns `f(*inputs) -> (gradients of the summed loss, metrics)`, compiled unless `mode` is `off`.
 
     Summing the per-seed losses leaves the seeds independent: no term of one seed holds a parameter of
     another.
@@ -129,7 +129,7 @@ class _Fallback:
 
 
 def captured(update: Callable, mode: str) -> Callable:
-    """`update` itself, or with mode `graph` its replay as one CUDA graph."""
+    """Returns `update` itself, or with mode `graph` its replay as one CUDA graph."""
     return _Captured(update, _mode(mode)) if mode == "graph" else update
 
 

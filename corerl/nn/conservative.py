@@ -28,7 +28,7 @@ def proposals(
     noise: Noise,
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Actions to push down, and their log-densities: uniform, of pi(.|s) and of pi(.|s').
+    """Returns actions to push down, and their log-densities: uniform, of pi(.|s) and of pi(.|s').
 
     Returns:
         Actions `(S, 3n, B, A)` and log-densities `(S, 3n, B)`, for `uniforms` `(S, n, B, A)` on [0, 1).
@@ -48,7 +48,7 @@ def gap(
     importance_sampling: bool,
     temperature: float = 1.0,
 ) -> Tensor:
-    """T * log sum exp(Q / T) over the samples, less Q at the data's action (eq. 4): `(S, N, B)`.
+    """Returns T * log sum exp(Q / T) over the samples, less Q at the data's action (eq. 4): `(S, N, B)`.
 
     Args:
         q: `(S, N, B)` at the data's actions. sampled: `(S, N, K, B)` at the proposals.

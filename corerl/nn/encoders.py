@@ -17,7 +17,7 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 def variance_scaling(scale: float) -> networks.Init:
-    """Weights uniform with variance `scale / fan_in`, zero bias (Dopamine: scale 1/sqrt(3))."""
+    """Initialises: uniform weights of variance `scale / fan_in`, zero bias (Dopamine: scale 1/sqrt(3))."""
 
     def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
         bound = math.sqrt(3 * scale / weight.shape[0])

@@ -15,12 +15,12 @@ from corerl.config import require
 
 
 def with_replacement(uniforms: Tensor, members: int, count: int) -> Tensor:
-    """`count` of `members` critics `(S, count)`, perhaps one twice, from uniform draws `(S, members)`."""
+    """Draws `count` of `members` critics `(S, count)`, perhaps one twice, by uniform draws `(S, members)`."""
     return (uniforms[:, :count] * members).long().clamp(max=members - 1)
 
 
 def without_replacement(uniforms: Tensor, members: int, count: int) -> Tensor:
-    """`count` different ones of `members` critics `(S, count)`, from uniform draws `(S, members)`."""
+    """Draws `count` different ones of `members` critics `(S, count)`, by uniform draws `(S, members)`."""
     return uniforms[:, :members].argsort(-1)[:, :count]
 
 
@@ -43,7 +43,7 @@ def check(cfg: Any) -> None:
 
 
 def call(network: nn.Module, chosen: Tensor | None, *inputs: Tensor) -> Tensor:
-    """`network(*inputs)` of the heads `chosen` `(S, M)` alone, in their order; None is all."""
+    """Calls `network(*inputs)` with the heads `chosen` `(S, M)` alone, in their order; None is all."""
     if chosen is None:
         return network(*inputs)
     seeds = torch.arange(len(chosen), device=chosen.device)[:, None]

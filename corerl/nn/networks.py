@@ -19,7 +19,7 @@ Init = Callable[[Tensor, Tensor, torch.Generator], None]
 
 
 def torch_init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-    """`torch.nn.Linear`'s own: both uniform on ±1/sqrt(fan_in)."""
+    """Initialises as `torch.nn.Linear` does: both uniform on ±1/sqrt(fan_in)."""
     bound = 1 / math.sqrt(weight.shape[0])
     weight.uniform_(-bound, bound, generator=rng)
     bias.uniform_(-bound, bound, generator=rng)
@@ -36,7 +36,7 @@ def orthogonal(gain: float = math.sqrt(2)) -> Init:
 
 
 def uniform(bound: float | None = None, bias: float | None = None) -> Init:
-    """Weights on ±`bound` (default 1/sqrt(fan_in)); bias the constant `bias`, or on ±`bound`."""
+    """Initialises: weights on ±`bound` (default 1/sqrt(fan_in)); bias the constant `bias`, or on ±`bound`."""
 
     def init(weight: Tensor, bias_: Tensor, rng: torch.Generator) -> None:
         limit = 1 / math.sqrt(weight.shape[0]) if bound is None else bound
@@ -60,7 +60,7 @@ def xavier(gain: float = 1.0) -> Init:
 
 
 def normal(std: float) -> Init:
-    """Weights of N(0, std^2), zero bias."""
+    """Initialises: weights of N(0, std^2), zero bias."""
 
     def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
         weight.normal_(0, std, generator=rng)
@@ -70,7 +70,7 @@ def normal(std: float) -> Init:
 
 
 def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-    """Flax's `lecun_normal`: cut at two deviations, of variance 1/fan_in after the cut; zero bias."""
+    """Initialises as Flax's `lecun_normal`: cut at two deviations, of variance 1/fan_in after the cut."""
     std = weight.shape[0] ** -0.5 / 0.87962566103423978
     nn.init.trunc_normal_(weight, 0, std, -2 * std, 2 * std, generator=rng)
     bias.zero_()
@@ -179,7 +179,7 @@ class MLP(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
-        """`keep` holds one multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
+        """Maps `x`; `keep` holds a multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
         for i, (layer, norm) in enumerate(zip(self.layers[:-1], self.norms, strict=True)):
             x = layer(x)
             x = self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
@@ -189,7 +189,7 @@ class MLP(nn.Module):
 
 
 def dropout_masks(uniforms: Tensor, rate: float) -> Tensor:
-    """Multipliers for `MLP.forward(keep=...)` from uniform draws: 0 or 1/(1 - rate)."""
+    """Returns multipliers for `MLP.forward(keep=...)` from uniform draws: 0 or 1/(1 - rate)."""
     return (uniforms >= rate).to(uniforms.dtype) / (1 - rate)
 
 

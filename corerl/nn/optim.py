@@ -83,7 +83,7 @@ def target_of(network: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """target <- (1 - rate) * target + rate * online, for all tensors in one call."""
+    """Moves target <- (1 - rate) * target + rate * online, for all tensors in one call."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
 
 
@@ -170,7 +170,7 @@ def warmup(steps: int) -> Callable[[Tensor], Tensor]:
 
 
 def in_rounds(factor: Callable[[Tensor], Tensor], steps: int) -> Callable[[Tensor], Tensor]:
-    """`factor` of the number of rounds of so many steps, constant within each."""
+    """Returns `factor` of the number of rounds of so many steps, constant within each."""
     return lambda count: factor(torch.floor(count / steps))
 
 

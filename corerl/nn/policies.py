@@ -94,7 +94,7 @@ class TanhGaussian(nn.Module):
         return mean, log_std.clamp(*self.limits)
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `(*lead, B, A)` and their log-densities `(*lead, B)`; `noise` is standard normal."""
+        """Samples actions `(*lead, B, A)`, with log-densities `(*lead, B)`; `noise` is standard normal."""
         return squash(*self(observations), noise)
 
     def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +103,7 @@ class TanhGaussian(nn.Module):
         return squash(mean[:, None], log_std[:, None], noise)
 
     def mode(self, observations: Tensor) -> Tensor:
-        """tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
+        """Returns tanh of the mean, `(*lead, B, A)`: the action to evaluate."""
         return torch.tanh(self(observations)[0])
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -129,14 +129,14 @@ class ScaledTanhGaussian(TanhGaussian):
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(mean + std * noise) `(..., A)` and its log-density `(...)`, for any broadcast of shapes."""
+    """Returns tanh(mean + std * noise) `(..., A)` and its log-density `(...)`, for any broadcast."""
     u = mean + torch.exp(log_std) * noise
     gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     return torch.tanh(u), (gaussian - log_tanh_slope(u)).sum(-1)
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
+    """Returns log(1 - tanh(u)^2), exact also where tanh(u) rounds to 1."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
 
 
@@ -168,14 +168,14 @@ class CompoundPolicy(nn.Module):
         self.body = MLP([*sizes, sum(counts)], (len(rngs),), rngs, **options)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Means in [-1, 1] or logits of the actions, and logits of the further one, `(S, B, ...)`."""
+        """Returns means in [-1, 1] or logits of the actions, and logits of the further one, `(S, B, ...)`."""
         actions, further = self.body(inputs).split(self.counts, -1)
         return (actions if self.numbered else torch.tanh(actions)), further
 
     def log_prob(
         self, inputs: Tensor, actions: Tensor, further: Tensor, std: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """log pi `(S, B)` of actions and further ones (numbers, `(S, B)`), and the entropy of numbers.
+        """Returns log pi `(S, B)` of actions and further ones (numbers, `(S, B)`), and the numbers' entropy.
 
         `std`: of vector actions, normal around the means.
         """
@@ -194,7 +194,7 @@ class CompoundPolicy(nn.Module):
 
 
 def draw_number(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Numbers `(S, B)` with the probabilities of `logits` `(S, B, A)`, from uniform draws `(S, B)`."""
+    """Draws numbers `(S, B)` with the probabilities of `logits` `(S, B, A)`, by uniform draws `(S, B)`."""
     above = uniform[..., None] >= F.softmax(logits, -1).cumsum(-1)
     return above.sum(-1).clamp(max=logits.shape[-1] - 1)
 

@@ -94,7 +94,7 @@ class Block(nn.Module):
         return mixed.transpose(2, 3).flatten(3)
 
     def _split(self, x: Tensor) -> Tensor:
-        """`(S, B, T, width)` to `(S, B, heads, T, width / heads)`."""
+        """Splits `(S, B, T, width)` into heads, `(S, B, heads, T, width / heads)`."""
         return x.unflatten(-1, (self.heads, -1)).transpose(2, 3)
 
 
@@ -137,7 +137,7 @@ def each(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def causal(valid: Tensor) -> Tensor:
-    """`(S, B, T, T)`: each token may look at valid tokens up to itself, `valid` being `(S, B, T)` bool.
+    """Lets each token look at valid tokens up to itself: `(S, B, T, T)`, `valid` being `(S, B, T)` bool.
 
     A padded token may look at itself, for a softmax over nothing is not a number; no valid token ever
     looks at it.
@@ -166,7 +166,7 @@ def branching(past: Tensor, branches: int, length: int) -> Tensor:
 def dropout_keys(
     seeds: Sequence[int], places: int, device: torch.device | str = "cpu"
 ) -> seeding.Stream:
-    """A stream of keys `(S, places)` int32, one for each place of the network where units are dropped."""
+    """Returns a stream of keys `(S, places)` int32, one for each place where the network drops units."""
 
     def draw(rng: torch.Generator, block: int) -> Tensor:
         shape, dtype = (block, places), torch.int32
@@ -183,7 +183,7 @@ def dropout(x: Tensor, key: Tensor | None, rate: float) -> Tensor:
 
 
 def kept(key: Tensor, shape: Sequence[int], rate: float) -> Tensor:
-    """`(S, *shape)` bool, True with probability 1 - rate: a hash of each entry's number and its key.
+    """Returns `(S, *shape)` bool, True with probability 1 - rate: a hash of each entry's number and its key.
 
     The mixing is Wellons's `lowbias32`, with the key going in twice, so that two keys do not give two
     orders of the same bits.

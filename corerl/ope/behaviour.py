@@ -54,7 +54,7 @@ def fitted(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Behaviour:
-    """A network fitted by maximum likelihood: a softmax over numbered actions, else a Gaussian with mean
+    """Fits a network by maximum likelihood: a softmax over numbered actions, else a Gaussian with mean
     and standard deviation from the state.
 
     A tenth of the episodes is held out; its mean log-likelihood is told beside that of a model that does
@@ -111,7 +111,7 @@ class _Model:
 
 
 def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
-    """`(N,)` bool: the rows of a tenth of the episodes, at least one; none of them where there is one."""
+    """Marks, `(N,)` bool, the rows of a tenth of the episodes, at least one; none where there is one."""
     n = dataset.n_episodes
     if n == 1:
         raise CorerlError(f"{dataset.id} has one episode: too few to fit a model of its behaviour.")
@@ -122,7 +122,7 @@ def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
 
 
 def _constant(dataset: Dataset, held: np.ndarray) -> np.ndarray:
-    """Log-likelihoods under the shares of actions, or one Gaussian, of the rows that were fitted."""
+    """Returns log-likelihoods under the shares of actions, or one Gaussian, of the rows that were fitted."""
     kept = dataset.actions[~held]
     if dataset.discrete:
         counts = np.bincount(kept, minlength=int(dataset.actions.max()) + 1) + 1

@@ -49,12 +49,12 @@ class ReturnLaw:
         return float(self._probabilities(self._once)[0, -1])
 
     def cdf(self, x: np.ndarray) -> np.ndarray:
-        """F at `x`."""
+        """Returns F at `x`."""
         cumulated = np.cumsum(self._probabilities(self._once)[0])
         return np.append(0.0, cumulated)[np.searchsorted(self._values, x, side="right")]
 
     def statistic(self, name: str) -> float:
-        """`mean`, `variance`, `cvar TAU` or `quantile LEVEL`.
+        """Returns `mean`, `variance`, `cvar TAU` or `quantile LEVEL`.
 
         CVaR is of the lower tail, higher is better, the atom at its boundary split; a quantile is the
         smallest value whose cumulated probability reaches the level.
@@ -99,7 +99,7 @@ class ReturnLaw:
 
 
 def _statistic(values: np.ndarray, probabilities: np.ndarray, name: str) -> np.ndarray:
-    """`(B,)` from laws `(B, K)` on ascending values."""
+    """Returns `(B,)` from laws `(B, K)` on ascending values."""
     kind, _, level = name.partition(" ")
     if kind == "mean":
         return probabilities @ values

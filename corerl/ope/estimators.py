@@ -78,27 +78,27 @@ Estimator = Callable[[Logs, Weights | None, Model | None], Terms]
 
 
 def trajectory_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
-    """w_T G."""
+    """Returns w_T G."""
     return Terms((weights.last * logs.returns)[:, None])
 
 
 def per_decision_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
-    """sum_t g^t w_t r_t."""
+    """Sums g^t w_t r_t over t."""
     return Terms(logs.discounts * weights.values * logs.rewards)
 
 
 def self_normalised_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
-    """w_T G over the mean of w_T."""
+    """Returns w_T G over the mean of w_T."""
     return Terms((weights.last * logs.returns)[:, None], weights.last[:, None])
 
 
 def self_normalised_pdis(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
-    """sum_t g^t w_t r_t, every w_t over its mean."""
+    """Sums g^t w_t r_t over t, every w_t over its mean."""
     return Terms(logs.discounts * weights.values * logs.rewards, weights.values)
 
 
 def doubly_robust(logs: Logs, weights: Weights, model: Model) -> Terms:
-    """sum_t g^t [w_t (r_t - Q(s_t, a_t)) + w_{t-1} V(s_t)]."""
+    """Sums g^t [w_t (r_t - Q(s_t, a_t)) + w_{t-1} V(s_t)] over t."""
     corrections = weights.values * (logs.rewards - model.q) * logs.alive
     return Terms(logs.discounts * (corrections + weights.previous * model.v * logs.alive))
 
@@ -112,7 +112,7 @@ def self_normalised_dr(logs: Logs, weights: Weights, model: Model) -> Terms:
 
 
 def direct(logs: Logs, weights: Weights | None, model: Model) -> Terms:
-    """V(s_0)."""
+    """Returns V(s_0)."""
     return Terms(model.v[:, :1])
 
 

@@ -89,7 +89,7 @@ class FQE:
         self._gradients = compile.gradients(self._loss, self._optimizer.parameters, mode)
 
     def _pack(self, dataset: Dataset) -> None:
-        """Rows on the device, and what every policy does at every next state."""
+        """Returns rows on the device, and what every policy does at every next state."""
         steps = np.arange(len(dataset)) - np.repeat(
             dataset.episode_starts, dataset.episode_lengths()
         )
@@ -176,14 +176,14 @@ class FQE:
 
     @torch.no_grad()
     def value(self, observations: np.ndarray, steps: np.ndarray | int = 0) -> np.ndarray:
-        """V(s) of every policy `(S, n)` at raw observations `(n, O)`, at those time steps."""
+        """Returns V(s) of every policy `(S, n)` at raw observations `(n, O)`, at those time steps."""
         return self._evaluate(observations, steps, self._value_of, self._at(observations))
 
     @torch.no_grad()
     def q(
         self, observations: np.ndarray, actions: np.ndarray, steps: np.ndarray | int = 0
     ) -> np.ndarray:
-        """Q(s, a) of every policy `(S, n)` at given actions `(n, A)`, or `(n,)` numbers."""
+        """Returns Q(s, a) of every policy `(S, n)` at given actions `(n, A)`, or `(n,)` numbers."""
         taken = torch.from_numpy(actions.reshape(len(actions), -1)).to(self._device)
         if self.policy.numbered:
             one_hot = torch.nn.functional.one_hot(taken[:, 0].long(), self._draws[0]).float()

@@ -67,7 +67,7 @@ def resampled(terms: Terms, replicates: int, seed: int = 0) -> np.ndarray:
 
 
 def over_draws(statistic, episodes: int, replicates: int, seed: int = 0) -> np.ndarray:
-    """`statistic(counts (B, E)) -> (B, ...)` over bootstrap counts of `episodes`, in blocks."""
+    """Returns `statistic(counts (B, E)) -> (B, ...)` over bootstrap counts of `episodes`, in blocks."""
     rng = np.random.default_rng(seed)
     block = max(1, _CELLS // episodes)
     even = np.full(episodes, 1 / episodes)

@@ -21,7 +21,7 @@ KERNELS = {
 def log_kernel(
     taken: np.ndarray, wanted: np.ndarray, scale: np.ndarray, kernel: str = "gaussian"
 ) -> np.ndarray:
-    """Log of the kernel's density `(n,)` at actions `taken` around `wanted` `(n, A)`.
+    """Returns log of the kernel's density `(n,)` at actions `taken` around `wanted` `(n, A)`.
 
     Args:
         scale: h, `(A,)`, the bandwidth of every action feature.

@@ -73,16 +73,16 @@ class Logs:
 
     @cached_property
     def discounts(self) -> np.ndarray:
-        """discount^t, `(T,)`."""
+        """Returns discount^t, `(T,)`."""
         return self.discount ** np.arange(self.rewards.shape[1])
 
     @cached_property
     def returns(self) -> np.ndarray:
-        """Discounted returns, `(E,)`."""
+        """Returns discounted returns, `(E,)`."""
         return self.rewards @ self.discounts
 
     def spread(self, of_rows: np.ndarray) -> np.ndarray:
-        """Numbers per row of the dataset `(N,)` as `(E, T)`, 0 where no step was made."""
+        """Spreads numbers per row of the dataset `(N,)` to `(E, T)`, 0 where no step was made."""
         return np.where(self.alive, of_rows[self.rows], 0.0)
 
 

@@ -184,7 +184,7 @@ def _continuous(
 
 
 def _pieces(agent: Loaded, *arrays: np.ndarray) -> Iterator[list[Tensor]]:
-    """Rows of the arrays, a piece at a time, for every seed: `(S, n, ...)` on the agent's device."""
+    """Yields rows of the arrays, a piece at a time, for every seed: `(S, n, ...)` on the agent's device."""
     for start in range(0, len(arrays[0]), AT_ONCE):
         pieces = [torch.from_numpy(x[start : start + AT_ONCE]).to(agent.device) for x in arrays]
         yield [piece.expand(len(agent.seeds), *piece.shape) for piece in pieces]

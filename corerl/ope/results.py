@@ -79,7 +79,7 @@ def write_selection(
     truths: np.ndarray,
     labels: Sequence[str],
 ) -> None:
-    """`selection.csv`, a row per method, and `policies.csv`, a row per policy."""
+    """Writes `selection.csv`, a row per method, and `policies.csv`, a row per policy."""
     _write_table(folder / "selection.csv", Selection._fields, [r._asdict() for r in rows])
     policies = [
         {"algorithm": label, "return": truth} | {name: x[i] for name, x in estimates.items()}

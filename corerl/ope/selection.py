@@ -62,7 +62,7 @@ def rank_interval(
 
 
 def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:
-    """best@k, worst@k, mean@k and std@k (with k as divisor)."""
+    """Returns best@k, worst@k, mean@k and std@k (with k as divisor)."""
     estimates, truths = _checked(estimates, truths)
     require(0 < k <= len(truths), f"k={k} must lie between 1 and the {len(truths)} policies")
     chosen = truths[np.argsort(-estimates, kind="stable")[:k]]
@@ -70,14 +70,14 @@ def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:
 
 
 def regret(estimates: np.ndarray, truths: np.ndarray, k: int = 1) -> float:
-    """regret@k as a share of the range of true values: 0 for the best choice, 1 for the worst."""
+    """Returns regret@k as a share of the range of true values: 0 for the best choice, 1 for the worst."""
     best, spread = np.max(truths), np.ptp(truths)
     lost = best - top(estimates, truths, k).best
     return float(lost / spread) if spread else 0.0
 
 
 def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k: int) -> float:
-    """SharpeRatio@k; NaN where the k policies have no spread, as one alone."""
+    """Returns SharpeRatio@k; NaN where the k policies have no spread, as one alone."""
     of = top(estimates, truths, k)
     return (of.best - behaviour) / of.std if of.std > 0 else math.nan
 
@@ -85,7 +85,7 @@ def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k:
 def error_rates(
     estimates: np.ndarray, truths: np.ndarray, thresholds: tuple[float, float]
 ) -> tuple[float, float]:
-    """Type I and type II error rates; NaN where no policy is bad, or none is good.
+    """Returns type I and type II error rates; NaN where no policy is bad, or none is good.
 
     Args:
         thresholds: from which an estimate and from which a true value counts as good.

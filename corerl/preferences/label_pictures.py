@@ -66,7 +66,7 @@ class Pictures:
         self._env, self._put = env, put
 
     def segment(self, start: int, length: int) -> dict[str, Any]:
-        """`{"frames": [JPEG in base64, ...]}`, or `{"curves": {...}}`."""
+        """Returns `{"frames": [JPEG in base64, ...]}`, or `{"curves": {...}}`."""
         rows = slice(start, start + length)
         observations, actions = self._dataset.observations[rows], self._dataset.actions[rows]
         if self._put is None:
@@ -78,7 +78,7 @@ class Pictures:
         return {"frames": frames}
 
     def _curves(self, observations: np.ndarray, actions: np.ndarray) -> dict[str, Any]:
-        """Features from 0 to 1 of their range in the data, so that both segments have one scale."""
+        """Scales features to 0 to 1 of their range in the data, so that both segments have one scale."""
         low, high = self._dataset.observations.min(0), self._dataset.observations.max(0)
         scaled = (observations - low) / np.where(high > low, high - low, 1)
         return {

@@ -83,7 +83,7 @@ def read_rows(source: str, root: Path, environment: str) -> Labelled:
 
 
 def _folder(source: str, root: Path, name: str) -> Path:
-    """`root` itself or a folder in it, of this name."""
+    """Returns `root` itself or a folder in it, of this name."""
     inside = REPOSITORIES[source].rpartition(", ")[2]
     candidates = (root / name, root / inside / name, *([root] if root.name == name else []))
     for folder in candidates:
@@ -227,7 +227,7 @@ def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """SHA-256 of the dataset's actions, rewards and episode ends: labels belong to one version of it."""
+    """Hashes the dataset's actions, rewards and episode ends: labels belong to one version of it."""
     sha = hashlib.sha256()
     for array in (dataset.actions, dataset.rewards, dataset.episode_ends):
         sha.update(np.ascontiguousarray(array).tobytes())

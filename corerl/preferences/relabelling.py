@@ -130,7 +130,7 @@ def transitions(
 def sequences(
     run: Run, rows: Rows, batch_size: int, length: int, **options
 ) -> tuple["RelabelledSequences", Normalizer]:
-    """Windows of the rows without rewards, states at mean 0 and deviation 1, and what normalises them.
+    """Returns windows of the rows without rewards, states at mean 0 and deviation 1, and their normaliser.
 
     Padding is 0, before normalisation; `options` are those of `RelabelledSequences`.
     """

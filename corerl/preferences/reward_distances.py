@@ -68,7 +68,7 @@ def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
 
 
 def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transitions) -> np.ndarray:
-    """Rewards `(S or 1, N)` of the transitions."""
+    """Returns rewards `(S or 1, N)` of the transitions."""
     cfg, learner = agent.cfg.algo, parts.get("agent")
     reward = parts.get("reward", getattr(learner, "reward", None))
     if not hasattr(reward, "rewards") and not hasattr(learner, "implied_rewards"):

@@ -52,7 +52,7 @@ class Markov(Settings):
 
 
 def preference_loss(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the preferences, and the accuracy on those that are no tie.
+    """Computes the cross-entropy of the preferences, and the accuracy on those that are no tie.
 
     Args:
         scores: of both segments, `(..., B, 2)`. labels: `(..., B)`.
@@ -87,7 +87,7 @@ class MarkovReward(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
+        """Returns rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
         rewards = self.network(inputs).squeeze(-1)
         return torch.tanh(rewards) if self.cfg.bounded else rewards
 
@@ -173,7 +173,7 @@ def keep_where(chosen: Tensor, parameters: Sequence[Tensor], others: Sequence[Te
 
 
 def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tensor:
-    """`of_rows` of a slice at a time, joined along the last axis."""
+    """Calls `of_rows` with a slice at a time and joins what it returns along the last axis."""
     return torch.cat([of_rows(slice(i, min(i + piece, size))) for i in range(0, size, piece)], -1)
 
 

@@ -97,7 +97,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
 
 
 def _fitting(task: Task, compared: Comparisons) -> Comparisons:
-    """`compared`, where its numbers are those of the task's environment or that cannot be made here."""
+    """Returns `compared` where its numbers are the task's environment's, or that cannot be made here."""
     try:
         env = task.make_env()
     except CorerlError:

@@ -74,7 +74,7 @@ def teach(dataset: Dataset, cfg: Preferences) -> Comparisons:
 
 
 def name(cfg: Preferences) -> str:
-    """`teacher`, with the settings that differ from the oracle's: `teacher(epsilon=0.1)`."""
+    """Names it `teacher`, with the settings that differ from the oracle's: `teacher(epsilon=0.1)`."""
     oracle = {
         "judge": "return",
         "beta": None,

@@ -25,7 +25,7 @@ BUDGET_RULE = (
 
 
 def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd.DataFrame:
-    """Rows for our tasks in our unit under a protocol like ours; an unstated protocol counts as the last."""
+    """Returns rows for our tasks in our unit, under a protocol like ours; unstated ones come last."""
     best = published["protocol"].str.startswith("best")
     unit = published["metric"].map(METRICS) == section.unit
     unit |= (published["metric"] == "score") & (section.unit == "success")  # AntMaze: both in one

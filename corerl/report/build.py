@@ -110,7 +110,7 @@ def _draw(
 
 
 def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
-    """{file stem: plot} of the figures that the section has data for."""
+    """Returns {file stem: plot} of the figures that the section has data for."""
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if len(figures.curved(section.history)):
         plan["tasks"] = (

@@ -69,7 +69,7 @@ def aggregates(
 
 
 def _with_seeds(name: str, fewest: float, most: float) -> str:
-    """`IQL (n=3)` where the seeds are few."""
+    """Names an algorithm with its seeds, `IQL (n=3)`, where they are few."""
     if fewest >= ENOUGH_SEEDS:
         return name
     return f"{name} (n={fewest:g})" if fewest == most else f"{name} (n={fewest:g}-{most:g})"
@@ -110,7 +110,7 @@ def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
 
 
 def improvement(table: pd.DataFrame, look: dict) -> Figure:
-    """P(x > y) with intervals, of all x over one y or of one x over all y; one half is no improvement."""
+    """Draws P(x > y) with intervals, of all x over one y or of one x over all y; one half is none."""
     rows = table.iloc[::-1].reset_index(drop=True)
     figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
     if rows["x"].nunique() > 1:
@@ -291,7 +291,7 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
 
 
 def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes, bool]:
-    """(PNG, SVG, whether it needs the page's width) of what `draw` gives.
+    """Renders what `draw` gives: (PNG, SVG, whether it needs the page's width).
 
     `name` makes the SVG's ids the same every time.
     """

@@ -131,7 +131,7 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_correlation(rows: pd.DataFrame) -> float:
-    """Spearman's correlation of cell means, ours and theirs; NaN of fewer than three cells."""
+    """Returns Spearman's correlation of cell means, ours and theirs; NaN of fewer than three cells."""
     if len(rows) < 3:
         return float("nan")
     return float(spearmanr(rows["our_mean"], rows["their_mean"]).statistic)

@@ -47,7 +47,7 @@ def tables(section: Section, options: Options) -> list[Table]:
 
 
 def cells(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
-    """{(algorithm, task): mean, std, t interval, seeds and steps} of runs with `last_step`."""
+    """Returns {(algorithm, task): mean, std, t interval, seeds and steps} of runs with `last_step`."""
     return {key: _cell(group) for key, group in runs.groupby(["algorithm", "task"])}
 
 
@@ -158,7 +158,7 @@ def _seeds(fewest: int, most: int) -> str:
 
 
 def improvement(section: Section, options: Options) -> pd.DataFrame | None:
-    """P(x > y) of every algorithm over the baseline, or of the first over every other.
+    """Returns P(x > y) of every algorithm over the baseline, or of the first over every other.
 
     Columns: x, y, value, low, high, n. Pairs of unequal numbers of steps are left out, unless asked for.
     """

@@ -74,7 +74,7 @@ def _seen(agent: md3qn.MD3QN, observation: np.ndarray) -> torch.Tensor:
 
 
 def played(agent: md3qn.MD3QN, env: mazes.MazeEnv, episodes: int) -> np.ndarray:
-    """Discounted returns `(episodes, K)` of that policy; without a time limit's cut, as in learning."""
+    """Returns the policy's discounted returns `(episodes, K)`; no time limit cuts them, as in learning."""
     rng = np.random.default_rng(0)
     returns = np.zeros((episodes, len(env.maze.sources)))
     for episode in range(episodes):

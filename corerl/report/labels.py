@@ -64,7 +64,7 @@ def _telling(groups: Iterable[Sequence[Settings | None]]) -> list[str]:
 
 
 def _shortened(keys: Iterable[str], flats: Sequence[Settings]) -> dict[str, str]:
-    """{key: its last parts, as many as no other setting ends in}: `pairs` of `algo.preferences.pairs`."""
+    """Shortens keys to their last parts, as many as are unique: `pairs` of `algo.preferences.pairs`."""
     every = {key for flat in flats for key in flat}
     short = {}
     for key in keys:

@@ -207,7 +207,7 @@ def _judge(group: _Group, seed: int, rows: pd.DataFrame, end: int) -> tuple[str,
 
 
 def ranges(seeds: list) -> str:
-    """`[0, 1, 2, 5]` as `0-2, 5`."""
+    """Writes `[0, 1, 2, 5]` as `0-2, 5`."""
     parts: list[list] = []
     for seed in sorted(seeds):
         if parts and seed == parts[-1][-1] + 1:
@@ -218,7 +218,7 @@ def ranges(seeds: list) -> str:
 
 
 def _json(file: Path) -> list[dict]:
-    """[content], or [] where the file is absent."""
+    """Reads [content], or [] where the file is absent."""
     if not file.exists():
         return []
     try:

@@ -83,7 +83,7 @@ class Data:
 
 
 def seconds_text(seconds: float) -> str:
-    """`3 h 20 min`, `4 min 10 s`, `12 s`."""
+    """Writes seconds as `3 h 20 min`, `4 min 10 s`, `12 s`."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     if hours:

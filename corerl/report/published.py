@@ -28,7 +28,7 @@ METRICS = {"score": "normalised", "return": "raw", "success": "success"}
 
 
 def shipped() -> list[str]:
-    """The parts of the shipped table that a report can set beside runs: those with scores or returns."""
+    """Returns the parts of the shipped table that can stand beside runs: those with scores or returns."""
     return sorted(set(_shipped()["table"]))
 
 
@@ -40,7 +40,7 @@ def _shipped() -> pd.DataFrame:
 
 
 def read_published(name: str) -> pd.DataFrame:
-    """A part of the shipped table, or a CSV of the same columns by path (std, seeds, ... may be empty).
+    """Reads a part of the shipped table, or a CSV of the same columns by path (std, ... may be empty).
 
     Raises CorerlError for an unknown name, a missing column, or a field that is not a number.
     """
@@ -82,7 +82,7 @@ def _typed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def short_source(source: str) -> str:
-    """`"CORL"` of `"CORL (corl-team/CORL@eeeeef2:docs/benchmarks/offline.md)"`."""
+    """Shortens to `"CORL"` a source as `"CORL (corl-team/CORL@eeeeef2:docs/benchmarks/offline.md)"`."""
     return source.split(" (", 1)[0]
 
 
@@ -104,7 +104,7 @@ _REPOSITORY = "polixir/NeoRL2@b50d91d"
 
 
 def neorl2(final_scores: Path) -> pd.DataFrame:
-    """NeoRL-2's benchmark (arXiv 2503.19267) from its 2,135 runs, by two groupings of them.
+    """Reads NeoRL-2's benchmark (arXiv 2503.19267): its 2,135 runs, by two groupings of them.
 
     For each algorithm and task the configuration with the best mean over its seeds counts; std has
     ddof 1. "NeoRL-2" groups as the repository's report_result.py: by the configuration's text up to

@@ -39,7 +39,7 @@ def add(section: Section, options: Options) -> None:
 
 
 def plots(section: Section, look: dict, options: Options) -> dict[str, figures.Plot]:
-    """{file stem: plot} of what there is."""
+    """Returns {file stem: plot} of what there is."""
     found: dict[str, figures.Plot] = {}
     if section.returns is not None and len(section.returns):
         found["returns"] = (
@@ -64,7 +64,7 @@ def plots(section: Section, look: dict, options: Options) -> dict[str, figures.P
 
 
 def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row for each run whose returns were kept: algorithm, task, seed, objective, tau, returns (n,).
+    """Reads a row for each run whose returns were kept: algorithm, task, seed, objective, tau, returns.
 
     `tau` is the tail that the run optimised, NaN where it names none.
     """
@@ -124,7 +124,7 @@ def _objective(file: Path) -> tuple[str, float]:
 
 
 def trade_offs(returns: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """A row for each task and configuration: algorithm (without its tau), tau, and what figures.tradeoff
+    """Makes a row per task and configuration: algorithm (without its tau), tau, and what figures.tradeoff
     draws: mean and lower tail of the return, with intervals."""
     replicates, rows = min(options.replicates, REPLICATES), []
     for (task, name), group in returns.groupby(["task", "algorithm"], sort=False):

@@ -39,7 +39,7 @@ def runs(results: Results, data: Data) -> str:
 
 
 def _differing(results: Results) -> tuple[list[str], list[tuple]] | None:
-    """(head, rows) of the settings that two algorithms have on one task with unequal values."""
+    """Returns (head, rows) of the settings that two algorithms have on one task with unequal values."""
     by_task: dict[str, dict[str, dict[str, Any]]] = {}
     pairs = results.scores.drop_duplicates(["algorithm", "task", "file"])
     for r in pairs.itertuples():
@@ -89,7 +89,7 @@ def left_out(table: pd.DataFrame) -> str:
 
 
 def reached(run: Any) -> str:
-    """`"300,000 of 1,000,000"`: how far a row of the list of runs came."""
+    """Tells how far a row of the list of runs came: `"300,000 of 1,000,000"`."""
     step = "–" if pd.isna(run.step) else f"{int(run.step):,}"
     if pd.isna(run.steps) or run.step == run.steps:
         return step
@@ -105,7 +105,7 @@ def environments(found: dict[str, dict[str, Any]]) -> str:
 
 
 def environment_rows(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(key, values with how many runs had each) over all env.json, nested keys joined by dots."""
+    """Returns (key, values with how many runs had each) over all env.json, nested keys joined by dots."""
     counts: dict[str, dict[str, int]] = {}
     for environment in found:
         for key, value in _flat(environment):

@@ -130,7 +130,7 @@ def _row(path: Path, bad: Iterable[bool]) -> str:
 
 
 def _numbers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
-    """(N,) float64, NaN where the field is empty or says nan."""
+    """Reads numbers (N,) float64, NaN where the field is empty or says nan."""
     text = rows[column]
     values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
     bad = np.isnan(values) & ~text.str.lower().isin(["", "nan"])
@@ -173,7 +173,7 @@ def _tidy(rows: list[tuple], path: Path, unit: str) -> pd.DataFrame:
 
 
 def read_rebrac_profiles(path: Path) -> pd.DataFrame:
-    """`profiles_data` of the ReBRAC repository: {algorithm: {dataset: {parameters: ... [score]}}}.
+    """Reads `profiles_data` of the ReBRAC repository: {algorithm: {dataset: {parameters: ... [score]}}}.
 
     Final normalised scores; the position in the list is the seed, the parameters are the config.
     """

@@ -99,7 +99,7 @@ def same_budget(a: Cell, b: Cell) -> bool:
 
 
 def short(steps: float) -> str:
-    """`10k`, `1.5M`, `12,345`."""
+    """Writes numbers briefly: `10k`, `1.5M`, `12,345`."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
         if steps >= size and steps % (size // 100) == 0:
             return f"{steps / size:g}{letter}"
@@ -107,7 +107,7 @@ def short(steps: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Counts in words: `1 run`, `2 runs`."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
@@ -143,14 +143,14 @@ def spread_text(cell: Cell | None, head: Column, table: Table) -> str:
 
 
 def _interval(cell: Cell, digits: int) -> str:
-    """`[low, high]`; where seeds do not differ at all, the width would be 0 and says nothing."""
+    """Writes `[low, high]`; where seeds do not differ at all, the width would be 0 and says nothing."""
     if math.isnan(cell.low) or cell.low == cell.high:
         return "[n/a]"
     return f"[{number(cell.low, digits)}, {number(cell.high, digits)}]"
 
 
 def head_text(head: Column, table: Table) -> str:
-    """`IQL (n=10, 1M steps)`."""
+    """Writes a column's head: `IQL (n=10, 1M steps)`."""
     told = [f"n={head.n}"] if head.n else []
     told += [f"{head.steps} steps"] if head.steps and not table.steps else []
     return f"{head.name} ({', '.join(told)})" if told else head.name

@@ -15,7 +15,7 @@ UNITS = {
 
 
 def units(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
-    """(N,) the unit of every row of a score file; one task has one unit.
+    """Returns (N,) the unit of every row of a score file; one task has one unit.
 
     Args:
         rows: columns as text; `unit` says it, and `success` (a share) tells it where it is the score.
@@ -30,7 +30,7 @@ def units(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
 
 
 def _solved(rows: pd.DataFrame) -> np.ndarray:
-    """(N,) whether every score of the row's task is 100 times its share of solved episodes."""
+    """Returns (N,) whether every score of the row's task is 100 times its share of solved episodes."""
     if "success" not in rows.columns or "score" not in rows.columns:
         return np.zeros(len(rows), dtype=bool)
     score = pd.to_numeric(rows["score"], errors="coerce")

@@ -56,7 +56,7 @@ class ConditionalRisk:
         return torch.stack([known, first.expand_as(known)], -1)
 
     def remembered(self, etas: Tensor | None, like: Tensor) -> Tensor:
-        """`(S, n, 2)`: the eta chosen a step before, 0 at first, and whether this is the first step.
+        """Returns `(S, n, 2)`: the eta chosen a step before, 0 at first, and whether this is the first step.
 
         `etas` `(S, n)` are numbers, None at the first step; `like` is any `(S, n)`. Zeros unless `ahead`.
         """

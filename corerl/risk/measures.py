@@ -19,7 +19,7 @@ def cvar(samples: np.ndarray, tau: float) -> float:
 
 
 def cvar_of_law(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np.ndarray:
-    """CVaR_tau of discrete laws (..., K) along the last axis, the atom at the boundary split.
+    """Returns CVaR_tau of discrete laws (..., K) along the last axis, the atom at the boundary split.
 
     Higher is better and `tau` is the mass of the lower tail. A probability of 0 is an atom that is not
     there.
@@ -46,7 +46,7 @@ def check_tau(tau: float) -> None:
 
 
 def check_samples(samples: np.ndarray, tau: float) -> np.ndarray:
-    """The samples (n,) as float64. Raises CorerlError where they are not finite, or tau is no fraction."""
+    """Returns samples (n,) as float64; raises CorerlError where one is not finite, or tau no fraction."""
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim != 1 or not samples.size or not np.isfinite(samples).all():
         raise CorerlError("CVaR needs a one-dimensional array of at least one finite sample.")

@@ -10,7 +10,7 @@ def midpoints(count: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def partition(uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """[0, 1] cut at random into N pieces, none tiny: their middles and lengths, `(..., N)` each."""
+    """Cuts [0, 1] at random into N pieces, none tiny: their middles and lengths, `(..., N)` each."""
     masses = uniforms + 0.1
     masses = masses / masses.sum(-1, keepdim=True)
     return masses.cumsum(-1) - 0.5 * masses, masses
@@ -19,7 +19,7 @@ def partition(uniforms: Tensor) -> tuple[Tensor, Tensor]:
 def quantile_regression(
     quantiles: Tensor, targets: Tensor, fractions: Tensor, kappa: float
 ) -> Tensor:
-    """`huber_quantile_loss`, where kappa is 0 by the faster `quantile_loss`."""
+    """Computes `huber_quantile_loss`, where kappa is 0 by the faster `quantile_loss`."""
     if kappa == 0:
         return quantile_loss(quantiles, targets, fractions)
     return huber_quantile_loss(quantiles, targets, fractions, kappa)
@@ -57,7 +57,7 @@ def huber_quantile_loss(
 
 
 def quantile_loss(quantiles: Tensor, targets: Tensor, fractions: Tensor) -> Tensor:
-    """`huber_quantile_loss` with kappa 0, in N + M steps rather than N * M.
+    """Computes `huber_quantile_loss` with kappa 0, in N + M steps rather than N * M.
 
     Of M targets y, mean_j rho(y_j - q) = fraction * (mean(y) - q) + mean_j (q - y_j)^+, and the last term
     needs only how many targets lie below q and their sum.

@@ -26,7 +26,7 @@ ROUNDING = 1e-10
 def value_canonical(
     rewards: np.ndarray, transitions: np.ndarray, discount: float, policy: np.ndarray | None = None
 ) -> np.ndarray:
-    """E_{s'}[r(s, a, s') + gamma V(s')] - V(s), `(S, A)`: the advantage under `policy` (paper: VAL).
+    """Returns E_{s'}[r(s, a, s') + gamma V(s')] - V(s), `(S, A)`: the advantage under `policy` (VAL).
 
     Args:
         rewards: `(S, A)` or `(S, A, S')`. transitions: `(S, A, S')`.
@@ -108,7 +108,7 @@ def epic_of_samples(
     samples: int = 256,
     seed: int = 0,
 ) -> float:
-    """EPIC's distance estimated from rows `(N, ...)`: their steps are the coverage distribution.
+    """Estimates EPIC's distance from rows `(N, ...)`: their steps are the coverage distribution.
 
     The means over actions and next states are over `samples` pairs, drawn apart from each other from the
     rows' actions and states. Costs N * samples evaluations of each reward.
@@ -173,7 +173,7 @@ def starc_of_rows(
 def potentials(
     observations: np.ndarray, next_observations: np.ndarray, features: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A constant, the standardised observations and random Fourier features of them, at s and at s'."""
+    """Returns a constant, the standardised observations and their random Fourier features, at s and s'."""
     observations, next_observations = (
         np.asarray(x, np.float64).reshape(len(x), -1) for x in (observations, next_observations)
     )
@@ -191,7 +191,7 @@ def potentials(
 
 
 def _basis(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis `(N, K)` of the columns; one that depends on those before it adds nothing."""
+    """Returns an orthonormal basis `(N, K)` of the columns; dependent ones add nothing."""
     directions, upper = np.linalg.qr(columns)
     added = np.abs(np.diag(upper))
     return directions[:, added > 1e-10 * added.max()]
@@ -225,7 +225,7 @@ def _length(x: np.ndarray, norm: str) -> float:
 def _pearson_distance(
     canonical: list[np.ndarray], rewards: list[np.ndarray], weights: np.ndarray
 ) -> float:
-    """sqrt((1 - correlation) / 2) under `weights` that sum to one."""
+    """Returns sqrt((1 - correlation) / 2) under `weights` that sum to one."""
     spreads = [x - (weights * x).sum() for x in canonical]
     for spread, reward in zip(spreads, rewards, strict=True):
         if _is_rounding(spread, reward):

@@ -23,7 +23,7 @@ class ScoringFunction:
         self.objective, self.weight, self.beta = objective, weight, beta
 
     def score(self, u: Tensor, tau: Tensor) -> Tensor:
-        """f without its -v, of u = X - v of any shape; `tau` `()` is cvar's."""
+        """Returns f without its -v, of u = X - v of any shape; `tau` `()` is cvar's."""
         if self.objective == "cvar":
             return (-u).clamp(min=0) / tau
         if self.objective == "variance":

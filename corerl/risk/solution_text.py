@@ -5,7 +5,7 @@ from corerl.risk.finite_mdp import FiniteMDP, Solution, Visit
 
 
 def describe(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
-    """The optimum, the law of the return and the policy where it leads, as text; at most `rows` of each."""
+    """Writes the optimum, the law of the return and the policy where it leads; at most `rows` of each."""
     law, budget = solution.law, solution.budget
     found = "" if budget is None else f", reached at c = {budget:.10g}"
     lines = [
@@ -31,7 +31,7 @@ def describe(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
 
 
 def _stock(budget: float | None, visit: Visit, mdp: FiniteMDP) -> tuple[float, ...]:
-    """c_t of Bauerle and Ott: the budget left, in units of the rewards to come."""
+    """Returns c_t of Bauerle and Ott: the budget left, in units of the rewards to come."""
     if budget is None:
         return ()
     return ((budget - visit.collected) / mdp.discount**visit.t,)

@@ -37,7 +37,7 @@ def iterated(mdp: FiniteMDP, tau: float) -> Solution:
 
 
 def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> Solution:
-    """The largest sum of expected conditional risks, each reward scored given its state and action."""
+    """Finds the largest sum of expected conditional risks, each reward scored given state and action."""
     measures.check_tau(tau)
     mean = (mdp.probabilities * mdp.rewards).sum(-1)
     tail = measures.cvar_of_law(mdp.rewards, mdp.probabilities, tau)
@@ -83,7 +83,7 @@ def iterated_value(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
 def _markov_solution(
     mdp: FiniteMDP, objective: str, tau: float, action_values: Callable[[np.ndarray], np.ndarray]
 ) -> Solution:
-    """Backward induction of V_t(s) = max_a Q(V_{t+1})(s, a); V has a last entry, 0, for the end."""
+    """Solves V_t(s) = max_a Q(V_{t+1})(s, a) backwards; V has a last entry, 0, for the end."""
     value, table = np.zeros(mdp.sizes[0] + 1), []
     for _ in range(mdp.steps):
         q = action_values(value)

@@ -65,7 +65,7 @@ def attainable(mdp: FiniteMDP, resolution: float = EXACT) -> tuple[list[np.ndarr
 def _shortfall(
     mdp: FiniteMDP, left: list[np.ndarray], resolution: float
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """W_0 (S, budgets) and for each step the best action (S, budgets), by backward induction.
+    """Returns W_0 (S, budgets) and each step's best action (S, budgets), by backward induction.
 
     `left`: ascending budgets of each step.
     """
@@ -91,7 +91,7 @@ def _shortfall(
 
 
 def _expected_cost(p, rewards, successors, budgets, discount, next_cost) -> np.ndarray:
-    """(S, budgets): p W_{t+1}(s', b - discount^t r) of one outcome of one action.
+    """Returns (S, budgets): p W_{t+1}(s', b - discount^t r) of one outcome of one action.
 
     `next_cost`: budgets of step t + 1 and W_{t+1} there; None after the last step.
     """
@@ -108,7 +108,7 @@ def _merged(values: np.ndarray, resolution: float) -> np.ndarray:
 
 
 def _sums(x: np.ndarray, y: np.ndarray, resolution: float) -> np.ndarray:
-    """Every sum of an x and a y, ascending; or the whole lattice around them where that is smaller."""
+    """Returns every sum of an x and a y, ascending; or the lattice around them where that is smaller."""
     if not y.size:
         return y
     low, high = x.min() + y.min(), x.max() + y.max()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def next_stock(stock: Tensor, rewards: Tensor, discounts: Tensor | float) -> Tensor:
-    """(c - r) / discount; 0 where the discount is 0, past the end of an episode. Shapes broadcast.
+    """Returns (c - r) / discount; 0 where the discount is 0, past the end of an episode. Shapes broadcast.
 
     With n-step returns, `rewards` are their discounted sums and `discounts` are discount ** n.
     """
@@ -30,7 +30,7 @@ def next_stock(stock: Tensor, rewards: Tensor, discounts: Tensor | float) -> Ten
 
 
 def shortfall(quantiles: Tensor, stock: Tensor) -> Tensor:
-    """E[(c - Z)^+] `(...)` of N equally likely values Z `(..., N)` at stocks c `(...)`."""
+    """Returns E[(c - Z)^+] `(...)` of N equally likely values Z `(..., N)` at stocks c `(...)`."""
     return (stock[..., None] - quantiles).clamp(min=0).mean(-1)
 
 
@@ -48,7 +48,7 @@ def start_stock(quantiles: Tensor, stocks: Tensor, tau: float) -> tuple[Tensor, 
 def successive_halving(
     play: Callable[[Tensor], Tensor], stocks: Tensor, tau: float, episodes: int
 ) -> Tensor:
-    """The first stock `(S,)` with which a policy's played returns have the largest CVaR, out of `(S, C)`.
+    """Returns the first stock `(S,)` whose played returns have the largest CVaR, out of `(S, C)`.
 
     Successive halving (Karnin, Koren and Somekh 2013): every round plays C * `episodes` episodes of each
     seed, as many with each of the stocks that are left, and the better half by all rounds goes on.
@@ -69,7 +69,7 @@ def successive_halving(
 
 
 def cvar(quantiles: Tensor, tau: float) -> Tensor:
-    """CVaR_tau `(...)` of N equally likely values `(..., N)` in any order, the one at the boundary split."""
+    """Returns CVaR_tau `(...)` of N equally likely values `(..., N)`; the one at the boundary is split."""
     weights = tail_weights(quantiles.shape[-1], tau, quantiles)
     return (quantiles.sort(-1).values * weights).sum(-1)
 

@@ -9,7 +9,7 @@ NAMELESS = ("task", "seeds", "label")
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """`{"algo": {"tau": 0.1}}` as `{"algo.tau": 0.1}`, by the names that settings have today."""
+    """Flattens `{"algo": {"tau": 0.1}}` to `{"algo.tau": 0.1}`, by the names that settings have today."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -26,5 +26,5 @@ def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
 
 
 def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
-    """`O-RAAC tau=0.1`."""
+    """Names a configuration: `O-RAAC tau=0.1`."""
     return " ".join([label, *(f"{k.removeprefix('algo.')}={flat.get(k)}" for k in keys)])

@@ -46,7 +46,7 @@ def config_hash(cfg: Config) -> str:
 
 
 def _without_added(cfg: Any) -> dict[str, Any]:
-    """`asdict` by the settings' first names, less those marked `config.added` that have their default."""
+    """Returns `asdict` by settings' first names, less those marked `config.added` at their default."""
     first = {new: old for old, new in RENAMED.items()}
     prefix, values = getattr(cfg, "prefix", ""), {}
     for setting in fields(cfg):
@@ -79,7 +79,7 @@ def _below(task: str) -> str:
 
 
 def task_directory(root: Path, task: str) -> Path:
-    """`root/<task>`, the one place where a task's name becomes a path, and always one below `root`.
+    """Returns `root/<task>`, the one place where a task's name becomes a path, and always one below `root`.
 
     Raises:
         CorerlError: the name leads out of `root`, or holds what no file's name may.
@@ -100,7 +100,7 @@ def task_directory(root: Path, task: str) -> Path:
 
 
 def group_name(seeds: Sequence[int]) -> str:
-    """`seeds-3`, `seeds-0-9`, or every number where there are gaps."""
+    """Names a group of seeds: `seeds-3`, `seeds-0-9`, or every number where there are gaps."""
     first, last = seeds[0], seeds[-1]
     if len(seeds) == 1:
         return f"seeds-{first}"

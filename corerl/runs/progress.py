@@ -73,7 +73,7 @@ class Display:
             self._live.stop()
 
     def show(self, name: str, status: dict[str, Any]) -> None:
-        """`status` is the content of a `status.json`, of the group that `name` names."""
+        """Shows a `status.json`'s content, of the group that `name` names."""
         key = tuple(status["seeds"])
         with self._lock:
             before = self._status.get(key, {})
@@ -239,7 +239,7 @@ class Display:
 
 
 def duration(seconds: float) -> str:
-    """`12 minutes`, `3.4 hours`, `2.1 days`."""
+    """Writes a duration: `12 minutes`, `3.4 hours`, `2.1 days`."""
     for unit, size in (("days", 86_400), ("hours", 3_600)):
         if seconds >= (1.5 if unit == "days" else 1) * size:
             return f"{seconds / size:.1f} {unit}"
@@ -247,7 +247,7 @@ def duration(seconds: float) -> str:
 
 
 def _names(keys: Sequence[Sequence[int]]) -> str:
-    """`seed 3`, `seeds 0-4`, `seeds 0, 2, 5`."""
+    """Names seeds: `seed 3`, `seeds 0-4`, `seeds 0, 2, 5`."""
     seeds = sorted(seed for key in keys for seed in key)
     name = group_name(seeds).removeprefix("seeds-").replace("_", ", ")
     return f"seed{'s' if len(seeds) > 1 else ''} {name}"

@@ -232,7 +232,7 @@ def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
 
 
 def mixed(greedy: Tensor | None, draws: Tensor, epsilon: float, count: int) -> Tensor:
-    """Actions on the host: `greedy` `(S, n)`, replaced at random with probability `epsilon`.
+    """Returns actions on the host: `greedy` `(S, n)`, replaced at random with probability `epsilon`.
 
     `draws` `(S, n, 2)` are uniform: whether, and by which of `count` actions. None: always.
     """

@@ -142,7 +142,7 @@ class Loaded:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """`(S, n, O)` to `(S, n, A)`, or to `(S, n)` where actions are numbers."""
+        """Acts at `(S, n, O)`: returns `(S, n, A)`, or `(S, n)` where actions are numbers."""
         return self._gather(lambda part, x: part.act(x), observations)
 
     def begin(self, seeds: int, episodes: int) -> None:
@@ -152,13 +152,13 @@ class Loaded:
                 part.act.begin(len(part.seeds), episodes)
 
     def reward(self, rewards: Tensor) -> None:
-        """Rewards `(S, n)` of the last actions."""
+        """Takes the rewards `(S, n)` of the last actions."""
         self._gather(lambda part, x: part.act.reward(x) if part.remembers else None, rewards)
 
     # What is judged of it.
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Log-densities `(S, n)` of actions `(S, n, A)` at raw observations `(S, n, O)`.
+        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations `(S, n, O)`.
 
         Raises:
             CorerlError: the algorithm's policy has no density.
@@ -175,7 +175,7 @@ class Loaded:
 
     @torch.no_grad()
     def greedy(self, observations: Tensor) -> tuple[Tensor, float]:
-        """Numbered actions `(S, n)`, and the share of actions that are random instead."""
+        """Returns numbered actions `(S, n)`, and the share of actions that are random instead."""
         first = self._parts[0].act
         if not isinstance(first, EpsilonGreedy):
             return self(observations), 0.0

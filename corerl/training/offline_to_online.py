@@ -155,7 +155,7 @@ class Phases:
             self.step(self.choose(explore))
 
     def choose(self, explore: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """`explore(observations (S, 1, O), normal noise (S, 1, A))` on the host, to step with."""
+        """Calls `explore` with observations and normal noise `(S, 1, ...)`; the actions are on the host."""
         return explore(self.envs.look(), self._exploration.next()).cpu()
 
     def step(self, actions: Tensor) -> None:

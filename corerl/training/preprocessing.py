@@ -89,7 +89,7 @@ def load(
 
 
 def held_out(run: Run) -> tuple[Tensor, Tensor]:
-    """Observations `(N, O)` and actions `(N, A)` of the task's validation file, as recorded.
+    """Returns observations `(N, O)` and actions `(N, A)` of the task's validation file, as recorded.
 
     Raises:
         CorerlError: the collection has no such file.
@@ -132,7 +132,7 @@ def vectors(run: Run) -> Dataset:
 
 
 def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
-    """Rewards `(N,)` after the return-range scaling, then scale and shift.
+    """Returns rewards `(N,)` after the return-range scaling, then scale and shift.
 
     The range is over true episodes. The authors of IQL and CORL split the filtered rows instead, where
     a timed-out episode has lost its last reward (CORL's boundaries also drift by one row per such

@@ -23,7 +23,7 @@ def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -
 
 
 def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """`returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`."""
+    """Returns `returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`."""
     failure = cfg.failure_reward
     if failure is not None:
         failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))
@@ -31,5 +31,5 @@ def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def per_episode(dataset: Dataset, label: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """`label` of each episode's rewards, `(N,)`."""
+    """Applies `label` to each episode's rewards, `(N,)`."""
     return np.concatenate([label(r) for r in np.split(dataset.rewards, dataset.episode_ends[:-1])])

@@ -28,12 +28,12 @@ def print_summary(run: Run) -> None:
 
 
 def objective(cfg) -> str:
-    """`static, tau 0.25`, `mean`: what an algorithm's settings say is optimised."""
+    """Names what an algorithm's settings say is optimised: `static, tau 0.25`, `mean`."""
     tau = None if cfg.objective == "mean" else cfg.tau
     return cfg.objective if tau is None else f"{cfg.objective}, tau {tau:g}"
 
 
 def describe(returns: np.ndarray) -> str:
-    """`100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...` of undiscounted returns (n,)."""
+    """Summarises returns (n,), undiscounted: `100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...`."""
     tails = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
     return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {tails}"

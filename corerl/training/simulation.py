@@ -102,7 +102,7 @@ def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> Non
 
 
 def score(task: Task, episodes: Episodes) -> np.ndarray | None:
-    """`(S,)` scores as in `scores.csv`, or None where the task has no scale."""
+    """Returns `(S,)` scores as in `scores.csv`, or None where the task has no scale."""
     if task.scored_by_success:
         return 100 * episodes.successes.mean(1)
     return task.normalize(episodes.returns.mean(1))

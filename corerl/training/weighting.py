@@ -68,7 +68,7 @@ def probabilities(dataset: Dataset, data: Any, rows: np.ndarray) -> np.ndarray |
 
 
 def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
-    """Weights `(E,)` of each episode's rows, not normalised."""
+    """Returns weights `(E,)` of each episode's rows, not normalised."""
     returns = dataset.episode_returns()
     if data.weighting == "top":
         best = max(1, int(data.weighting_share * len(returns)))

@@ -17,20 +17,20 @@ def rows(table: str) -> tuple[dict[str, str], ...]:
 
 @cache
 def d4rl_urls() -> dict[str, str]:
-    """Dataset name, such as hopper-medium-v2, to the address of its HDF5 file."""
+    """Reads the address of each dataset's HDF5 file, by names such as hopper-medium-v2."""
     return {row["dataset"]: row["url"] for row in rows("d4rl_urls")}
 
 
 @cache
 def d4rl_references() -> dict[str, tuple[float, float]]:
-    """Dataset name to the returns that score 0 and 100; the same for all versions of a task."""
+    """Reads the returns that score 0 and 100, by dataset; the same for all versions of a task."""
     table = rows("d4rl_reference_scores")
     return {row["env"]: (float(row["min"]), float(row["max"])) for row in table}
 
 
 @cache
 def neorl2() -> dict[str, dict[str, str]]:
-    """Task to its row: min, max, train_md5, val_md5."""
+    """Reads each task's row: min, max, train_md5, val_md5."""
     return {row["task"]: row for row in rows("neorl2")}
 
 

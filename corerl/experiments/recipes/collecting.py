@@ -107,7 +107,7 @@ def _require_same(existing: dict, wanted: dict, problem: str, folder: Path) -> N
 
 
 def _played(name: str, parts: Path, chunk: Chunk, size: int) -> tuple[list[Episode], float]:
-    """Episodes of `size` steps in all, from the chunks on disk and then from new ones.
+    """Yields episodes of `size` steps in all, from the chunks on disk and then from new ones.
 
     Also the seconds that playing them took, whenever that was.
     """

@@ -108,7 +108,7 @@ def _source(name: str, quality: str, cfg: Config, seed: int, size: int) -> tuple
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """`mujoco/hopper-medium-replay-regenerated` to `hopper`, `medium-replay`."""
+    """Splits `mujoco/hopper-medium-replay-regenerated` into `hopper`, `medium-replay`."""
     body, _, quality = name.removeprefix("mujoco/").removesuffix("-regenerated").partition("-")
     return body, quality
 

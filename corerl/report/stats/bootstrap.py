@@ -59,7 +59,7 @@ def draws(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]
 
 
 def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarray:
-    """(rows, runs) counts of n draws with replacement from n, for runs / n tasks of n seeds."""
+    """Returns (rows, runs) counts of n draws with replacement from n, for runs / n tasks of n seeds."""
     small = np.min_scalar_type(n - 1)
     drawn = rng.integers(n, size=(rows * runs // n, n), dtype=small)
     cells = drawn + np.arange(0, rows * runs, n)[:, None]
@@ -67,19 +67,19 @@ def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarra
 
 
 def replicate(runs: Runs, statistic, replicates: int, seed: int) -> np.ndarray:
-    """(replicates, ...) values of a function of weighted runs."""
+    """Returns (replicates, ...) values of a function of weighted runs."""
     blocks = draws(runs.sizes, replicates, seed)
     return np.concatenate([statistic(runs, c[:, runs.order] * runs.weight) for c in blocks])
 
 
 def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:
-    """(2, ...) ends of the central interval of this level, over the first axis."""
+    """Returns (2, ...) ends of the central interval of this level, over the first axis."""
     tail = 50.0 * (1.0 - level)
     return np.percentile(replicates, [tail, 100.0 - tail], axis=0)
 
 
 def interval(runs: Runs, statistic, replicates: int, seed: int, level: float) -> np.ndarray:
-    """(2, ...) percentile interval; NaN where a task has one seed, whose spread nobody knows."""
+    """Returns (2, ...) percentile interval; NaN where a task has one seed, whose spread nobody knows."""
     if runs.sizes.min() < 2 or not replicates:
         return np.full_like(statistic(runs, runs.weight[None]).repeat(2, axis=0), np.nan)
     return percentiles(replicate(runs, statistic, replicates, seed), level)

@@ -19,7 +19,7 @@ def probability_of_improvement(
     seed: int = 0,
     level: float = 0.95,
 ) -> Estimate:
-    """P(a run of `x` scores above a run of `y`) on a task, ties one half, averaged over tasks.
+    """Returns P(a run of `x` scores above one of `y`) on a task, ties one half, averaged over tasks.
 
     Per task this is the Mann-Whitney U statistic over n_x * n_y. Both algorithms need the same
     tasks. With drawn fractions w of each task's seeds a replicate is the mean of w_x' C w_y.
@@ -68,7 +68,7 @@ def _replicate_pairs(
 
 
 def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Student's t interval of the mean over seeds (n, ...): low and high (...); NaN for one seed.
+    """Returns Student's t interval of the mean over seeds (n, ...): low and high; NaN for one seed.
 
     Ten seeds and fewer are too few for a percentile bootstrap of one task, which is too narrow.
     """
@@ -90,7 +90,7 @@ def welch_interval(
     n_y: int,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """Welch's interval of mean_x - mean_y from means and sample stds (ddof=1); NaN if an n is 1."""
+    """Returns Welch's interval of mean_x - mean_y from means and sample stds (ddof=1); NaN if an n is 1."""
     if min(n_x, n_y) < 2:
         return np.nan, np.nan
     x, y = std_x**2 / n_x, std_y**2 / n_y

@@ -134,7 +134,7 @@ def count_seeds(sizes: np.ndarray) -> tuple[int, tuple[int, int]]:
 def aggregate(
     table: pd.DataFrame, metrics: Sequence[str] = METRICS, **options: float
 ) -> pd.DataFrame:
-    """`estimate` for every algorithm and metric.
+    """Makes `estimate` of every algorithm and metric.
 
     Columns: algorithm, metric, value, low, high, tasks, runs, seeds_min, seeds_max.
     """
@@ -172,7 +172,7 @@ def profiles(
 
 
 def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.DataFrame:
-    """`estimate` at every step that all runs of an algorithm evaluated (sample efficiency).
+    """Makes `estimate` at every step that all runs of an algorithm evaluated (sample efficiency).
 
     Columns: algorithm, step, value, low, high.
     """
