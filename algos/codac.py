@@ -252,10 +252,10 @@ class CODAC(SquashedActing):
         """
         n = self.cfg.samples
         parts = Noise(*noise.split([1, 1, n, n], 1))
-        own = parts.actions[:, 0]
-        metrics = self._alpha_step(batch, own)
+        policy_noise = parts.actions[:, 0]
+        metrics = self._alpha_step(batch, policy_noise)
         metrics |= self._critic_step(batch, parts, uniforms[:, :2], which, proposed)
-        metrics |= self._policy_step(batch, own, uniforms[:, 2])
+        metrics |= self._policy_step(batch, policy_noise, uniforms[:, 2])
         optim.polyak(self.target_policy, self.policy, self.cfg.polyak)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         return metrics

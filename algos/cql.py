@@ -160,8 +160,8 @@ class CQL(SquashedActing):
             y = self.backup(batch, noise.backup)
             states = batch.observations, batch.next_observations
             actions, log_density = conservative.proposals(self.policy, *states, noise, uniforms)
-        everything = torch.cat([batch.actions[:, None], actions], 1)
-        q, sampled = self.critic(batch.observations, everything).split([1, actions.shape[1]], 2)
+        all_actions = torch.cat([batch.actions[:, None], actions], 1)
+        q, sampled = self.critic(batch.observations, all_actions).split([1, actions.shape[1]], 2)
         q = q.squeeze(2)
         bellman = (q - y[:, None]).square().mean(-1).sum(1)
         gap = self.gap(q, sampled, log_density).mean(-1)
@@ -220,12 +220,12 @@ class CQL(SquashedActing):
         return self._update(self._cloning_step, batch, noise, uniforms)
 
     def _update(self, policy_step: GradientStep, batch: Batch, noise: Noise, uniforms: Tensor):
-        own = noise.actions[:, 0]
+        policy_noise = noise.actions[:, 0]
         alpha_first = self.cfg.order == "alpha_first"
-        alpha, metrics = self._alpha_step.gradients(batch, own)
+        alpha, metrics = self._alpha_step.gradients(batch, policy_noise)
         if alpha_first:
             self._alpha_step.apply(alpha)
-        policy, policy_metrics = policy_step.gradients(batch, own)
+        policy, policy_metrics = policy_step.gradients(batch, policy_noise)
         critic_metrics = self._critic_step(batch, noise, uniforms)
         if not alpha_first:
             self._alpha_step.apply(alpha)

@@ -174,11 +174,11 @@ class CVaR(Stateful):
         """Regresses the taken action's quantiles towards those of the next action, or towards their CVaR."""
         stock = None if draws is None else self.stocks_at(draws)
         with torch.no_grad():
-            left = stock
+            stock_left = stock
             if stock is not None:
-                left = next_stock(stock, batch.rewards.squeeze(-1), batch.discounts)
-            next_values = self.target(batch.next_observations, left)
-            action, value = self.best(next_values, left)
+                stock_left = next_stock(stock, batch.rewards.squeeze(-1), batch.discounts)
+            next_values = self.target(batch.next_observations, stock_left)
+            action, value = self.best(next_values, stock_left)
             iterated = self.cfg.objective == "iterated"
             next_z = value[..., None] if iterated else of_action(next_values, action)
             y = batch.rewards + batch.discounts[..., None] * next_z

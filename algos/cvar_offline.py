@@ -114,12 +114,12 @@ class Stocks(nn.Module):
         low, high = self.levels[below], self.levels[below + 1]
         return low + (places - below) * (high - low)
 
-    def even(self, count: int) -> Tensor:
+    def evenly_spaced(self, count: int) -> Tensor:
         """Returns `count` stocks from the lowest to the highest, evenly spaced."""
         steps = torch.linspace(0, 1, count, device=self.levels.device, dtype=self.levels.dtype)
         return self.levels[0] + steps * (self.levels[-1] - self.levels[0])
 
-    def after(self, stock: Tensor, rewards: Tensor, discount: float) -> Tensor:
+    def next(self, stock: Tensor, rewards: Tensor, discount: float) -> Tensor:
         """Returns c_{t+1}, kept to the range."""
         return next_stock(stock, rewards, discount).clamp(self.levels[0], self.levels[-1])
 
@@ -160,7 +160,7 @@ class CVaROffline(Stateful):
         """Quantiles of r + discount * Z'(s', c', pi'(s', c')); `noise` (S, R, A) is standard normal."""
         cfg = self.cfg
         with torch.no_grad():
-            s, c = batch.next_observations, self.stocks.after(stock, batch.rewards, cfg.discount)
+            s, c = batch.next_observations, self.stocks.next(stock, batch.rewards, cfg.discount)
             action = self._pi(self.target_actor, s, c)
             action = smoothed(action, noise, cfg.policy_noise, cfg.noise_clip)
             next_z = self._z(self.target_critic, s, c, action).amin(1)
@@ -214,7 +214,7 @@ class CVaROffline(Stateful):
     def start_stock(self, first: Tensor, tau: float) -> tuple[Tensor, Tensor]:
         """Returns the best stock `(S,)` for first states `(S, F, O)`, and the CVaR that it promises."""
         seeds, states, _ = first.shape
-        stocks = self.stocks.even(self.cfg.start_stocks)
+        stocks = self.stocks.evenly_spaced(self.cfg.start_stocks)
         grid = stocks.repeat_interleave(states).expand(seeds, -1)
         s = self.normalizer(first).repeat(1, len(stocks), 1)
         z = self._z(self.critic, s, grid, self._pi(self.actor, s, grid)).mean(1)

@@ -179,7 +179,7 @@ class Preferences(General):
 
     def __init__(self, cfg: Config, env, rng: np.random.Generator):
         super().__init__(cfg, env, rng)
-        self.truth = (env.mdp.probabilities * env.mdp.rewards).sum(-1)  # what the person feels
+        self.true_rewards = (env.mdp.probabilities * env.mdp.rewards).sum(-1)  # the person's
         self.likelihood = np.zeros(len(self.payoffs))
 
     def known_payoffs(self, env) -> np.ndarray:
@@ -195,8 +195,10 @@ class Preferences(General):
             one = trajectory if i == 0 else play(self.mdp, self.table, self.rng)
             other = play(self.mdp, None, self.rng)
             difference = total(self.payoffs, one) - total(self.payoffs, other)  # (R,)
-            felt = total(self.truth[None], one) - total(self.truth[None], other)
-            prefers = self.rng.random() < 1 / (1 + np.exp(-felt[0]))
+            true_difference = total(self.true_rewards[None], one) - total(
+                self.true_rewards[None], other
+            )
+            prefers = self.rng.random() < 1 / (1 + np.exp(-true_difference[0]))
             self.likelihood -= np.logaddexp(0, -difference if prefers else difference)
 
     def episode(self) -> dict[str, float]:

@@ -49,7 +49,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
-from corerl.nn.critics import Critics, StateValue
+from corerl.nn.critics import Critics, StateValue, expectile_loss
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
@@ -165,8 +165,7 @@ class IPL(GaussianActing):
             z = (difference / self.cfg.gumbel_scale).clamp(max=self.cfg.gumbel_limit)
             per_point = torch.exp(z) - z - 1
         else:
-            weight = torch.where(difference < 0, 1 - self.cfg.expectile, self.cfg.expectile)
-            per_point = weight * difference.square()
+            per_point = expectile_loss(difference, self.cfg.expectile)
         loss = self._mean(per_point, points)
         metrics = {"value_loss": loss, "advantage": difference.mean(-1), "target_q": target_q}
         return loss, metrics
@@ -289,7 +288,7 @@ class IPL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    compared, beside, normalizer = loading.load(cfg, run)
+    compared, buffer, normalizer = loading.load(cfg, run)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop, crop_alike=True)
     agent = IPL(cfg, run.spec(pairs, normalizer))
     draws = None
@@ -299,8 +298,8 @@ def train(cfg: Config, run: Run) -> None:
     elif cfg.dropout:
         draws = transformer.dropout_keys(run.seeds, cfg.hidden_layers, run.device)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, pairs=pairs, buffer=beside, draws=draws):
-        metrics = update(pairs.sample(), beside and beside.sample(), draws and draws.next())
+    for step in run.steps(agent=agent, pairs=pairs, buffer=buffer, draws=draws):
+        metrics = update(pairs.sample(), buffer and buffer.sample(), draws and draws.next())
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

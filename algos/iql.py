@@ -30,7 +30,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
-from corerl.nn.critics import Critics, StateValue
+from corerl.nn.critics import Critics, StateValue, expectile_loss
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.training import preprocessing
@@ -85,8 +85,8 @@ class IQL(GaussianActing):
         q = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
         decays = cfg.cosine and cfg.phase == "offline"
         self.schedule = optim.Schedule(pi, optim.cosine(spec.steps)) if decays else None
-        self._first_step = GradientStep(self.value_loss, v, spec.mode)
-        self._second_step = GradientStep(self._second_loss, (pi, q), spec.mode, self.schedule)
+        self._value_step = GradientStep(self.value_loss, v, spec.mode)
+        self._pi_q_step = GradientStep(self._pi_q_loss, (pi, q), spec.mode, self.schedule)
         self._joint_step = GradientStep(self._joint_loss, (v, pi, q), spec.mode, self.schedule)
 
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
@@ -96,8 +96,7 @@ class IQL(GaussianActing):
         with torch.no_grad():
             target_q = self.target(batch.observations, batch.actions).amin(1)
         difference = target_q - self.value(batch.observations)
-        weight = torch.where(difference < 0, 1 - self.cfg.expectile, self.cfg.expectile)
-        loss = (weight * difference.square()).mean(-1)
+        loss = expectile_loss(difference, self.cfg.expectile).mean(-1)
         return loss, {"value_loss": loss, "advantage": difference.mean(-1), "target_q": target_q}
 
     def critic_loss(self, batch: Batch) -> Tensor:
@@ -122,22 +121,22 @@ class IQL(GaussianActing):
             distance = -self.policy.log_prob(mean, batch.actions)
         return (weight * distance).mean(-1)
 
-    def _second_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None):
+    def _pi_q_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None):
         policy, critic = self.policy_loss(batch, target_q, uniforms), self.critic_loss(batch)
         return policy + critic, {"policy_loss": policy, "critic_loss": critic}
 
     def _joint_loss(self, batch: Batch, uniforms: Tensor | None):
         value_loss, metrics = self.value_loss(batch)
-        both, more = self._second_loss(batch, metrics["target_q"], uniforms)
-        return value_loss + both, metrics | more
+        loss, others = self._pi_q_loss(batch, metrics["target_q"], uniforms)
+        return value_loss + loss, metrics | others
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
         """Takes one step of everything. `uniforms` (S, layers, B, width) are for dropout."""
         if self.cfg.order == "joint":
             metrics = self._joint_step(batch, uniforms)
         else:
-            metrics = self._first_step(batch)
-            metrics |= self._second_step(batch, metrics["target_q"], uniforms)
+            metrics = self._value_step(batch)
+            metrics |= self._pi_q_step(batch, metrics["target_q"], uniforms)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 

@@ -99,7 +99,7 @@ def train(cfg: Config, run: Run) -> None:
     waits = cfg.reward.steps if cfg.reward_first else 0
     setting = "algo.reward_first=true with algo.reward.steps"
     policy_steps = loading.steps_left(run, waits, setting)
-    compared, beside, normalizer = loading.load(cfg, run)
+    compared, buffer, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     agent = PrefIQL(cfg, run.spec(segments, normalizer, policy_steps), reward)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
@@ -107,11 +107,11 @@ def train(cfg: Config, run: Run) -> None:
     dropout = run.uniform("dropout", *shape, block=32) if cfg.dropout else None
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, pairs=segments, buffer=beside, dropout=dropout):
+    for step in run.steps(agent=agent, pairs=segments, buffer=buffer, dropout=dropout):
         pairs = segments.sample()
         metrics = fit_reward(pairs) if step <= cfg.reward.steps else {}
         if step > waits:
-            batch = beside.sample() if cfg.replay else transitions(pairs)
+            batch = buffer.sample() if cfg.replay else transitions(pairs)
             metrics = metrics | update(batch, dropout and dropout.next())
         run.log(step, metrics)
         run.evaluate(step, agent.act)

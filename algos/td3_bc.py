@@ -65,9 +65,9 @@ class TD3BC(TanhActing):
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        own = [cfg.hidden_width] * (cfg.actor_layers or cfg.hidden_layers)
+        actor_hidden = [cfg.hidden_width] * (cfg.actor_layers or cfg.hidden_layers)
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.actor = networks.MLP([O, *own, A], spec.lead, rngs).to(device)
+        self.actor = networks.MLP([O, *actor_hidden, A], spec.lead, rngs).to(device)
         self.critic = Critics([O, A, *hidden], rngs).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)

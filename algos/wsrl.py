@@ -266,8 +266,8 @@ class WSRL(SquashedActing):
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.backups[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)
-        together = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
-        return metrics | self._policy_step(together, draws.actions, draws.next_actions)
+        all_rows = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
+        return metrics | self._policy_step(all_rows, draws.actions, draws.next_actions)
 
 
 def train(cfg: Config, run: Run) -> None:

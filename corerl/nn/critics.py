@@ -115,3 +115,9 @@ def regression(q: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """
     loss = (q - y[:, None]).square().mean(-1).sum(1)
     return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
+
+
+def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
+    """Returns |expectile - 1(u < 0)| u^2 of every u in `difference` (IQL, eq. 5)."""
+    weight = torch.where(difference < 0, 1 - expectile, expectile)
+    return weight * difference.square()

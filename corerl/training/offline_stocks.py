@@ -35,7 +35,7 @@ class Player:
         """Follows the rewards `(S, n)` of the step just made, as the environment paid them."""
         cfg = self.agent.cfg
         learned = rewards * cfg.data.reward_scale + cfg.data.reward_shift
-        self._stock = self.agent.stocks.after(self._stock, learned, cfg.discount)
+        self._stock = self.agent.stocks.next(self._stock, learned, cfg.discount)
 
     def _choose(self, observations: Tensor) -> Tensor:
         seeds, episodes = observations.shape[:2]

@@ -35,5 +35,5 @@ def objective(cfg) -> str:
 
 def describe(returns: np.ndarray) -> str:
     """Summarises returns (n,), undiscounted: `100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...`."""
-    tails = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
-    return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {tails}"
+    levels = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
+    return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {levels}"

@@ -105,10 +105,10 @@ def test_losses_by_hand():
 
 def test_stocks_follow_rewards_within_the_range_of_the_data():
     stocks = Stocks(TO_GO)
-    after = stocks.after(torch.tensor([1.0, 2.9, -1.5]), torch.tensor([0.5, -1.0, 2.0]), 0.5)
+    after = stocks.next(torch.tensor([1.0, 2.9, -1.5]), torch.tensor([0.5, -1.0, 2.0]), 0.5)
     assert after.tolist() == [1.0, 3.0, -2.0]  # 0.5 / 0.5, and two beyond the range
     assert stocks.feature(torch.tensor([-2.0, 0.5, 3.0])).flatten().tolist() == [-1.0, 0.0, 1.0]
-    assert stocks.even(6).tolist() == pytest.approx([-2, -1, 0, 1, 2, 3])
+    assert stocks.evenly_spaced(6).tolist() == pytest.approx([-2, -1, 0, 1, 2, 3])
 
 
 def test_drawn_stocks_are_half_like_the_data_and_half_uniform():

@@ -62,7 +62,7 @@ def test_gradients_are_of_each_seeds_own_loss():
 @needs_compiler
 def test_compiled_updates_agree_with_eager_ones():
     eager, compiled = (Probe("iql", [0, 1], updates=4, mode=mode) for mode in ("off", "compile"))
-    assert isinstance(compiled.parts["agent"]._first_step.gradients, compile._Fallback)
+    assert isinstance(compiled.parts["agent"]._value_step.gradients, compile._Fallback)
     expected, actual = (parameters(probe.parts["agent"]) for probe in (eager, compiled))
     for name in expected:
         torch.testing.assert_close(actual[name], expected[name], rtol=1e-4, atol=2e-6)
