@@ -51,8 +51,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.algos.dt import TransformerSettings
-from corerl.algos.pref_transformer import RewardTransformer
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -60,6 +58,7 @@ from corerl.preferences import loading, relabelling, segments, teachers
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.relabelling import Rows
 from corerl.preferences.reward_models import in_pieces, preference_loss
+from corerl.preferences.reward_transformer import Fitting, RewardTransformer
 from corerl.preferences.segments import SegmentBuffer, Segments
 from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
@@ -67,25 +66,11 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Score(TransformerSettings):
+class Score(Fitting):
     """The preference model and how it is fitted."""
 
     prefix: ClassVar[str] = "algo.score."
     attention: ClassVar[bool] = False  # a small head says what each state's token is worth
-
-    steps: int = positive(20_000)  # of the run's: 10,000 epochs of two batches
-    layers: int = positive(1)
-    heads: int = positive(4)
-    width: int = positive(256)
-    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
-    lr: float = positive(1e-3)  # reached after the warm-up; it begins and ends at a tenth
-    warmup: float = within(0.1, "[0, 1)")  # share of the steps
-    weight_decay: float = at_least(0, 1e-4)  # on all parameters
-    batch_size: int = positive(256)  # comparisons
-
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.width % 2 == 0, f"algo.score.width={self.width} must be even")
 
 
 @dataclass
@@ -138,7 +123,7 @@ class PreferenceModel(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy of the labels; `keys` are for dropout."""
+        """Computes the labels' cross-entropy; `keys` are for dropout."""
         observations, actions = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
         scores = self(observations, actions, torch.ones_like(observations[..., 0]), keys)
         loss, accuracy = preference_loss(scores.unflatten(1, (-1, 2)), pairs.labels)
@@ -157,7 +142,7 @@ class PreferenceModel(Stateful):
 
     @torch.no_grad()
     def scores(self, buffer: SegmentBuffer, piece: int = 256) -> Tensor:
-        """The score of every segment of the buffer, `(S, N)`."""
+        """Scores every segment of the buffer, `(S, N)`."""
         device = buffer.scores.device
 
         def of_rows(chosen: slice) -> Tensor:
@@ -181,7 +166,7 @@ class RankedCPL(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The contrastive loss on all pairs of the batch, `(S,)`; `keys` (S, layers) are for dropout."""
+        """Computes the contrastive loss on all pairs of the batch; `keys` (S, layers) are for dropout."""
         log_prob = self._log_prob(batch, keys)
         advantage = (log_prob * batch.valid).sum(-1) / batch.valid.sum(-1) / self.cfg.temperature
         ranked = advantage.gather(1, batch.scores.argsort(dim=1, stable=True))
@@ -192,7 +177,7 @@ class RankedCPL(Stateful):
         return loss, {"cpl_loss": loss, "accuracy": right, "log_prob": log_prob.mean((1, 2))}
 
     def _log_prob(self, batch: Segments, keys: Tensor | None) -> Tensor:
-        """-|(pi(s) - a) / 2|^2, `(S, B, L)`: actions are two wide."""
+        """Returns -|(pi(s) - a) / 2|^2, `(S, B, L)`: actions are two wide."""
         observations, actions = batch.observations.flatten(1, 2), batch.actions.flatten(1, 2)
         shape = (observations.shape[1], self.cfg.hidden_width)
         keep = transformer.multipliers(keys, shape, self.cfg.dropout)
@@ -205,12 +190,12 @@ class RankedCPL(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
         return torch.tanh(self.policy(self.normalizer(observations)))
 
 
 def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
-    """What a scripted teacher makes of the segment that ends at each row, `(N,)`: the sum it judges by."""
+    """Returns the sum that a scripted teacher judges by, of the segment that ends at each row: `(N,)`."""
     dataset = preprocessing.vectors(run)
     worth = teachers.worth(dataset, cfg.preferences)[dataset.transitions().rows]
     return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
@@ -218,10 +203,7 @@ def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
 
 def train(cfg: Config, run: Run) -> None:
     of_model = cfg.score.steps if cfg.ranked_by == "model" else 0
-    require(
-        of_model < run.cfg.steps,
-        f"algo.score.steps={of_model} leaves none of steps={run.cfg.steps} to the policy",
-    )
+    policy_steps = loading.steps_left(run, of_model, "algo.score.steps")
     require(cfg.batch_size > 1, f"algo.batch_size={cfg.batch_size} leaves nothing to rank")
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None
@@ -229,7 +211,7 @@ def train(cfg: Config, run: Run) -> None:
     states = normalizer(torch.from_numpy(rows.observations).to(run.device)).cpu().numpy()
     seen = rows._replace(observations=np.asarray(states, np.float32))
     buffer = SegmentBuffer(seen, run.seeds, cfg.batch_size, cfg.length, run.device)
-    spec = run.spec(buffer, normalizer, run.cfg.steps - of_model)
+    spec = run.spec(buffer, normalizer, policy_steps)
     agent = RankedCPL(cfg, spec)
     parts = {"agent": agent, "buffer": buffer}
     if of_model:

@@ -33,47 +33,33 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl import seeding
 from corerl.algos import iql
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.relabelling import Rows
 from corerl.preferences.reward_models import in_pieces, keep_where, preference_loss
+from corerl.preferences.reward_transformer import Fitting, RewardTransformer
 from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
 @dataclass
-class Reward(transformer.TransformerSettings):
+class Reward(Fitting):
     """The reward transformer and how it is fitted."""
 
     prefix: ClassVar[str] = "algo.reward."
 
-    steps: int = positive(20_000)  # of the run's: 10,000 epochs of two batches
     attention: bool = True  # the preference-attention layer; false: the README's commands
     keep: str = one_of("best", "last")  # best (authors) | last weights
     window: int = positive(100)  # steps of context where the dataset is relabelled
-
-    layers: int = positive(1)
-    heads: int = positive(4)
-    width: int = positive(256)
-    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
-
-    lr: float = positive(1e-3)  # reached after the warm-up; it begins and ends at a tenth
-    warmup: float = within(0.1, "[0, 1)")  # share of the steps
-    weight_decay: float = at_least(0, 1e-4)  # on all parameters
-    batch_size: int = positive(256)  # comparisons
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
-
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.width % 2 == 0, f"algo.reward.width={self.width} must be even")
 
 
 @dataclass
@@ -95,79 +81,6 @@ class Config(iql.Config):
             f"algo.phase={self.phase}: the environment's rewards are not on the learned scale, so "
             "pref_transformer trains offline only",
         )
-
-
-class RewardTransformer(transformer.Trunk):
-    """From the steps of segments `(S, n, L, ...)` to rewards; `length` is the largest L."""
-
-    def __init__(
-        self,
-        cfg: Reward,
-        observation_dim: int,
-        action_dim: int,
-        rngs: list[torch.Generator],
-        length: int,
-    ):
-        super().__init__()
-        lead, width = (len(rngs),), cfg.width
-        self.rate = cfg.dropout
-        self.embed_state = networks.Linear(observation_dim, width, lead, rngs, networks.lecun)
-        self.embed_action = networks.Linear(action_dim, width, lead, rngs, networks.lecun)
-        self.embed_time = networks.Table(length + 1, width, lead, rngs, std=width**-0.5)
-        self.embed_norm = networks.LayerNorm(width, lead)
-        self.blocks = nn.ModuleList(
-            transformer.Block(width, cfg.heads, rngs, init=networks.lecun)
-            for _ in range(cfg.layers)
-        )
-        self.norm = networks.LayerNorm(width, lead)
-        if cfg.attention:
-            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, networks.lecun)
-        else:
-            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=networks.lecun)
-        self.attention = cfg.attention
-
-    def hidden(
-        self,
-        observations: Tensor,
-        actions: Tensor,
-        valid: Tensor,
-        keys: Tensor | None = None,
-        wanted: slice = slice(1, None, 2),
-        causal: bool = True,
-    ) -> Tensor:
-        """Returns the last block's tokens, of states unless `wanted` says otherwise, `(S, n, L', width)`.
-
-        `valid` `(S, n, L)` is 0.0 in padding, which stands on the left. `keys` `(S, places)` drop units.
-        Without `causal` tokens look at those that follow, too, and padding may stand on the right.
-        """
-        each = transformer.each
-        time = self.embed_time((valid.cumsum(-1) * valid).long())
-        tokens = [
-            each(self.embed_action, actions) + time,
-            each(self.embed_state, observations) + time,
-        ]
-        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
-        real = (valid > 0).repeat_interleave(2, dim=2)
-        allowed = transformer.causal(real) if causal else transformer.both_ways(real)
-        return self.through_blocks(x, allowed, wanted, keys)
-
-    def rewards(self, hidden: Tensor) -> Tensor:
-        """Returns r_t, `(S, n, L, width)` to `(S, n, L)`."""
-        if self.attention:
-            return transformer.each(self.preference, hidden)[..., -1]
-        return transformer.each(self.head, hidden).squeeze(-1)
-
-    def score(self, observations: Tensor, actions: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Scores whole segments `(S, n, L, ...)` by the mean of z_t, or without attention of r_t."""
-        valid = torch.ones_like(observations[..., 0])
-        hidden = self.hidden(observations, actions, valid, keys)
-        if not self.attention:
-            return self.rewards(hidden).mean(-1)
-        parts = transformer.each(self.preference, hidden)
-        width = hidden.shape[-1]
-        query, key, reward = parts.split([width, width, 1], -1)
-        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(width), -1)
-        return (weights @ reward).squeeze(-1).mean(-1)
 
 
 class RewardModel(Stateful):

@@ -148,7 +148,7 @@ def causal(valid: Tensor) -> Tensor:
 
 
 def both_ways(valid: Tensor) -> Tensor:
-    """`(S, B, T, T)`: each token, padded ones too, may look at all valid ones; `valid` is as for `causal`."""
+    """Lets each token, padded ones too, look at all valid ones: `(S, B, T, T)`; `valid` as for `causal`."""
     return valid[:, :, None].expand(-1, -1, valid.shape[-1], -1)
 
 

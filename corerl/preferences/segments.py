@@ -55,7 +55,7 @@ class SegmentBuffer:
         self.scores = torch.zeros(len(seeds), count, device=device)
 
     def __len__(self) -> int:
-        """N, the number of segments."""
+        """Returns N, the number of segments."""
         return len(self._starts)
 
     @property

@@ -60,7 +60,7 @@ class Fit:
     def loss(
         self, states: Tensor, rewards: Tensor, next_states: Tensor, discounts: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The module's L on `(1, B, O)`, `(1, B)`, `(1, B, O)` and `(1, B)`; a true end has discount 0."""
+        """Computes the module's L; states are `(1, B, O)`, the others `(1, B)`; true ends have discount 0."""
         with torch.no_grad():
             target = rewards + discounts * self.target(next_states)
         difference = target - self.value(states)
@@ -74,7 +74,7 @@ class Fit:
 
     @torch.no_grad()
     def __call__(self, states: np.ndarray) -> np.ndarray:
-        """V of `(N, O)`, `(N,)` float64."""
+        """Returns V of `(N, O)`, `(N,)` float64."""
         pieces = [self.value(piece[None])[0] for piece in torch.from_numpy(states).split(PIECE)]
         return torch.cat(pieces).double().numpy()
 
