@@ -246,7 +246,7 @@ class CVaRPG(Stateful):
 
 
 class Player:
-    """Plays episodes and remembers what a policy needs besides the state, `(S, n, 2)`.
+    """A policy in play, with a memory of what it needs besides the state, `(S, n, 2)`.
 
     For a static objective the stock, (v - collected) / discount^t, and discount^t; for ECRM with eta
     ahead the eta that was chosen a step before and whether this is the first step; else zeros.

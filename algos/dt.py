@@ -193,7 +193,7 @@ class DT(Stateful):
 
 
 class Player:
-    """Acts in n episodes of each seed at once, remembering the last K steps of each."""
+    """A policy in n episodes of each seed at once, with a memory of the last K steps of each."""
 
     def __init__(self, agent: DT, target: float):
         self.agent, self.target = agent, target

@@ -201,7 +201,7 @@ def q_of_windows(critic: Critics, observations: Tensor, actions: Tensor) -> Tens
 
 
 class Player:
-    """Acts in n episodes of each seed at once, asking for multiples of the best return in the data.
+    """A policy in n episodes of each seed at once that asks for multiples of the best return in the data.
 
     A step's candidates are the policy's actions under several returns-to-go; the target critics choose.
     """

@@ -92,7 +92,7 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
 
 
 class Recorder(gymnasium.Wrapper):
-    """Appends every step to `steps`; observations and actions are copies."""
+    """A wrapper that appends every step to `steps`; observations and actions are copies."""
 
     def __init__(self, env: gymnasium.Env, steps: list):
         super().__init__(env)

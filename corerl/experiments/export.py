@@ -136,7 +136,7 @@ class Policy(nn.Module):
 
 
 class _OneSeed(_Reloading):
-    """Restores one of the seeds of a group that was trained together, with a seed axis of 1."""
+    """One of the seeds of a group that was trained together, with a seed axis of 1."""
 
     def __init__(self, cfg: Config, directory: Path, seed: int):
         super().__init__(cfg, directory, {})

@@ -73,7 +73,7 @@ def one_seed(agent: Loaded) -> Loaded:
 
 
 class Camera(gymnasium.Wrapper):
-    """Adds a picture to `frames` at every reset and step."""
+    """A wrapper that adds a picture to `frames` at every reset and step."""
 
     def __init__(self, env: gymnasium.Env, frames: list[np.ndarray]):
         super().__init__(env)

@@ -64,7 +64,7 @@ class Measured(NamedTuple):
 
 
 class Stopwatch(Run):
-    """Stands in for a run: the same training function, with windows of time instead of steps."""
+    """A stand-in for a run: the same training function, with windows of time instead of steps."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from corerl.nn.policies import GaussianPolicy, TanhGaussian
 
 
 class SquashedActing(Stateful):
-    """Acts with `policy`, a Gaussian squashed by tanh."""
+    """An agent that acts with `policy`, a Gaussian squashed by tanh."""
 
     policy: TanhGaussian
     normalizer: nn.Module = nn.Identity()
@@ -34,7 +34,7 @@ class SquashedActing(Stateful):
 
 
 class GaussianActing(Stateful):
-    """Acts with `policy`, a Gaussian that is not squashed; its actions are clipped to [-1, 1]."""
+    """An agent that acts with `policy`, a Gaussian whose actions are clipped to [-1, 1]."""
 
     policy: GaussianPolicy
     normalizer: nn.Module
@@ -57,7 +57,7 @@ class GaussianActing(Stateful):
 
 
 class TanhActing(Stateful):
-    """Acts with `actor`, a network whose output's tanh is the action."""
+    """An agent that acts with `actor`, a network whose output's tanh is the action."""
 
     actor: nn.Module
     normalizer: nn.Module

@@ -62,7 +62,7 @@ class Stateful:
 
 
 class GradientStep:
-    """Takes one step down a loss at each call, and returns the loss's metrics.
+    """One step down a loss at each call, which returns the loss's metrics.
 
         self._critic_step = GradientStep(self.critic_loss, self.critic_optimizer, spec.mode)
         metrics = self._critic_step(batch, noise)

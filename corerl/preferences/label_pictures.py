@@ -29,7 +29,7 @@ Put = Callable[[np.ndarray, np.ndarray, int], None]
 
 
 class Pictures:
-    """Draws segments of a dataset. Used from one thread: OpenGL's contexts belong to one.
+    """Pictures of a dataset's segments. Used from one thread: OpenGL's contexts belong to one.
 
     Attributes:
         why: why there are only curves; empty where there are pictures.

@@ -26,7 +26,7 @@ ANSWERS = {"left": 0.0, "equal": 0.5, "right": 1.0, "skip": SKIPPED}
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one session until `shutdown`. `address` is what a browser opens.
+    """A server of one session, until `shutdown`. `address` is what a browser opens.
 
     Args:
         session: what is asked and kept. pictures: makes the pictures, on the thread that draws.

@@ -140,7 +140,7 @@ def markov(
 
 
 class Stopping:
-    """Stops each seed by the mean accuracy of its epochs; `going` marks those that still learn."""
+    """The end of each seed's training, by the mean accuracy of its epochs; `going` marks the others."""
 
     def __init__(self, seeds: int, device: torch.device | str = "cpu"):
         self.going = torch.ones(seeds, dtype=torch.bool, device=device)

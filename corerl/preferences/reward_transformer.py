@@ -36,7 +36,7 @@ class Fitting(transformer.TransformerSettings):
 
 
 class RewardTransformer(transformer.Trunk):
-    """Gives the steps of segments `(S, n, L, ...)` rewards.
+    """Rewards of the steps of segments `(S, n, L, ...)`.
 
     Args:
         cfg: of `Fitting`, with `attention`: whether the score is by preference attention or by a head.

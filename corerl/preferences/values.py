@@ -45,7 +45,7 @@ class Values(Settings):
 
 
 class Fit:
-    """Learns V from transitions of normalised states, for one seed; rewards are divided by `scale`."""
+    """A fit of V to transitions of normalised states, for one seed; rewards are divided by `scale`."""
 
     def __init__(self, cfg: Values, observation_dim: int, seed: int):
         self.cfg = cfg

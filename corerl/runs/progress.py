@@ -25,7 +25,7 @@ ROWS = 12
 
 
 class Display:
-    """Shows how a cell's groups of seeds go on: live in a terminal, a line every 30 seconds elsewhere.
+    """The progress of a cell's groups of seeds: live in a terminal, a line every 30 seconds elsewhere.
 
     Args:
         title: `IQL corerl/pendulum`. place: `cell 2 of 9`, or "".

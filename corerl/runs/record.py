@@ -49,7 +49,7 @@ class Episodes(NamedTuple):
 
 
 class Record:
-    """Writes `metrics.jsonl`, `scores.csv`, `returns.jsonl` and `status.json` of a run directory.
+    """The files `metrics.jsonl`, `scores.csv`, `returns.jsonl` and `status.json` of a run directory.
 
     Attributes:
         status: what `status.json` holds. diverged: the step at which a seed was found to be NaN.

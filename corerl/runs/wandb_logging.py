@@ -11,7 +11,7 @@ from corerl.config import Config
 
 
 class WandbLogger:
-    """Sends metrics and scores to wandb where `wandb.mode` is not `disabled`.
+    """A mirror of metrics and scores on wandb, where `wandb.mode` is not `disabled`.
 
     A failure of the mirror (no network, no account) is said once and never stops a run.
     """

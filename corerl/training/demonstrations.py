@@ -69,7 +69,7 @@ def _returns(dataset: Dataset) -> np.ndarray:
 
 
 class Rows:
-    """Draws `demos.rows` demonstrations and `batch_size` rows of experience for every batch.
+    """Batches of `demos.rows` demonstrations and `batch_size` rows of experience.
 
     With `online.offline_ratio=null` experience is one buffer of `online.capacity` rows that began as the
     dataset, worst episodes first, so that steps of the environment overwrite those first. With a number

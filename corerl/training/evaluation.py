@@ -13,7 +13,7 @@ from corerl.training.environments import begin, close, note_crash, step
 
 
 class Evaluator:
-    """Plays `episodes` episodes per seed, each in an environment of its own.
+    """A player of `episodes` episodes per seed, each in an environment of its own.
 
     One environment per episode, rather than a fixed number that restart as they finish, so that short
     episodes are not over-represented. The environment seeds come from each seed's stream and are the

@@ -336,7 +336,7 @@ class _Done(Exception):
 
 
 class _Reloading(Run):
-    """Stands in for a run: one step, of which nothing but the handed-over policy is kept."""
+    """A stand-in for a run: one step, of which nothing but the handed-over policy is kept."""
 
     def __init__(self, cfg: Config, directory: Path, shared: dict[str, Any]):
         self.cfg, self.directory = cfg, directory

@@ -47,7 +47,7 @@ class Player:
 
 
 class ReturnsToGo:
-    """Labels the dataset's rows by their discounted return to go, for `preprocessing.load`.
+    """Labels for `preprocessing.load`: the discounted return to go of the dataset's rows.
 
     Attributes:
         first: `(F, O)` first states of at most FIRST_STATES episodes. to_go: `(N,)` returns to go.

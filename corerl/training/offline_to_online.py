@@ -73,7 +73,7 @@ def check_warmup(cfg: Any) -> None:
 
 
 class Phases:
-    """Knows which steps pre-train and which act; owns what acting needs.
+    """The phases of a run: which steps pre-train and which act, and what acting needs.
 
     Attributes:
         after: updates on the data before the first environment step.

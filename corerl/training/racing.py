@@ -21,7 +21,7 @@ AT_ONCE = 200
 
 
 class Racer:
-    """Plays episodes with given first stocks `(S, n)`, in order, and keeps their discounted returns.
+    """A player of episodes with given first stocks `(S, n)`, in order, which keeps their discounted returns.
 
     Args:
         player: acts at its `stock` `(S, n)` and changes it in `reward`; `learned(rewards)` are what

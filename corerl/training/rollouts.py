@@ -31,7 +31,7 @@ class Played(NamedTuple):
 
 
 class Collector(Stateful):
-    """Plays `episodes` episodes of every seed at each call, with environment seeds from a stream.
+    """A player of `episodes` episodes of every seed at each call, with environment seeds from a stream.
 
     Nothing of an environment outlives a call, so that any environment can be resumed. Where a seed's
     environment crashes (`environments.note_crash`), its rewards are NaN from there on.

@@ -269,7 +269,7 @@ def select(device: torch.device) -> None:
 
 
 class _stop_signals:
-    """Turns the first SIGINT or SIGTERM into a stop at the next step boundary; a second one kills."""
+    """A block in which the first SIGINT or SIGTERM stops at the next step boundary; a second one kills."""
 
     def __init__(self, run: Run):
         self._run = run

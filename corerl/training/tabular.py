@@ -11,7 +11,7 @@ from corerl.risk.finite_mdp import FiniteMDP, Policy
 
 
 class Player:
-    """Plays policies, one per seed, from one-hot observations `(S, n, O) -> (S, n)`.
+    """A player of policies, one per seed, from one-hot observations `(S, n, O) -> (S, n)`.
 
     It remembers the time and what was collected, which an observation need not tell.
     """

@@ -69,7 +69,7 @@ def _make(environment: str, reset_target: bool) -> gymnasium.Env:
 
 
 class Controller:
-    """Drives n balls at once; observations are achieved goal, desired goal, position and velocity."""
+    """A controller of n balls; observations are achieved goal, desired goal, position and velocity."""
 
     def __init__(self, envs: list[gymnasium.Env], noise: float = NOISE):
         self._maze = envs[0].unwrapped.maze
