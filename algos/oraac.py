@@ -49,6 +49,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import Settings, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.vae import BehaviourVAE
 from corerl.risk import distortions
 from corerl.risk.quantiles import huber_quantile_loss
 from corerl.training import preprocessing, risk_summary
@@ -113,25 +114,6 @@ class Fractions(NamedTuple):
     policy: Tensor  # (S, ., K), before they are distorted
 
 
-class VAE(nn.Module):
-    """The behaviour policy, conditioned on states (BCQ's; Fujimoto, Meger and Precup 2019)."""
-
-    def __init__(self, cfg: Config, spec: Spec):
-        super().__init__()
-        O, A, lead, rngs = spec.observation_dim, spec.action_dim, spec.lead, spec.rngs
-        hidden, latents = [cfg.vae_width] * 2, 2 * A
-        self.encoder = networks.MLP([O + A, *hidden, 2 * latents], lead, rngs)
-        self.decoder = networks.MLP([O + latents, *hidden, A], lead, rngs)
-
-    def encode(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns mean and log-std of the latent, `(S, B, 2A)` each."""
-        mean, log_std = self.encoder(torch.cat([observations, actions], -1)).chunk(2, -1)
-        return mean, log_std.clamp(-4, 15)
-
-    def decode(self, observations: Tensor, latents: Tensor) -> Tensor:
-        return torch.tanh(self.decoder(torch.cat([observations, latents], -1)))
-
-
 class Critic(nn.Module):
     """Z at states `(S, B, O)`, actions `(S, B, A)` and fractions `(S, B, N)` or `(S, 1, N)`: `(S, B, N)`."""
 
@@ -186,7 +168,7 @@ class ORAAC(Stateful):
         self.latent_dim = 2 * A
         self.counts = (cfg.fractions, cfg.fractions, cfg.policy_fractions)
         if cfg.imitation:
-            self.vae = VAE(cfg, spec).to(device)
+            self.vae = BehaviourVAE(O, A, cfg.vae_width, spec.rngs).to(device)
             self.vae_optimizer = optim.Adam(self.vae.parameters(), cfg.vae_lr)
             self._vae_step = GradientStep(self.vae_loss, self.vae_optimizer, spec.mode)
 

@@ -27,7 +27,7 @@ Differences, each with its reason:
  7. Comparisons are drawn with replacement; the authors walk through a permutation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,9 +44,14 @@ from corerl.preferences.sources import Preferences
 from corerl.training.run import Run
 
 
-def one_network() -> Markov:
-    """Returns the reward of IPL's authors."""
-    return Markov(
+@dataclass
+class Config(iql.Config):
+    name: str = "pref_iql"
+    label: str = "P-IQL"
+
+    critic_loss: str = one_of("mean", "sum")  # as IPL's code has it
+    reward: Markov = group(  # as IPL's authors have it
+        Markov,
         steps=20_000,
         members=1,
         hidden_layers=2,
@@ -56,15 +61,6 @@ def one_network() -> Markov:
         batch_size=8,
         stop_accuracy=None,
     )
-
-
-@dataclass
-class Config(iql.Config):
-    name: str = "pref_iql"
-    label: str = "P-IQL"
-
-    critic_loss: str = one_of("mean", "sum")  # as IPL's code has it
-    reward: Markov = field(default_factory=one_network)
     reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
     preferences: Preferences = group(Preferences)
     crop: int | None = positive(64)  # steps of each segment in a batch; null: all

@@ -107,6 +107,12 @@ def of_action(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(2, rows).squeeze(2)
 
 
+def of_windows(critic: Critics, observations: Tensor, actions: Tensor) -> Tensor:
+    """Evaluates N critics at every step, `(S, B, K, O)` and `(S, B, K, A)` to `(S, N, B, K)`."""
+    q = critic(observations.flatten(1, 2), actions.flatten(1, 2))
+    return q.unflatten(-1, observations.shape[1:3])
+
+
 def regression(q: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the squared error of N critics, summed over them, and what a run logs of it.
 

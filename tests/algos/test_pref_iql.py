@@ -24,7 +24,7 @@ from agreement import (
 )
 from reference_pref import make_pairs, one
 
-from corerl.algos.pref_iql import Config, PrefIQL, one_network
+from corerl.algos.pref_iql import Config, PrefIQL
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs, transitions
@@ -37,7 +37,7 @@ STEPS = 8
 
 def make(reward: dict | None = None, **more) -> PrefIQL:
     settings = {"hidden_width": WIDTH, "polyak": 0.1, "discount": 0.9}
-    of_reward = replace(one_network(), hidden_width=WIDTH, lr=1e-3, **reward or {})
+    of_reward = replace(Config().reward, hidden_width=WIDTH, lr=1e-3, **reward or {})
     cfg = Config(**settings | more, reward=of_reward)
     networks = MarkovReward(cfg.reward, Spec(O, A, generators()))
     return PrefIQL(cfg, Spec(O, A, generators(), steps=STEPS), reward=networks)
@@ -89,7 +89,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
 @pytest.mark.parametrize("label", [0.0, 0.5, 1.0])
 def test_reward_loss_by_hand(label):
     """r = s + 2 a: segments (1, 0), (0, 1) and (1, 1), (1, 0) of (s, a) sum to 3 and 4; the logit is 1."""
-    reward = MarkovReward(replace(one_network(), hidden_layers=0), Spec(1, 1, generators(1)))
+    reward = MarkovReward(replace(Config().reward, hidden_layers=0), Spec(1, 1, generators(1)))
     set_linear(reward.network, [[1.0], [2.0]], [5.0])
     s = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]])[..., None]
     a = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])[..., None]
@@ -100,7 +100,7 @@ def test_reward_loss_by_hand(label):
 
 def test_initial_weights_are_the_authors():
     """Orthogonal with gain 1 and zero biases, in the reward."""
-    for layer in MarkovReward(one_network(), Spec(17, 6, generators())).network.layers:
+    for layer in MarkovReward(Config().reward, Spec(17, 6, generators())).network.layers:
         w = layer.weight.detach()
         w = w if w.shape[-2] < w.shape[-1] else w.mT
         product = w @ w.mT

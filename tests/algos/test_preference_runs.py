@@ -28,7 +28,7 @@ SMALL = {"preferences": TEACHER, "hidden_width": 8}
 PAIRS = SMALL | {"pairs": 3}
 CROPPED = PAIRS | {"crop": 4}
 BOTH = CROPPED | {"batch_size": 8}
-ONE = replace(pref_iql.one_network(), steps=20, hidden_width=8, batch_size=3)
+ONE = replace(pref_iql.Config().reward, steps=20, hidden_width=8, batch_size=3)
 MR = SMALL | {"crop": 4, "batch_size": 8}
 MARKOV = Markov(steps=20, hidden_width=8, batch_size=4)
 WINDOWS = {"width": 8, "layers": 1, "heads": 2, "context": 3, "ema_start": 3}
@@ -226,7 +226,7 @@ def test_cpl_learns_what_is_preferred():
 
 
 def test_p_iql_learns_what_is_preferred():
-    of_reward = replace(pref_iql.one_network(), hidden_width=32, lr=2e-3)
+    of_reward = replace(pref_iql.Config().reward, hidden_width=32, lr=2e-3)
     cfg = pref_iql.Config(**BANDIT, replay=False, discount=0.0, beta=5.0, reward=of_reward)
     reward, buffer = MarkovReward(of_reward, Spec(2, 2, generators(1))), bandit()
     agent = pref_iql.PrefIQL(cfg, Spec(2, 2, generators(1), steps=300), reward=reward)
