@@ -62,8 +62,7 @@ from corerl.nn import compile, networks, optim, policies
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.conditional_risk import ConditionalRisk
 from corerl.risk.scoring import ScoringFunction
-from corerl.risk.stock_augmentation import next_stock
-from corerl.training.rollouts import Collector, Played
+from corerl.training.rollouts import Collector, Played, RiskPlayer
 from corerl.training.run import Run
 
 
@@ -176,7 +175,7 @@ class CVaRPG(Stateful):
         return -self.risk.score(u, tau)[..., None] * played.last
 
     def memory(self, played: Played, v: Tensor, etas: Tensor) -> Tensor:
-        """Returns what the policy knew besides the state, `(S, E, T, 2)`: see `Player`."""
+        """Returns what the policy knew besides the state, `(S, E, T, 2)`: see `RiskPlayer`."""
         if self.ecrm:
             return self.ecrm.memory(etas)
         if not self.cfg.augment:
@@ -245,59 +244,6 @@ class CVaRPG(Stateful):
         return {"return": returns.mean(-1), "risk": unit * risk, "v": self.cfg.scale * self.v()}
 
 
-class Player:
-    """A policy in play, with a memory of what it needs besides the state, `(S, n, 2)`.
-
-    For a static objective the stock, (v - collected) / discount^t, and discount^t; for ECRM with eta
-    ahead the eta that was chosen a step before and whether this is the first step; else zeros.
-    Without draws it plays the likeliest actions from the common v, and evaluates.
-
-    Attributes:
-        v: `(S, n)`, of the running episodes. etas: the numbers of those chosen, a `(S, n)` per step.
-    """
-
-    def __init__(self, agent: CVaRPG, level: Level | None = None, draws: Tensor | None = None):
-        self._agent, self._level, self._draws = agent, level, draws
-        self.v, self.etas = torch.zeros(0), []
-
-    def begin(self, seeds: int, episodes: int) -> None:
-        agent = self._agent
-        self.v = agent.v()[:, None].expand(seeds, episodes)
-        if self._draws is not None:
-            self.v = self.v + self._level.v_std / agent.cfg.scale * self._draws[:, 0, :, 0]
-        self.etas, self._stock, self._power = [], self.v, 1.0
-
-    def reward(self, rewards: Tensor) -> None:
-        scaled = rewards / self._agent.cfg.scale
-        self._stock = next_stock(self._stock, scaled, self._agent.cfg.discount)
-        self._power *= self._agent.cfg.discount
-
-    def memory(self) -> Tensor:
-        agent, zeros = self._agent, torch.zeros_like(self.v)
-        if agent.ecrm:
-            return agent.ecrm.remembered(self.etas[-1] if self.etas else None, zeros)
-        if not agent.cfg.augment:
-            return torch.stack([zeros, zeros], -1)
-        return torch.stack([self._stock, zeros + self._power], -1)
-
-    @torch.no_grad()
-    def __call__(self, observations: Tensor) -> Tensor:
-        policy, t = self._agent.policy, len(self.etas)
-        actions, eta_logits = policy(torch.cat([observations, self.memory()], -1))
-        numbers = torch.zeros_like(self.v).long()
-        if self._draws is None:
-            self.etas.append(eta_logits.argmax(-1) if policy.counts[1] else numbers)
-            return actions.argmax(-1) if policy.numbered else actions
-        draws = self._draws[:, t + 1]
-        uniform = torch.special.ndtr(draws)
-        self.etas.append(
-            policies.draw_number(eta_logits, uniform[..., -1]) if policy.counts[1] else numbers
-        )
-        if policy.numbered:
-            return policies.draw_number(actions, uniform[..., 0])
-        return actions + self._level.std * draws[..., : actions.shape[-1]]
-
-
 def train(cfg: Config, run: Run) -> None:
     collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)
     agent = CVaRPG(cfg, run.spec(collector), collector.numbered)
@@ -307,12 +253,12 @@ def train(cfg: Config, run: Run) -> None:
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, collector=collector, noise=noise):
         level = Level.at(cfg, (step - 1) / run.cfg.steps, run.device)
-        player = Player(agent, level, noise.next())
+        player = RiskPlayer(agent, level, noise.next())
         played = collector.play(player)
         etas = torch.stack(player.etas, -1)
         etas = F.pad(etas, (0, cfg.max_steps - etas.shape[-1]))
         run.log(step, update(played, player.v, etas, level))
-        run.evaluate(step, Player(agent))
+        run.evaluate(step, RiskPlayer(agent))
         run.save(step)
     collector.close()
 

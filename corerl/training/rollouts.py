@@ -1,7 +1,7 @@
 """Whole episodes for on-policy learning: E at a time of every seed, from fresh environment seeds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 from corerl import seeding
 from corerl.config import require
 from corerl.errors import CorerlError
+from corerl.nn import policies
 from corerl.nn.learner import Stateful
+from corerl.risk.stock_augmentation import next_stock
 from corerl.training.environments import begin, close, note_crash, step
 
 
@@ -122,3 +124,60 @@ class Collector(Stateful):
     def close(self) -> None:
         """Closes every environment."""
         close(env for row in self._envs for env in row)
+
+
+class RiskPlayer:
+    """A policy for a risk of the whole episode, in play: with a memory besides the state, `(S, n, 2)`.
+
+    For a static objective the stock, (v - collected) / discount^t, and discount^t; for ECRM with eta
+    ahead the eta that was chosen a step before and whether this is the first step; else zeros.
+    Without draws it plays the likeliest actions from the common v, and evaluates.
+
+    Args:
+        agent: has `policy`, `v`, `ecrm` and `cfg` (algos/cvar_pg.py).
+        level: with the spreads `std` and `v_std`, where it explores. draws: `(S, T + 1, n, ...)`, normal.
+
+    Attributes:
+        v: `(S, n)`, of the running episodes. etas: the numbers of those chosen, a `(S, n)` per step.
+    """
+
+    def __init__(self, agent: Any, level: Any = None, draws: Tensor | None = None):
+        self._agent, self._level, self._draws = agent, level, draws
+        self.v, self.etas = torch.zeros(0), []
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        agent = self._agent
+        self.v = agent.v()[:, None].expand(seeds, episodes)
+        if self._draws is not None:
+            self.v = self.v + self._level.v_std / agent.cfg.scale * self._draws[:, 0, :, 0]
+        self.etas, self._stock, self._power = [], self.v, 1.0
+
+    def reward(self, rewards: Tensor) -> None:
+        scaled = rewards / self._agent.cfg.scale
+        self._stock = next_stock(self._stock, scaled, self._agent.cfg.discount)
+        self._power *= self._agent.cfg.discount
+
+    def memory(self) -> Tensor:
+        agent, zeros = self._agent, torch.zeros_like(self.v)
+        if agent.ecrm:
+            return agent.ecrm.remembered(self.etas[-1] if self.etas else None, zeros)
+        if not agent.cfg.augment:
+            return torch.stack([zeros, zeros], -1)
+        return torch.stack([self._stock, zeros + self._power], -1)
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor) -> Tensor:
+        policy, t = self._agent.policy, len(self.etas)
+        actions, eta_logits = policy(torch.cat([observations, self.memory()], -1))
+        numbers = torch.zeros_like(self.v).long()
+        if self._draws is None:
+            self.etas.append(eta_logits.argmax(-1) if policy.counts[1] else numbers)
+            return actions.argmax(-1) if policy.numbered else actions
+        draws = self._draws[:, t + 1]
+        uniform = torch.special.ndtr(draws)
+        self.etas.append(
+            policies.draw_number(eta_logits, uniform[..., -1]) if policy.counts[1] else numbers
+        )
+        if policy.numbered:
+            return policies.draw_number(actions, uniform[..., 0])
+        return actions + self._level.std * draws[..., : actions.shape[-1]]

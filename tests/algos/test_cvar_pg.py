@@ -13,7 +13,7 @@ from small import flatten
 
 from corerl import seeding
 from corerl.algos import cvar_pg
-from corerl.algos.cvar_pg import Config, CVaRPG, Level, Player
+from corerl.algos.cvar_pg import Config, CVaRPG, Level
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
@@ -23,7 +23,7 @@ from corerl.nn import policies
 from corerl.nn.learner import Spec
 from corerl.risk import measures
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.rollouts import Played
+from corerl.training.rollouts import Played, RiskPlayer
 from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_width": 8, "lr": 1e-2, "cosine": False, "max_steps": T, "critic_updates": 2}
@@ -187,7 +187,7 @@ def test_the_level_falls_softly():
 def test_a_player_sees_what_the_update_reconstructs(switch):
     agent = agent_of(**(SWITCHES[switch] | {"v_std": 1.0}))
     draws = torch.randn(SEEDS, T + 1, E, 2, generator=torch.Generator().manual_seed(0))
-    player = Player(agent, level(v_std=1.0), draws)
+    player = RiskPlayer(agent, level(v_std=1.0), draws)
     played, *_ = make_played(1, True)[0]
     player.begin(SEEDS, E)
     seen = []
@@ -322,7 +322,7 @@ def learned(root, task: str, seeds, **own):
 @pytest.mark.parametrize("tau", [0.25, 0.5])
 def test_one_gamble(tmp_path, tau):
     agent = learned(tmp_path, "risk/D1", [0, 1, 2], tau=tau)
-    player = Player(agent)
+    player = RiskPlayer(agent)
     player.begin(3, 1)
     a = (1 + player(torch.zeros(3, 1, 2))) / 2
     print("a", a.flatten().tolist())
@@ -331,7 +331,7 @@ def test_one_gamble(tmp_path, tau):
 
 def played_twice(agent, seed: int, count: int = 1_000_000) -> np.ndarray:
     """Returns of the evaluated policy of two gambles, in numpy's own random numbers."""
-    rng, player, seeds = np.random.default_rng(seed), Player(agent), len(agent.v())
+    rng, player, seeds = np.random.default_rng(seed), RiskPlayer(agent), len(agent.v())
     player.begin(seeds, count)
     collected = torch.zeros(seeds, count)
     for t in range(2):
