@@ -1,41 +1,46 @@
 """The campaign of docs/reliability.md: damaged files, damaged runs and kills, by the thousand.
 
-    python tests/campaign/campaign.py --inputs 100000 --runs 300 --kills 450 [--processes 2]
+    python tests/campaign/campaign.py --inputs 100000 --runs 300 --kills 450 [--processes 2] [--out FOLDER]
 
-Prints the table, and exits with 1 where anything crashed, hung, took more than 1 GB, or was read as other
-data than was written although its format has a checksum; what did is kept in --out.
+Prints the table and the rate, and exits with 1 where anything crashed, hung, took more than 1 GB, or was
+read as other data than was written although its format has a checksum. What each piece of the work found is
+a file in --out: a campaign that was stopped goes on with the same command, and several processes or machines
+that share the folder share the work. `--only` and `--again KIND NUMBER` make a finding again.
 """
 
 import argparse
-import itertools
+import fcntl
+import json
+import math
 import multiprocessing
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import torch  # noqa: E402
-from readers import Reader, all_readers, damaged, outcome  # noqa: E402
-from small import config, group  # noqa: E402
+import trials  # noqa: E402
+from damage import Reader, damaged, outcome  # noqa: E402
+from readers import KINDS, make  # noqa: E402
 
-from corerl.config import Eval  # noqa: E402
 from corerl.errors import CorerlError  # noqa: E402
-from corerl.experiments import launch  # noqa: E402
-from corerl.runs.directory import cell_directory  # noqa: E402
 
 GIGABYTE = 1 << 20  # in the kibibytes of ru_maxrss
-PATIENCE = 20  # seconds for one input
+PATIENCE = 20  # seconds of one input
 BAD = ("traceback", "crash", "hang", "memory", "other data")
-BATCH = 250
+BATCH, TRIALS = 250, 10
+Finding = tuple[str, int, str]
+"""Of which kind, which number of it, and what became of it: `same`, `refused`, `read`, or one of BAD."""
 
 
 class Hang(BaseException):
@@ -51,7 +56,7 @@ def judge(reader: Reader, content: bytes, expected: object) -> str:
         return "refused" if "\n" not in str(error) else "traceback: a message of several lines"
     except Hang:
         return "hang"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"traceback: {traceback.format_exception_only(error)[-1].strip()}"
     if found == expected:
         return "same"
@@ -61,233 +66,145 @@ def judge(reader: Reader, content: bytes, expected: object) -> str:
 # Damaged files, in processes that may die.
 
 
-def _read_batch(number: int, first: int, count: int, at, results) -> None:
-    """Inputs `first` to `first + count` of reader `number`, each of a seed of its own."""
+def _read_batch(kind: str, first: int, count: int, at, results) -> None:
+    """Inputs `first` to `first + count` of a kind, each of a seed of its own."""
     torch.set_num_threads(1)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
     def too_long(*_) -> None:
         raise Hang
 
     signal.signal(signal.SIGALRM, too_long)
     with tempfile.TemporaryDirectory() as folder:
-        reader = all_readers(Path(folder))[number]
+        os.chdir(folder)
+        reader = make(kind, Path(folder) / "files")
         whole = reader.file.read_bytes()
         expected = outcome(reader.read())
         for i in range(first, first + count):
             at.value = i
-            content = damaged(whole, random.Random(f"{number}/{i}"))
+            content = damaged(whole, random.Random(f"{kind}/{i}"))
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             signal.alarm(PATIENCE)
             told = judge(reader, content, expected)
             signal.alarm(0)
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            results.send((reader.name, i, "memory" if grown > GIGABYTE else told))
+            results.send((kind, i, "memory" if grown > GIGABYTE else told))
 
 
-def read_damaged(inputs: int, processes: int, report, only: str = "") -> None:
-    """`inputs` damaged files of the readers whose name holds `only`; `report(kind, number, told)` each."""
-    with tempfile.TemporaryDirectory() as folder:
-        names = [reader.name for reader in all_readers(Path(folder))]
-    chosen = [number for number, name in enumerate(names) if only in name]
-    each = -(-inputs // max(1, len(chosen)))
-    batches = [
-        (number, first, min(BATCH, each - first))
-        for first in range(0, each, BATCH)
-        for number in chosen
+def read_damaged(kind: str, first: int, count: int) -> Iterator[Finding]:
+    """What becomes of these inputs; one that ends its process, or hangs in C, is a finding as well."""
+    end, context = first + count, multiprocessing.get_context("fork")
+    while first < end:
+        here, there = context.Pipe(duplex=False)
+        at = context.Value("q", first, lock=False)
+        process = context.Process(target=_read_batch, args=(kind, first, end - first, at, there))
+        process.start()
+        there.close()
+        hung = False
+        try:
+            while not (hung := not here.poll(3 * PATIENCE)):
+                yield here.recv()
+        except EOFError:
+            pass
+        if hung:
+            process.kill()
+        process.join()
+        if process.exitcode == 0:
+            return
+        yield kind, at.value, "hang" if hung else f"crash: exit status {process.exitcode}"
+        first = at.value + 1
+
+
+# The work in pieces, each of which is done once.
+
+
+class Piece(NamedTuple):
+    """Numbers `first` to `first + count` of one kind of work."""
+
+    what: str
+    kind: str
+    first: int
+    count: int
+
+    @property
+    def file(self) -> str:
+        words = "".join(c if c.isalnum() else "-" for c in f"{self.what} {self.kind}")
+        return f"{words}-{self.first}-{self.count}.json"
+
+    def findings(self) -> Iterator[Finding]:
+        if self.what == "inputs":
+            yield from read_damaged(self.kind, self.first, self.count)
+            return
+        trial = {"kills": trials.killed_run, "runs": trials.damaged_run}[self.what]
+        for number in range(self.first, self.first + self.count):
+            yield from trial(self.kind, number)
+
+
+def pieces(inputs: int, runs: int, kills: int, only: str = "") -> list[Piece]:
+    """The work, interleaved, so that what is done at any moment is some of everything.
+
+    Half as many runs are killed as `kills` asks for: each is killed twice on average, or somewhat less.
+    """
+    chosen = {kind: _share(kind) for kind in KINDS if only in kind}
+    each = inputs / max(1e-9, sum(chosen.values()))
+    amounts = [("inputs", kind, math.ceil(each * share), BATCH) for kind, share in chosen.items()]
+    for what, amount in (("kills", kills / 2), ("runs", runs)):
+        names = [name for name in trials.JOBS if only in name or only == what]
+        amounts += [(what, name, math.ceil(amount / len(names)), TRIALS) for name in names]
+    found = [
+        (first / amount, Piece(what, kind, first, min(size, amount - first)))
+        for what, kind, amount, size in amounts
+        for first in range(0, amount, size)
     ]
-    running: list[dict] = []
-    while batches or running:
-        while batches and len(running) < processes:
-            running.append(_start(*batches.pop(0)))
-        for job in list(running):
-            _drain(job, report)
-            if job["process"].exitcode is None and time.monotonic() - job["heard"] > 3 * PATIENCE:
-                job["process"].kill()
-                job["process"].join()
-                job["died"] = "hang"
-            if job["process"].exitcode is not None:
-                _drain(job, report)
-                running.remove(job)
-                if job["process"].exitcode != 0:
-                    i = job["at"].value
-                    code = job["process"].exitcode
-                    report(names[job["number"]], i, job.get("died", f"crash: exit status {code}"))
-                    left = job["first"] + job["count"] - i - 1
-                    if left > 0:
-                        batches.insert(0, (job["number"], i + 1, left))
-        time.sleep(0.05)
+    return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
 
 
-def _start(number: int, first: int, count: int) -> dict:
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    at = context.Value("q", first, lock=False)
-    process = context.Process(target=_read_batch, args=(number, first, count, at, there))
-    process.start()
-    there.close()
-    job = {"number": number, "first": first, "count": count, "at": at, "pipe": here}
-    return job | {"process": process, "heard": time.monotonic()}
+def _share(kind: str) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return make(kind, Path(folder)).share
 
 
-def _drain(job: dict, report) -> None:
-    try:
-        while job["pipe"].poll():
-            report(*job["pipe"].recv())
-            job["heard"] = time.monotonic()
-    except EOFError:
-        pass
+def work(todo: list[Piece], out: Path, seconds: float = math.inf) -> None:
+    """Does what no process has done or is doing, piece by piece; a piece's file is written at its end.
 
-
-# Runs that are killed, and runs whose files are damaged before they go on.
-
-JOBS = {
-    "BC": ("bc", {"steps": 60, "save_every": 7, "log_every": 5, "eval": Eval(20, 1)}, {}),
-    "SAC": (
-        "sac",
-        {
-            "task": "gym/Pendulum-v1",
-            "steps": 90,
-            "save_every": 11,
-            "log_every": 6,
-            "eval": Eval(40, 1),
-        },
-        {"random_steps": 20},
-    ),
-}
-
-
-def job(name: str, root: Path):
-    algo, settings, own = JOBS[name]
-    return config(root, algo, own=own, **settings)
-
-
-def _train(name: str, root: Path) -> None:
-    """In a process of its own: exit status 2 for a refusal in a sentence, 3 for anything else."""
+    After `seconds` no further piece is begun.
+    """
     torch.set_num_threads(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    try:
-        launch.launch(job(name, root))
-    except CorerlError:
-        status = 3 if _has_traceback(root) else 2
-    except BaseException:
-        status = 3
-    else:
-        status = 0
-    os._exit(status)
+    end = time.monotonic() + seconds
+    for piece in todo:
+        if time.monotonic() > end:
+            return
+        path = out / piece.file
+        with open(path.with_suffix(".lock"), "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            if path.exists():
+                continue
+            began, counts, wrong = time.monotonic(), {}, []
+            for kind, number, told in piece.findings():
+                verdict = told.partition(":")[0]
+                counts.setdefault(kind, Counter())[verdict] += 1
+                if verdict in BAD:
+                    wrong.append((kind, number, told))
+            found = {"counts": counts, "wrong": wrong, "seconds": time.monotonic() - began}
+            path.with_suffix(".part").write_text(json.dumps(found))
+            path.with_suffix(".part").rename(path)
 
 
-def _has_traceback(root: Path) -> bool:
-    """Whether a seed failed by anything but a sentence of ours."""
-    texts = [path.read_text() for path in root.rglob("seeds-*/error.txt")]
-    return any("corerl.errors." not in text and "Damaged" not in text for text in texts)
-
-
-def _start_training(name: str, root: Path) -> multiprocessing.Process:
-    process = multiprocessing.get_context("fork").Process(target=_train, args=(name, root))
-    process.start()
-    return process
-
-
-def _finish(name: str, root: Path, expected: dict) -> str:
-    process = _start_training(name, root)
-    process.join(120)
-    if process.exitcode is None:
-        process.kill()
-        return "hang"
-    if process.exitcode != 0:
-        return {2: "refused", 3: "traceback: of a run"}.get(process.exitcode, "crash")
-    return "same" if group(cell_directory(job(name, root))) == expected else "other data"
-
-
-def _whole(name: str, folder: Path) -> tuple[dict, float]:
-    """What the undisturbed run writes, and its seconds."""
-    for number in range(2):  # the second is not slowed by first imports
-        started = time.monotonic()
-        process = _start_training(name, folder / str(number))
-        process.join()
-    return group(cell_directory(job(name, folder / "1"))), time.monotonic() - started
-
-
-def kill_runs(kills: int, report) -> None:
-    """Runs that are killed at random moments, one to four times each, and then finished."""
-    with tempfile.TemporaryDirectory() as folder:
-        whole = {name: _whole(name, Path(folder) / name) for name in JOBS}
-        draw, hits = random.Random(0), 0
-        for number in itertools.count():
-            if hits >= kills:
-                return
-            name = list(JOBS)[number % len(JOBS)]
-            (expected, seconds), root = whole[name], Path(folder) / f"trial-{number}"
-            hit = 0
-            for _ in range(draw.randint(1, 4)):
-                process = _start_training(name, root)
-                process.join(draw.uniform(0, seconds))
-                if process.exitcode is None:
-                    process.kill()
-                    hit += 1
-                process.join()
-            hits += hit
-            told = _finish(name, root, expected)
-            for _ in range(max(hit, 1)):
-                report(f"SIGKILL, then the same command ({name})", number, told)
-            shutil.rmtree(root)
-
-
-FILES = (
-    *("checkpoint.safetensors", "checkpoint-previous.safetensors", "metrics.jsonl", "scores.csv"),
-    *("returns.jsonl", "status.json", "env.json", "../config.yaml"),
-)
-
-
-def damage_runs(runs: int, report) -> None:
-    """Stopped runs of which one file is damaged or removed, finished by the same command."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        for name in JOBS:
-            expected, seconds = _whole(name, place / name)
-            stopped = _stopped(name, place / f"{name}-stopped", seconds)
-            for number in range(runs // len(JOBS)):
-                draw, root = random.Random(f"{name}/{number}"), place / f"{name}-{number}"
-                shutil.copytree(stopped, root)
-                path = cell_directory(job(name, root)) / "seeds-0" / draw.choice(FILES)
-                content = damaged(path.read_bytes(), draw)
-                path.unlink() if draw.random() < 0.1 else path.write_bytes(content)
-                told = _finish(name, root, expected)
-                # A log that is gone is a named gap: the checkpoint is the same, the history is shorter.
-                if told == "other data" and not path.exists() | (path.name in FILES[:2]):
-                    told = "read"
-                if told == "other data" and _gap(name, root, expected, path.name):
-                    told = "read"
-                report(f"a damaged file beside a stopped run ({name})", number, told)
-                shutil.rmtree(root)
-
-
-def _gap(name: str, root: Path, expected: dict, damaged_file: str) -> bool:
-    found = group(cell_directory(job(name, root)))
-    logs = {"metrics.jsonl": "metrics", "scores.csv": "scores", "returns.jsonl": "returns"}
-    if damaged_file not in logs:
-        return False
-    key = logs[damaged_file]
-    same = all(
-        found[k] == expected[k] for k in ("state", "scores", "metrics", "returns") if k != key
-    )
-    return same and set(found[key].splitlines()) <= set(expected[key].splitlines())
-
-
-def _stopped(name: str, root: Path, seconds: float) -> Path:
-    """A run that was killed after two checkpoints."""
-    while True:
-        process = _start_training(name, root)
-        process.join(0.6 * seconds)
-        process.kill()
-        process.join()
-        cell = cell_directory(job(name, root)) / "seeds-0"
-        if (cell / "checkpoint-previous.safetensors").exists() and (cell / "scores.csv").exists():
-            return root
-        shutil.rmtree(root, ignore_errors=True)
+def gathered(todo: list[Piece], out: Path) -> tuple[dict[str, Counter], list[Finding], float]:
+    """Counts by kind, what went wrong, and the seconds of one process that the pieces took."""
+    counts: dict[str, Counter] = {}
+    wrong, seconds = [], 0.0
+    for piece in sorted(todo, key=lambda piece: piece.what, reverse=True):
+        if (out / piece.file).exists():
+            found = json.loads((out / piece.file).read_text())
+            for kind, count in found["counts"].items():
+                counts.setdefault(kind, Counter()).update(count)
+            wrong += map(tuple, found["wrong"])
+            seconds += found["seconds"]
+    return counts, wrong, seconds
 
 
 def table(counts: dict[str, Counter]) -> str:
@@ -298,43 +215,64 @@ def table(counts: dict[str, Counter]) -> str:
         "| hang | over 1 GB | other data in silence |",
         "|---|" + "---:|" * (len(columns) + 1),
     ]
-    for kind, count in counts.items():
-        numbers = [sum(count.values()), *(count[column] for column in columns)]
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    for kind in sorted(counts, key=lambda kind: order.get(kind, -1)):
+        numbers = [sum(counts[kind].values()), *(counts[kind][column] for column in columns)]
         lines.append(f"| {kind} | " + " | ".join(f"{n:,}" for n in numbers) + " |")
     return "\n".join(lines)
 
 
+def again(kind: str, number: int) -> str:
+    """One damaged file once more, in this process: its traceback is Python's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        reader = make(kind, Path(folder))
+        reader.file.write_bytes(
+            damaged(reader.file.read_bytes(), random.Random(f"{kind}/{number}"))
+        )
+        return str(outcome(reader.read()))[:2000]
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--inputs", type=int, default=100_000, help="damaged files")
-    parser.add_argument("--only", default="", help="of the files those whose name holds this")
     parser.add_argument("--runs", type=int, default=300, help="runs with a damaged file")
-    parser.add_argument("--kills", type=int, default=450)
+    parser.add_argument("--kills", type=int, default=450, help="about so many")
+    parser.add_argument("--only", default="", help="kinds whose name holds this")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", type=Path, help="a file for what went wrong: kind, number, what")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after these")
+    parser.add_argument("--out", type=Path, help="a folder for what each piece found")
+    parser.add_argument("--again", nargs=2, metavar=("KIND", "NUMBER"), help="one damaged file")
     args = parser.parse_args()
-    counts: dict[str, Counter] = {}
-    wrong: list[str] = []
-
-    def report(kind: str, number: int, told: str) -> None:
-        verdict = told.partition(":")[0]
-        counts.setdefault(kind, Counter())[verdict] += 1
-        if verdict in BAD:
-            wrong.append(f"{kind}\t{number}\t{told}")
-
-    torch.set_num_threads(1)
-    if args.kills:
-        kill_runs(args.kills, report)
-    if args.runs:
-        damage_runs(args.runs, report)
-    if args.inputs:
-        read_damaged(args.inputs, args.processes, report, args.only)
+    if args.again:
+        print(again(args.again[0], int(args.again[1])))
+        return 0
+    todo = pieces(args.inputs, args.runs, args.kills, args.only)
+    with tempfile.TemporaryDirectory() as folder:
+        out = args.out or Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("fork")
+        workers = [
+            context.Process(target=work, args=(todo, out, 60 * args.minutes))
+            for _ in range(args.processes)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        counts, wrong, seconds = gathered(todo, out)
+        left = sum(not (out / piece.file).exists() for piece in todo)
     print(table(counts))
-    if args.out:
-        args.out.write_text("\n".join(wrong) + "\n")
-    for line in wrong[:20]:
-        print(line, file=sys.stderr)
-    return 1 if wrong else 0
+    total = sum(sum(count.values()) for count in counts.values())
+    print(
+        f"\n{total:,} in {seconds:,.0f} seconds of a process, {total / max(seconds, 1e-9):.1f} a second"
+    )
+    if left:
+        print(f"{left} of {len(todo)} pieces of the work are left: the same command does them.")
+    for finding in wrong[:50]:
+        print(*finding, sep="\t", file=sys.stderr)
+    return 1 if wrong or any(worker.exitcode for worker in workers) else 0
 
 
 if __name__ == "__main__":

@@ -1,74 +1,108 @@
 """A minute of the campaign: every reader on bytes that hypothesis damages, and a few killed runs."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import campaign
 import pytest
 import readers
+import trials
+from damage import Reader, damaged, outcome
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-KINDS = 17
+COMPOSED = {
+    "corerl train, command line": 2,
+    "corerl train -m, command line": 1,
+    "a sweep's file": 1,
+}
+"""Hydra takes a second to compose one of these."""
+KINDS = [(kind, COMPOSED.get(kind, 20)) for kind in readers.KINDS]
 
 
-@pytest.fixture(scope="module")
-def every(tmp_path_factory) -> list[tuple[readers.Reader, bytes, object]]:
-    """Each reader with the valid file's bytes and what is read of them."""
-    found = readers.all_readers(tmp_path_factory.mktemp("files"))
-    return [(reader, reader.file.read_bytes(), readers.outcome(reader.read())) for reader in found]
+@pytest.mark.parametrize(("kind", "examples"), KINDS)
+def test_damaged_bytes_are_refused_in_a_sentence(tmp_path, kind, examples):
+    reader = readers.make(kind, tmp_path)
+    whole, expected = reader.file.read_bytes(), outcome(reader.read())
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(draw=st.randoms(use_true_random=False, note_method_calls=False))
+    def hold(draw):
+        told = campaign.judge(reader, damaged(whole, draw), expected)
+        assert told in ("refused", "same", "read"), f"{kind}: {told}"
+
+    hold()
 
 
-@pytest.mark.parametrize("number", range(KINDS))
-@settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(draw=st.randoms(use_true_random=False, note_method_calls=False))
-def test_damaged_bytes_are_refused_in_a_sentence(every, number, draw):
-    assert len(every) == KINDS
-    reader, whole, expected = every[number]
-    told = campaign.judge(reader, readers.damaged(whole, draw), expected)
-    assert told in ("refused", "same", "read"), f"{reader.name}: {told}"
-
-
-def test_the_judge_sees_what_is_wrong(every):
+def test_the_judge_sees_what_is_wrong(tmp_path):
     """A campaign that finds nothing must be able to find something."""
-    reader, whole, expected = every[0]
+    reader = readers.make("checkpoint", tmp_path)
+    whole, expected = reader.file.read_bytes(), outcome(reader.read())
 
     def raising():
         raise KeyError("loop")
 
-    assert (
-        campaign.judge(reader._replace(read=raising), whole, expected)
-        == "traceback: KeyError: 'loop'"
-    )
-    assert campaign.judge(reader._replace(read=lambda: 1), whole, expected) == "other data"
-    assert campaign.judge(reader._replace(read=lambda: 1, checked=False), whole, expected) == "read"
-    assert campaign.judge(reader, whole, expected) == "same"
-    assert campaign.judge(reader, whole[:-1], expected) == "refused"
+    def told(read, content: bytes = whole, checked: bool = True) -> str:
+        return campaign.judge(Reader(reader.file, read, checked), content, expected)
+
+    assert told(raising) == "traceback: KeyError: 'loop'"
+    assert told(lambda: 1) == "other data"
+    assert told(lambda: 1, checked=False) == "read"
+    assert told(reader.read) == "same"
+    assert told(reader.read, whole[:-1]) == "refused"
 
 
-def test_a_reader_that_dies_or_hangs_is_a_finding(monkeypatch):
-    """The processes that read are replaced where one is lost, and nothing is counted twice."""
-
-    def lost(number, first, count, at, results):
+def test_a_reader_that_dies_is_a_finding_and_the_rest_is_read(monkeypatch):
+    def lost(kind, first, count, at, results):
         for i in range(first, first + count):
             at.value = i
-            if (number, i) == (1, 2):
+            if i in (2, 5):
                 raise SystemExit(9)
-            results.send((str(number), i, "refused"))
+            results.send((kind, i, "refused"))
 
     monkeypatch.setattr(campaign, "_read_batch", lost)
-    told = []
-    campaign.read_damaged(4 * KINDS, 2, lambda *found: told.append(found))
-    assert len(told) == 4 * KINDS and len({found[:2] for found in told}) == 4 * KINDS
-    assert [found[1:] for found in told if found[2] != "refused"] == [(2, "crash: exit status 9")]
+    found = list(campaign.read_damaged("checkpoint", 0, 6))
+    assert [number for _, number, _ in found] == list(range(6))
+    assert [f for f in found if f[2] != "refused"] == [
+        ("checkpoint", number, "crash: exit status 9") for number in (2, 5)
+    ]
 
 
-def test_killed_runs_end_as_if_nothing_had_happened(capfd):
-    counts = Counter()
-    campaign.kill_runs(2, lambda kind, number, told: counts.update([told]))
-    assert set(counts) == {"same"}
+def test_a_stopped_campaign_goes_on_and_does_nothing_twice(tmp_path, monkeypatch):
+    done = Counter()
+
+    def findings(piece) -> Iterator[campaign.Finding]:
+        done.update([piece])
+        if done.total() == 3:
+            raise KeyboardInterrupt
+        yield from ((piece.kind, i, "same") for i in range(piece.count))
+
+    monkeypatch.setattr(campaign.Piece, "findings", findings)
+    todo = campaign.pieces(6000, 0, 0, only="pickle")
+    with pytest.raises(KeyboardInterrupt):
+        campaign.work(todo, tmp_path)
+    assert sum(campaign.gathered(todo, tmp_path)[0].values(), Counter()).total() == 500
+    campaign.work(todo, tmp_path)
+    campaign.work(todo, tmp_path)
+    counts, wrong, _ = campaign.gathered(todo, tmp_path)
+    assert {kind: count["same"] for kind, count in counts.items()} == {
+        "pickle of an array": 3000,
+        "pickle of a list": 3000,
+    }
+    assert not wrong and sorted(done.values()) == [1] * 23 + [2]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_killed_runs_end_as_if_nothing_had_happened(number):
+    assert {told for *_, told in trials.killed_run("BC", number)} <= {"same"}
+
+
+def test_a_damaged_run_goes_on_or_is_refused():
+    ((_, _, told),) = trials.damaged_run("BC", 0)
+    assert told in ("same", "refused", "read")
