@@ -55,6 +55,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `corerl status | head`
         _drop_output()
         return 0
+    except (MemoryError, RuntimeError) as error:
+        from corerl.experiments import memory
+
+        if not memory.is_full(error):
+            raise
+        return _refuse(memory.told(error))
     except OSError as error:
         if error.filename:
             return _refuse(f"{error.filename}: {error.strerror}.")

@@ -71,11 +71,28 @@ def group(kind: type, **values: Any) -> Any:
     return field(default_factory=lambda: kind(**values))
 
 
+LARGEST = {
+    "seed": 2**63 - 1,  # the largest that a generator of random numbers takes
+    "processes": 10_000,
+    "lr": 10,  # Adam moves every weight by so much
+    **dict.fromkeys(("levels", "layers", "heads", "critics", "members"), 1_000),
+    **dict.fromkeys(("width", "widths", "features", "cosines"), 2**14),  # its square has a gigabyte
+    **dict.fromkeys(("steps", "every", "capacity", "learning_starts", "ema_start"), 10**12),
+}
+"""The largest values of settings whose names end so; a field whose own interval ends has that end instead.
+Nothing larger fits a machine or a life, and torch would say so in words of its own, or not at all."""
+LARGEST_COUNT = 10**6
+"""Of every other whole number: of things that are held in memory or looped over together."""
+LARGEST_NUMBER = 1e18
+"""Of every other number, and minus it the smallest: float32 holds its square, as losses do."""
+
+
 class Settings:
     """A dataclass whose fields are held to what they declare, whenever one is made.
 
-    A number that declares nothing has to be finite. What concerns several settings together stands in a
-    subclass's own `__post_init__`, after this one's.
+    A number that declares nothing has to be finite, and none is larger than `LARGEST` says; of a list
+    every number. What concerns several settings together stands in a subclass's own `__post_init__`, after
+    this one's.
 
     Attributes:
         prefix: what stands before a setting's name on the command line.
@@ -89,9 +106,21 @@ class Settings:
             choices = declared.metadata.get("choices")
             if choices is not None:
                 require(value in choices, f"{key}={value} is not one of {', '.join(choices)}")
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                interval = declared.metadata.get("interval", "(-inf, inf)")
-                require(_inside(value, interval), f"{key}={value} {_demand(interval)}")
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    _check(number, declared, f"{key}={value}")
+
+
+def _check(value: float, declared: Field, shown: str) -> None:
+    """Raises where a field's number is outside its interval, or larger than any."""
+    interval = declared.metadata.get("interval", "(-inf, inf)")
+    require(_inside(value, interval), f"{shown} {_demand(interval)}")
+    if not interval.endswith(" inf)"):
+        return
+    usual = LARGEST_NUMBER if "float" in str(declared.type) else LARGEST_COUNT
+    most = next((LARGEST[end] for end in LARGEST if declared.name.endswith(end)), usual)
+    told = f"at most {most:,}" if value > 0 else f"at least -{most:,}"
+    require(abs(value) <= most, f"{shown} must be {told}")
 
 
 def _inside(value: float, interval: str) -> bool:

@@ -1,6 +1,6 @@
 """A setting is held to what it declares, in the words of the command line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -25,6 +25,7 @@ class Outer(Settings):
     free: float = 0.0
     order: str = one_of("first", "second")
     flag: bool = False
+    widths: list[int] = field(default_factory=lambda: [64])
     inner: Inner = group(Inner, share=0.5)
 
 
@@ -39,6 +40,11 @@ class Outer(Settings):
         ({"limit": 0}, r"algo\.limit=0 must lie in \(0, inf\]\."),
         ({"free": float("nan")}, r"algo\.free=nan must be a finite number\."),
         ({"free": -float("inf")}, r"algo\.free=-inf must be a finite number\."),
+        ({"free": -1e30}, r"algo\.free=-1e\+30 must be at least -1e\+18\."),
+        ({"lr": 1e30}, r"algo\.lr=1e\+30 must be at most 10\."),
+        ({"layers": 10**18}, rf"algo\.layers={10**18} must be at most 1,000\."),
+        ({"atoms": 10**18}, rf"algo\.atoms={10**18} must be at most 1,000,000\."),
+        ({"widths": [64, 10**18]}, rf"algo\.widths=\[64, {10**18}\] must be at most 16,384\."),
         ({"order": "third"}, r"algo\.order=third is not one of first, second\."),
     ],
 )
@@ -54,7 +60,7 @@ def test_settings_inside_settings_have_a_prefix_of_their_own(share):
 
 
 def test_what_lies_inside_is_taken():
-    cfg = Outer(lr=1e30, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
+    cfg = Outer(lr=10, free=-1e18, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
     assert (cfg.order, cfg.inner.share) == ("second", 0.5)
     assert Inner().share is None and Inner(share=0.0).share == 0.0
 

@@ -24,6 +24,7 @@ from corerl.config import Config, seed_list
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.experiments import memory
 from corerl.experiments.process import lasting_output, numerics
 from corerl.nn import compile
 from corerl.runs import checkpoint, files
@@ -180,18 +181,24 @@ def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> 
 
 
 def _report_failure(run: Run, error: BaseException) -> None:
+    problem = told(error, run.cfg)
     try:
-        run.fail("failed", told(error))
+        run.fail("failed", problem)
         (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
     except (CorerlError, OSError):
         pass  # the disk may be what failed; the message below still reaches the user
-    print(f"corerl: {run.name} failed: {told(error)}", file=sys.stderr)
+    print(f"corerl: {run.name} failed: {problem}", file=sys.stderr)
 
 
-def told(error: BaseException) -> str:
-    """Returns one line: our own sentence, or the last line of the traceback."""
+def told(error: BaseException, cfg: Config | None = None) -> str:
+    """Returns one line: our own sentence, or the last line of the traceback.
+
+    `cfg` is what was trained, for a sentence about a full memory.
+    """
     if isinstance(error, CorerlError):
         return str(error)
+    if memory.is_full(error):
+        return memory.told(error, cfg)
     return traceback.format_exception_only(error)[-1].strip()
 
 

@@ -8,31 +8,54 @@ from collections.abc import Iterator
 import pytest
 
 from corerl import algos
-from corerl.config import Settings
+from corerl.config import Config, Settings
 from corerl.errors import CorerlError
 
-POSITIVE = ("lr", "batch_size", "width", "hidden_width", "head_width", "critics")
-SHARES = ("discount", "polyak")
-FALSE = (math.nan, math.inf, -math.inf)
+NEVER = {float: (math.nan, math.inf, -math.inf, 1e30, -1e30), int: (10**18, 10**30, -(10**18))}
+"""No setting takes these, but that a generator's seed may be huge."""
+MAY_BE_NEGATIVE = {
+    *("behaviour_floor", "log_std_min", "log_std_max", "low", "high", "margin", "threshold"),
+    *("target_entropy", "gap_min", "gap_max", "log_std_multiplier", "failure_reward", "eta"),
+    *("reward_scale", "reward_shift", "targets"),
+}
+MAY_BE_ZERO = {
+    *MAY_BE_NEGATIVE,
+    # Weights of terms, where 0 leaves the term out.
+    *("weight", "bellman_weight", "behaviour_weight", "bc_weight", "critic_weight", "imitation"),
+    *("dominance_weight", "margin_weight", "actor_bc_coef", "critic_bc_coef", "weight_decay"),
+    *("dynamics_weight", "reward_weight", "end_weight", "replay_weight", "bc_coef", "flatness"),
+    *("entropy", "kl_weight", "bonus_scale", "perturbation"),
+    # Noise, dropped shares and probabilities.
+    *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
+    *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
+    *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
+    *("discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
+    # Counts of what need not be.
+    *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
+    *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
+}
 
 
 def numbers(settings, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type]]:
-    """Where every number of the settings stands, and which kind it is."""
+    """Where every number, or list of them, of the settings stands, and which kind it is."""
     for field in dataclasses.fields(settings):
         value, kind = getattr(settings, field.name), str(field.type)
         if dataclasses.is_dataclass(value):
             yield from numbers(value, (*path, field.name))
-        elif isinstance(value, bool | str | list | tuple):
+        elif isinstance(value, bool | str):
             continue
-        elif isinstance(value, float) or "float" in kind:
+        elif "float" in kind or isinstance(value, float):
             yield (*path, field.name), float
-        elif isinstance(value, int) or "int" in kind:
+        elif "int" in kind or isinstance(value, int):
             yield (*path, field.name), int
 
 
 def changed(settings, path: tuple[str, ...], value):
     first, *rest = path
-    inner = changed(getattr(settings, first), tuple(rest), value) if rest else value
+    (field,) = (field for field in dataclasses.fields(settings) if field.name == first)
+    inner = [value] if "list" in str(field.type) else value
+    if rest:
+        inner = changed(getattr(settings, first), tuple(rest), value)
     return dataclasses.replace(settings, **{first: inner})
 
 
@@ -45,21 +68,44 @@ def refused(settings, path: tuple[str, ...], value) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", algos.names())
-def test_a_number_that_is_none_is_refused_by_name(name):
-    settings = importlib.import_module(f"corerl.algos.{name}").Config()
-    assert isinstance(settings, Settings), "its settings declare no ranges"
+def taken(settings: Settings) -> list[tuple[str, float]]:
+    """What is accepted and should not be."""
     found = list(numbers(settings))
     assert found
     wrong = []
     for path, kind in found:
-        values = FALSE if kind is float else ()
-        own = path[-1]
-        if own in POSITIVE or own.endswith("_lr"):
-            values = (*values, -1, 0) if kind is int else (*values, -1.0, 0.0)
-        elif own in SHARES:
-            values = (*values, -1.0, 1.5, 1e300)
-        elif own.endswith(("_layers", "_steps")):
-            values = (*values, -1)
+        values = () if path[-1] == "seed" else NEVER[kind]
+        if path[-1] not in MAY_BE_ZERO:
+            values = (*values, kind(0))
+        if path[-1] not in MAY_BE_NEGATIVE:
+            values = (*values, kind(-1))
         wrong += [(".".join(path), value) for value in values if not refused(settings, path, value)]
-    assert not wrong
+    return wrong
+
+
+@pytest.mark.parametrize("name", algos.names())
+def test_a_number_that_no_run_could_use_is_refused_by_name(name):
+    settings = importlib.import_module(f"corerl.algos.{name}").Config()
+    assert isinstance(settings, Settings), "its settings declare no ranges"
+    assert not taken(settings)
+
+
+def test_so_are_those_that_algorithms_share():
+    bc = importlib.import_module("corerl.algos.bc").Config()
+    cfg = Config(algo=bc, task="corerl/pendulum")
+    assert not taken(cfg)
+    for seeds in (0, -1, 10**18, [10**30], [-1], math.nan, math.inf, 1e30):
+        assert refused(cfg, ("seeds",), seeds)
+
+
+SHARES = ("discount", "polyak")
+
+
+@pytest.mark.parametrize("name", algos.names())
+def test_a_share_is_at_most_one_and_a_rate_at_most_ten(name):
+    settings = importlib.import_module(f"corerl.algos.{name}").Config()
+    for path, _ in numbers(settings):
+        if path[-1] in SHARES:
+            assert refused(settings, path, 1.5)
+        if path[-1] == "lr" or path[-1].endswith("_lr"):
+            assert refused(settings, path, 10.5)
