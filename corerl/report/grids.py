@@ -10,7 +10,6 @@ NeoRL-2's BC and TD3+BC, of which `results/published/neorl2_runs.csv` holds ever
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from importlib import resources
@@ -19,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from scipy.stats import spearmanr
 
 from corerl.errors import CorerlError
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
+from corerl.runs.directory import read_settings, read_status
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
 NAMED = {
@@ -43,7 +42,8 @@ def read(path: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(path, keep_default_na=False)
     except (OSError, ValueError) as error:
-        raise CorerlError(f"{path} is not a readable CSV ({error}).") from error
+        reason = " ".join(str(error).split())
+        raise CorerlError(f"{path} is not a readable CSV ({reason}).") from error
     for column in COLUMNS:
         if column not in rows.columns:
             raise CorerlError(f"{path} has no column {column!r}; it needs {', '.join(COLUMNS)}.")
@@ -77,14 +77,14 @@ def collect(root: Path) -> pd.DataFrame:
 
 
 def _finished(config: Path) -> Iterator[dict[str, Any]]:
-    settings = yaml.safe_load(config.read_text())
+    settings = read_settings(config.parent)
     names = NAMED.get(settings["algo"]["name"])
     if names is None:
         return
     values = {theirs: settings["algo"][ours] for theirs, ours in names.items()}
     cell = " ".join(f"{name}={value:g}" for name, value in values.items())
     for status in sorted(config.parent.glob("seeds-*/status.json")):
-        if json.loads(status.read_text())["state"] != "done":
+        if read_status(status.parent)["state"] != "done":
             continue
         scores = pd.read_csv(status.with_name("scores.csv"))
         for row in scores[scores["step"] == settings["steps"]].to_dict("records"):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from matplotlib.figure import Figure
 
 from corerl import seeding
@@ -27,6 +26,7 @@ from corerl.report import colours, figures
 from corerl.report.files import write
 from corerl.runs import checkpoint
 from corerl.runs.directory import seeds_of_group
+from corerl.runs.files import read_yaml
 from corerl.training.collector import Collect
 
 
@@ -37,9 +37,9 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
         CorerlError: it is not a run of MD3QN on a maze, or has no checkpoint that can be read.
     """
     try:
-        settings = yaml.safe_load((run.parent / "config.yaml").read_text())
+        settings = read_yaml(run.parent / "config.yaml")
         own, task = dict(settings["algo"]), settings["task"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (CorerlError, KeyError, TypeError) as error:
         raise CorerlError(f"{run} is not a run: config.yaml beside it cannot be read.") from error
     if own["name"] != "md3qn" or not task.startswith("maze/"):
         raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")

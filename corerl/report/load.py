@@ -1,6 +1,5 @@
 """Scores from run directories and score files, as one tidy table."""
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -8,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from corerl.errors import CorerlError
 from corerl.report.labels import Settings, split
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
 from corerl.runs.config_labels import flatten
+from corerl.runs.directory import read_status
+from corerl.runs.files import read_json, read_yaml
 
 FINISHED = "done"
 
@@ -112,17 +112,19 @@ class _Reading:
         scores, rows = _read_group(folder, self.unfinished)
         self.parts.append(scores)
         self.runs += rows
-        flat = flatten(_yaml(folder.parent / "config.yaml"))
+        flat = flatten(_settings(folder.parent / "config.yaml"))
         self.settings[str(file)] = flat
-        self.environments |= {str(file): content for content in _json(folder / "env.json")}
+        environment = read_json(folder / "env.json")
+        if isinstance(environment, dict):
+            self.environments[str(file)] = environment
         for key in set(zip(scores["task"], scores["config"], strict=True)):
             self.configs[key] = flat
 
 
 def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tuple]]:
     """Reads the counted scores of one group of seeds, and its rows of the list of runs."""
-    status = (_json(folder / "status.json") or [{}])[0]
-    config = _yaml(folder.parent / "config.yaml")
+    status = read_status(folder)
+    config = _settings(folder.parent / "config.yaml")
     file = folder / "scores.csv"
     done = status.get("state") == FINISHED
     scores = read_scores(file, running=not done) if file.exists() else _NO_SCORES
@@ -142,7 +144,7 @@ def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tupl
 def _pretrained(config: dict[str, Any]) -> int:
     """Counts a run's updates on the data before the environment's first step."""
     algo = config.get("algo") or {}
-    return algo["online"]["pretrain_steps"] if algo.get("phase") == "both" else 0
+    return algo.get("online", {}).get("pretrain_steps", 0) if algo.get("phase") == "both" else 0
 
 
 @dataclass(frozen=True)
@@ -217,30 +219,23 @@ def ranges(seeds: list) -> str:
     return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
 
 
-def _json(file: Path) -> list[dict]:
-    """Reads [content], or [] where the file is absent."""
-    if not file.exists():
-        return []
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CorerlError(f"{file} is not readable JSON ({e}); repair or remove it.") from e
-    if not isinstance(content, dict):
-        raise CorerlError(f"{file} should hold a JSON object; repair or remove it.")
-    return [content]
-
-
-def _yaml(file: Path) -> dict[str, Any]:
-    if not file.exists():
-        return {}
-    try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as e:
-        reason = " ".join(str(e).split())
-        raise CorerlError(f"{file} is not readable YAML ({reason}); repair or remove it.") from e
-    if not isinstance(content, dict):
-        raise CorerlError(f"{file} should hold a mapping; repair or remove it.")
-    return content
+def _settings(file: Path) -> dict[str, Any]:
+    """Reads a run's settings, as far as a report needs them; empty where the file is absent."""
+    found = read_yaml(file) if file.exists() else {}
+    algo = found.get("algo") or {}
+    online = algo.get("online") or {} if isinstance(algo, dict) else None
+    wanted = (
+        ("task", found.get("task", ""), str),
+        ("label", found.get("label") or "", str),
+        ("steps", found.get("steps", 0), int),
+        ("algo", algo, dict),
+        ("algo.online", online, dict),
+        ("algo.online.pretrain_steps", (online or {}).get("pretrain_steps", 0), int),
+    )
+    for name, value, kind in wanted:
+        if not isinstance(value, kind):
+            raise CorerlError(f"{file} is damaged: {name} is {value!r:.40}; repair or remove it.")
+    return found
 
 
 def _refuse_twice(scores: pd.DataFrame) -> None:

@@ -55,8 +55,12 @@ def read_published(name: str) -> pd.DataFrame:
             f"There are no published numbers {name!r}; shipped are {', '.join(known)}, and a path "
             f"to a CSV works too.{nearest(name, known)}"
         )
-    with source.open("r") as file:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    try:
+        rows = pd.read_csv(source, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise CorerlError(
+            f"{name} is not a readable CSV ({' '.join(str(error).split())})."
+        ) from error
     return _typed(rows, name)
 
 

@@ -4,23 +4,21 @@ It reads what runs wrote beside their scores: `returns.jsonl`, the return of eve
 evaluation, and `metrics.jsonl` where an algorithm knows its regret.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
 from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
+from corerl.runs.files import read_lines, read_yaml
 
 COLLECTIONS = ("risk",)
 ENOUGH = 20  # episodes per seed in the tail; with fewer an estimate is noisy and too high
@@ -71,8 +69,8 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for folder, group in _folders(runs):
         kept = {
-            (line["seed"], line["step"]): np.asarray(line["returns"], np.float64)
-            for line in _lines(folder / "returns.jsonl")
+            (line["seed"], line["step"]): _numbers(folder, line["returns"])
+            for line in read_lines(folder / "returns.jsonl", seed=int, step=int, returns=list)
         }
         objective, tau = _objective(folder.parent / "config.yaml")
         for run in group.itertuples():
@@ -89,7 +87,7 @@ def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
         names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}
         rows += [
             (*names[line["seed"]], line["seed"], line["step"], line["regret"])
-            for line in _lines(folder / "metrics.jsonl")
+            for line in read_lines(folder / "metrics.jsonl")
             if "regret" in line and line["seed"] in names
         ]
     return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
@@ -100,26 +98,23 @@ def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame]]:
         yield Path(file).parent, group
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    if not file.exists():
-        return
-    for number, line in enumerate(file.read_text().splitlines(keepends=True), 1):
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            if line.endswith("\n"):  # else cut by a kill
-                raise CorerlError(
-                    f"{file}, line {number} is not JSON ({error}); repair or remove the file."
-                ) from error
+def _numbers(folder: Path, returns: list) -> np.ndarray:
+    try:
+        return np.asarray(returns, np.float64)
+    except (TypeError, ValueError) as error:
+        raise CorerlError(f"{folder / 'returns.jsonl'}: {returns!r:.40} are no returns.") from error
 
 
 def _objective(file: Path) -> tuple[str, float]:
     """Reads the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing."""
-    settings = (yaml.safe_load(file.read_text()) or {}) if file.exists() else {}
-    algo = settings.get("algo") or {}
-    tau, objective = algo.get("tau"), algo.get("objective")
+    algo = (read_yaml(file) if file.exists() else {}).get("algo") or {}
+    tau, objective = (
+        algo.get(key) if isinstance(algo, dict) else "?" for key in ("tau", "objective")
+    )
     if tau is None or objective == "mean":
         return str(objective or "mean"), math.nan
+    if isinstance(tau, bool) or not isinstance(tau, int | float):
+        raise CorerlError(f"{file} is damaged: its algo has no tau that is a number.")
     return f"{objective or 'CVaR'}, tau {tau:g}", float(tau)
 
 

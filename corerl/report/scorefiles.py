@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,12 @@ def _tidy(rows: list[tuple], path: Path, unit: str) -> pd.DataFrame:
     return table.assign(unit=unit, file=str(path), pretrained=0)[COLUMNS]
 
 
+def _unreadable(path: Path, kind: str, error: Exception) -> CorerlError:
+    """Names the file: gzip, zipfile and numpy raise nearly every kind of error on damaged bytes."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return CorerlError(f"{path} is cut off or not {kind} ({reason}); fetch it again.")
+
+
 def read_rebrac_profiles(path: Path) -> pd.DataFrame:
     """Reads `profiles_data` of the ReBRAC repository: {algorithm: {dataset: {parameters: ... [score]}}}.
 
@@ -188,8 +195,8 @@ def read_rebrac_profiles(path: Path) -> pd.DataFrame:
             for config, scores in _leaves(tree)
             for seed, score in enumerate(scores)
         ]
-    except (OSError, ValueError, AttributeError, TypeError, EOFError) as e:
-        raise CorerlError(f"{path} is not a ReBRAC profiles file ({e}).") from e
+    except Exception as e:
+        raise _unreadable(path, "a ReBRAC profiles file", e) from e
     return _tidy(rows, path, "normalised")
 
 
@@ -208,17 +215,23 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
     finetuning; the task id is `<group>/<dataset>`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
+            if damaged := archive.testzip():  # numpy reads no further than an array's header says
+                raise ValueError(f"{damaged} is not what its checksum says")
             keys = [k for k in file if k.startswith(f"{group}/") and not k.endswith("/steps")]
-            cells = [(k.split("/"), file[k], file[f"{k}/steps"]) for k in keys]
-    except (OSError, ValueError, KeyError) as e:
-        raise CorerlError(f"{path} is not a file of d3rlpy-benchmarks curves ({e}).") from e
-    if not cells:
+            parts = [_of_curves(k, file[k], file[f"{k}/steps"]) for k in keys]
+    except Exception as e:
+        raise _unreadable(path, "a file of d3rlpy-benchmarks curves", e) from e
+    if not parts:
         raise CorerlError(f"{path} holds no curves of the group {group!r}.")
-    parts = []
-    for (_, algorithm, dataset, kind), curves, steps in cells:
-        seeds, checkpoints = curves.shape
-        cell = {
+    return pd.concat(parts, ignore_index=True).assign(file=str(path), pretrained=0)[COLUMNS]
+
+
+def _of_curves(key: str, curves: np.ndarray, steps: np.ndarray) -> pd.DataFrame:
+    group, algorithm, dataset, kind = key.split("/")
+    seeds, checkpoints = curves.shape
+    return pd.DataFrame(
+        {
             "algorithm": algorithm,
             "task": f"{group}/{dataset}",
             "seed": np.repeat(np.arange(seeds), checkpoints),
@@ -226,11 +239,8 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
             "score": curves.astype(np.float64).ravel(),
             "unit": "raw",
             "config": kind,
-            "file": str(path),
-            "pretrained": 0,
         }
-        parts.append(pd.DataFrame(cell))
-    return pd.concat(parts, ignore_index=True)
+    )
 
 
 def read_neorl2(path: Path) -> pd.DataFrame:

@@ -161,12 +161,19 @@ def read_status(directory: Path) -> dict[str, Any]:
         "diverged": dict,
         "score": int | float | None,
         "return": int | float | None,
+        "steps": int,
+        "seeds": list,
     }
     if not isinstance(status, dict) or not isinstance(status.get("state"), str):
         raise CorerlError(f"{path} is damaged: it has no state.")
     for name, kind in wanted.items():
         if name in status and not isinstance(status[name], kind):
             raise CorerlError(f"{path} is damaged: {name} is {str(status[name])[:40]!r}.")
+    numbers = [*status.get("seeds", []), *status.get("diverged", {}).values()]
+    if any(type(number) is not int for number in numbers):
+        raise CorerlError(
+            f"{path} is damaged: its seeds, or steps where they diverged, are no numbers."
+        )
     return status
 
 

@@ -6,10 +6,12 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from corerl.errors import CorerlError
 
@@ -195,3 +197,48 @@ def read_json(path: Path) -> Any:
         raise CorerlError(
             f"{path} is not valid JSON ({error}); delete it to start over."
         ) from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads the mapping in a YAML file.
+
+    Raises:
+        CorerlError: there is none, or it is damaged.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CorerlError(
+            f"{path} is not readable YAML ({reason}); repair or remove it."
+        ) from error
+    if not isinstance(values, dict):
+        raise CorerlError(f"{path} should hold a mapping; repair or remove it.")
+    return values
+
+
+def read_lines(path: Path, **wanted: type) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a JSON Lines file; none where there is no file, and not a last one cut by a kill.
+
+    Args:
+        wanted: keys that every object must have, and the types of their values.
+
+    Raises:
+        CorerlError: a line is damaged.
+    """
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            found = json.loads(line)
+            wrong = [key for key, kind in wanted.items() if type(found[key]) is not kind]
+            if wrong:
+                raise ValueError(f"its {wrong[0]} is {found[wrong[0]]!r:.40}")
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
+            if number == len(lines) and not line.endswith(b"\n"):
+                return
+            raise CorerlError(
+                f"{path}, line {number} is damaged ({error!r:.200}); repair or remove the file."
+            ) from error
+        yield found

@@ -31,7 +31,7 @@ from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
-from corerl.runs.files import read_json
+from corerl.runs.files import read_json, read_yaml
 from corerl.training.collector import EpsilonGreedy
 from corerl.training.run import Run, pick_device
 
@@ -312,13 +312,12 @@ def settings(cell: Path) -> Config:
         CorerlError: the file is broken, or names an algorithm or a setting that is unknown here.
     """
     try:
-        saved = OmegaConf.load(cell / "config.yaml")
-        saved = OmegaConf.create(renamed(OmegaConf.to_container(saved)))
+        saved = OmegaConf.create(renamed(read_yaml(cell / "config.yaml")))
         algo = importlib.import_module(f"corerl.algos.{saved.algo.name}").Config
         schema = OmegaConf.structured(Config(algo=OmegaConf.structured(algo)))
         return OmegaConf.to_object(OmegaConf.merge(schema, saved))
-    except (OSError, AttributeError, ImportError, OmegaConfBaseException) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (AttributeError, ImportError, TypeError, ValueError, OmegaConfBaseException) as error:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
 from corerl.runs.directory import groups, read_status
+from corerl.runs.files import read_yaml
 from corerl.training.run import Run
 
 SHARED = "normalizer"
@@ -40,26 +40,26 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
 
 def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
     try:
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        settings = read_yaml(folder / "config.yaml")
         saved = settings["algo"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        name = saved["name"]
+        task, theirs = settings["task"], dict(saved["data"])
+    except (CorerlError, KeyError, TypeError, ValueError) as error:
         raise CorerlError(
             f"algo.online.checkpoint={folder} is not the folder of a run's settings "
             "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
         ) from error
     wanted = asdict(run.cfg.algo)
-    pairs = [("task", settings["task"], run.task.id)]
+    pairs = [("task", task, run.task.id)]
     added = asdict(type(run.cfg.algo.data)())  # what an older run does not name had its default
-    pairs += [
-        (f"algo.data.{k}", saved["data"].get(k, added[k]), v) for k, v in wanted["data"].items()
-    ]
-    if saved["name"] not in algorithms:
+    pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
+    if name not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {saved['name']}, and {wanted['name']} goes on from {known}"
+        problem = f"it is {name}, and {wanted['name']} goes on from {known}"
         raise _refusal(folder, problem)
-    for name, theirs, mine in pairs:
-        if theirs != mine:
-            raise _refusal(folder, f"{name} is {theirs} there and {mine} here")
+    for setting, there, mine in pairs:
+        if there != mine:
+            raise _refusal(folder, f"{setting} is {there} there and {mine} here")
 
 
 def _state_of(folder: Path, seed: int) -> tuple[dict, int]:

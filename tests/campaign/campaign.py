@@ -147,7 +147,10 @@ def pieces(inputs: int, runs: int, kills: int, only: str = "") -> list[Piece]:
     """
     chosen = {kind: _share(kind) for kind in KINDS if only in kind}
     each = inputs / max(1e-9, sum(chosen.values()))
-    amounts = [("inputs", kind, math.ceil(each * share), BATCH) for kind, share in chosen.items()]
+    amounts = [
+        ("inputs", kind, math.ceil(each * share), math.ceil(BATCH * share))
+        for kind, share in chosen.items()
+    ]
     for what, amount in (("kills", kills / 2), ("runs", runs)):
         names = [name for name in trials.JOBS if only in name or only == what]
         amounts += [(what, name, math.ceil(amount / len(names)), TRIALS) for name in names]
