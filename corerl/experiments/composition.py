@@ -13,7 +13,7 @@ from hydra._internal.utils import create_automatic_config_search_path, get_args_
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -22,7 +22,7 @@ from corerl import algos
 from corerl.config import RENAMED, Config, require
 from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
-from corerl.experiments.messages import sentence
+from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.tables import budget, table, variants
 
 
@@ -52,7 +52,16 @@ def cells(arguments: list[str]) -> list[Config]:
     """
     register()
     arguments = with_todays_names(arguments)
-    flags, _ = get_args_parser().parse_known_args(for_each_cell(with_sweep(arguments)))
+    try:
+        flags, _ = get_args_parser().parse_known_args(for_each_cell(with_sweep(arguments)))
+        return _cells(flags)
+    except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
+        raise CorerlError(sentence(error)) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _cells(flags: Namespace) -> list[Config]:
     search = create_automatic_config_search_path(None, None, "pkg://corerl.configs")
     if flags.config_dir:
         folder = Path(flags.config_dir).absolute()
@@ -64,12 +73,7 @@ def cells(arguments: list[str]) -> list[Config]:
         name = flags.config_name or "config"
         return hydra.compose_config(name, overrides, RunMode.RUN, with_log_configuration=False)
 
-    try:
-        return [typed(cfg, chosen) for cfg, chosen in _composed(compose, flags)]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise CorerlError(sentence(error)) from error
-    finally:
-        GlobalHydra.instance().clear()
+    return [typed(cfg, chosen) for cfg, chosen in _composed(compose, flags)]
 
 
 def _composed(
@@ -151,7 +155,13 @@ def for_each_cell(arguments: list[str]) -> list[str]:
 
     def late(argument: str) -> str:
         key, _, value = argument.partition("=")
-        if not key.startswith("algo.") or parse(argument).is_sweep_override():
+        if not key.startswith("algo."):
+            return argument
+        try:
+            swept = parse(argument).is_sweep_override()
+        except HydraException as error:
+            raise OverrideParseException(argument, str(error)) from error
+        if swept:
             return argument
         return f"{key}=choice({value})"
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
+import yaml
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -20,6 +21,8 @@ from corerl.config import Config
 from corerl.errors import nearest
 from corerl.experiments.tables import variants
 
+UNREADABLE = (yaml.YAMLError, ValueError)
+"""What Hydra raises on a damaged file of settings."""
 WANTED = {
     "Integer": "a whole number, such as 1000",
     "Float": "a number",
@@ -29,6 +32,9 @@ WANTED = {
 
 def sentence(error: Exception) -> str:
     """Says what is wrong with a setting and how to mend it."""
+    if isinstance(error, UNREADABLE):
+        reason = " ".join(str(error).split())[:200]
+        return f"A file of settings cannot be read ({reason}); repair it."
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OverrideParseException):
         return (

@@ -34,7 +34,7 @@ from corerl.experiments.composition import (
     with_sweep,
     with_todays_names,
 )
-from corerl.experiments.messages import sentence
+from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.tables import variants
 from corerl.training.run import Interrupted
@@ -93,6 +93,8 @@ def _launch(arguments: list[str]) -> int:
     except Exception as error:
         if begun:
             raise
+        if isinstance(error, UNREADABLE):
+            raise CorerlError(sentence(error)) from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
     if not begun:

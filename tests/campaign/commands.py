@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import yaml
 from damage import Reader
 
 from corerl import cli
 from corerl.errors import CorerlError
 from corerl.experiments import train
 from corerl.experiments.composition import cells
+from corerl.runs import files
 
 TRAIN = ("algo=iql", "task=corerl/pendulum", "seeds=[0,3]", "algo.expectile=0.8", "eval.every=20")
 SWEEP = ("-m", "algo=bc,iql", "task=corerl/pendulum,d4rl/hopper-medium-v2", "algo.lr=1e-3,3e-4")
+RUN = {"task": "corerl/pendulum", "label": None, "seeds": 1, "steps": 20}
+RUN["algo"] = {"name": "bc", "label": "BC"}
 FILE = """defaults:
   - config
   - _self_
@@ -55,7 +59,10 @@ def _line(arguments: tuple[str, ...], read: Callable[[list[str]], object], share
     def make(folder: Path) -> Reader:
         path = folder / "arguments"
         path.write_text("\n".join(arguments))
-        (folder / "runs").mkdir()
+        files.make_directory(folder / "runs/corerl/pendulum/bc-0a1b2c3d/seeds-0")
+        cell = folder / "runs/corerl/pendulum/bc-0a1b2c3d"
+        (cell / "config.yaml").write_text(yaml.safe_dump(RUN))
+        files.write_json(cell / "seeds-0/status.json", {"state": "done", "step": 20})
 
         def lines() -> list[str]:
             text = path.read_bytes().replace(b"\0", b"").decode(errors="surrogateescape")
