@@ -47,6 +47,10 @@ class Busy(CorerlError):
     """Another process is training the same seeds."""
 
 
+DONE, FAILED, BUSY = 0, 1, 75
+"""How a group ended, as the exit status of its process; 75 is sysexits.h's EX_TEMPFAIL."""
+
+
 def launch(cfg: Config, place: str = "") -> None:
     """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
 
@@ -86,17 +90,32 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     title = f"{cfg.label or cfg.algo.label} {cfg.task}"
     with Display(title, groups, processes, cfg.steps, place) as display:
         if min(processes, len(groups)) == 1:
-            failed = [group for group in groups if not _train(cfg, group, display.show)]
+            ended = [(_train(cfg, group, display.show), group) for group in groups]
         else:
-            failed = _train_in_processes(cfg, groups, processes, display)
-    if failed:
-        seeds = sorted(seed for group in failed for seed in group)
-        raise SeedsFailed(
-            f"{cfg.label or cfg.algo.label} on {cfg.task}: seed{'s' if len(seeds) > 1 else ''} "
-            f"{', '.join(map(str, seeds))} failed, and error.txt in {cell}/seeds-* says why. The same "
-            "command runs only what is missing."
-        )
+            ended = _train_in_processes(cfg, groups, processes, display)
+    _refuse_unfinished(cfg, ended)
     _refuse_diverged(cfg)
+
+
+def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
+    """Raises where a group failed, or was another process's: those that are not are done all the same."""
+    cell, name = cell_directory(cfg), f"{cfg.label or cfg.algo.label} on {cfg.task}"
+    busy = [group for status, group in ended if status == BUSY]
+    failed = [group for status, group in ended if status not in (DONE, BUSY)]
+    where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
+    told = f"Another process is training in {where}; wait for it or stop it."
+    if failed:
+        raise SeedsFailed(
+            f"{name}: {_listed(failed)} failed, and error.txt in {cell}/seeds-* says why. The same "
+            f"command runs only what is missing.{f' {told}' if busy else ''}"
+        )
+    if busy:
+        raise Busy(told)
+
+
+def _listed(groups: list[list[int]]) -> str:
+    seeds = sorted(seed for group in groups for seed in group)
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _shorter(cfg: Config) -> str:
@@ -164,20 +183,26 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
     return groups + [[seed] for seed in fresh]
 
 
-def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> bool:
-    """Trains one group here. A failure is written to its directory and told by returning False."""
-    directory = cell_directory(cfg) / group_name(seeds)
-    with _locked(directory):
-        run = Run(cfg, seeds, show)
-        try:
-            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
-        except KeyboardInterrupt:
-            run.fail("interrupted", "stopped by a signal")
-            raise Interrupted from None
-        except (Exception, SystemExit) as error:
-            _report_failure(run, error)
-            return False
-    return True
+def _train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:
+    """Trains one group here, and returns how it ended. A failure is written to its directory."""
+    try:
+        with _locked(cell_directory(cfg) / group_name(seeds)):
+            return _train_locked(cfg, seeds, show)
+    except Busy:
+        return BUSY
+
+
+def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:
+    run = Run(cfg, seeds, show)
+    try:
+        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    except KeyboardInterrupt:
+        run.fail("interrupted", "stopped by a signal")
+        raise Interrupted from None
+    except (Exception, SystemExit) as error:
+        _report_failure(run, error)
+        return FAILED
+    return DONE
 
 
 def _report_failure(run: Run, error: BaseException) -> None:
@@ -243,8 +268,11 @@ def _locked(directory: Path):
 
 def _train_in_processes(
     cfg: Config, groups: list[list[int]], processes: int, display: Display
-) -> list[list[int]]:
-    """Trains one process per group, `processes` at a time, each with its share of the cores."""
+) -> list[tuple[int, list[int]]]:
+    """Trains one process per group, `processes` at a time, each with its share of the cores.
+
+    Returns every group and the exit status of its process.
+    """
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     context = multiprocessing.get_context("spawn")
     waiting, running, ended = list(groups), [], []
@@ -275,7 +303,7 @@ def _train_in_processes(
                         )
     if stopped:
         raise Interrupted
-    return [group for code, group in ended if code != 0]
+    return ended
 
 
 @contextmanager
@@ -314,10 +342,10 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        sys.exit(0 if _train(cfg, seeds, show) else 1)
+        sys.exit(_train(cfg, seeds, show))
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.data.reading import reading
+from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.preferences import teachers
 from corerl.preferences.comparisons import LABELS
@@ -149,7 +149,7 @@ class Session:
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a file that a session wrote; CorerlError where it is another kind of file."""
-    with reading(path, "an npz file of labels"), np.load(path, allow_pickle=False) as file:
+    with npz(path, "an npz file of labels") as file:
         missing = [name for name in ("starts", "labels", "length", *OWN) if name not in file]
         if missing:
             raise CorerlError(

@@ -23,7 +23,8 @@ from scipy.stats import spearmanr
 from corerl.errors import CorerlError
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
-from corerl.runs.directory import read_settings, read_status
+from corerl.runs.directory import read_status
+from corerl.runs.files import read_yaml
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
 NAMED = {
@@ -77,7 +78,7 @@ def collect(root: Path) -> pd.DataFrame:
 
 
 def _finished(config: Path) -> Iterator[dict[str, Any]]:
-    settings = read_settings(config.parent)
+    settings = read_yaml(config)
     names = NAMED.get(settings["algo"]["name"])
     if names is None:
         return

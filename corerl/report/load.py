@@ -222,19 +222,18 @@ def ranges(seeds: list) -> str:
 def _settings(file: Path) -> dict[str, Any]:
     """Reads a run's settings, as far as a report needs them; empty where the file is absent."""
     found = read_yaml(file) if file.exists() else {}
-    algo = found.get("algo") or {}
-    online = algo.get("online") or {} if isinstance(algo, dict) else None
-    wanted = (
-        ("task", found.get("task", ""), str),
-        ("label", found.get("label") or "", str),
-        ("steps", found.get("steps", 0), int),
-        ("algo", algo, dict),
-        ("algo.online", online, dict),
-        ("algo.online.pretrain_steps", (online or {}).get("pretrain_steps", 0), int),
-    )
-    for name, value, kind in wanted:
+
+    def hold(name: str, value: Any, kind: type) -> Any:
         if not isinstance(value, kind):
             raise CorerlError(f"{file} is damaged: {name} is {value!r:.40}; repair or remove it.")
+        return value
+
+    hold("task", found.get("task", ""), str)
+    hold("label", found.get("label") or "", str)
+    hold("steps", found.get("steps", 0), int)
+    algo = hold("algo", found.get("algo") or {}, dict)
+    online = hold("algo.online", algo.get("online") or {}, dict)
+    hold("algo.online.pretrain_steps", online.get("pretrain_steps", 0), int)
     return found
 
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,6 +171,34 @@ def test_a_second_process_on_the_same_directory_is_refused(tmp_path):
     ):
         launch.launch(cfg)
     launch.launch(cfg)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd, processes):
+    cfg = config(tmp_path, "bc", seeds=3, processes=processes)
+    cell = cell_directory(cfg)
+    busy = f"Another process is training in {cell} (seeds 0, 2); wait for it or stop it."
+    with (
+        launch._locked(cell / "seeds-0"),
+        launch._locked(cell / "seeds-2"),
+        pytest.raises(launch.Busy, match=re.escape(busy)),
+    ):
+        launch.launch(cfg)
+    told = capfd.readouterr().err
+    assert "failed" not in told and "Traceback" not in told
+    assert group(cell, "seeds-1")["state"] == "done"
+    assert not list(cell.rglob("error.txt")) and not (cell / "seeds-0/status.json").exists()
+    launch.launch(cfg)
+    assert all(group(cell, f"seeds-{seed}")["state"] == "done" for seed in range(3))
+
+
+def test_a_failure_is_told_before_what_is_busy(tmp_path, monkeypatch):
+    break_seed_one(monkeypatch, CorerlError("it broke"))
+    cfg = config(tmp_path, "bc", seeds=2)
+    folder = cell_directory(cfg) / "seeds-0"
+    told = f"seed 1 failed, and error.txt in .* Another process is training in {folder};"
+    with launch._locked(folder), pytest.raises(launch.SeedsFailed, match=told):
+        launch.launch(cfg)
 
 
 def test_a_damaged_checkpoint_is_told_and_deleting_it_mends_it(tmp_path, capsys):

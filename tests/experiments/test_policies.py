@@ -27,7 +27,7 @@ def run(tmp_path_factory) -> Path:
     """Seeds 0 and 3 of TD3+BC, trained as one program, as on a GPU."""
     cfg = config(tmp_path_factory.mktemp("policies"), "td3_bc", seeds=[0, 3], steps=20)
     launch._write_settings(cfg)
-    assert launch._train(cfg, [0, 3], lambda *_: None)
+    assert launch._train(cfg, [0, 3], lambda *_: None) == launch.DONE
     return cell_directory(cfg)
 
 

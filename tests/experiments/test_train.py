@@ -397,6 +397,9 @@ PROBLEMS = {
     (*RUN, "steps=-4"): "steps=-4 must be positive",
     (*RUN, "eval.every=0"): "eval.every=0 must be positive",
     (*RUN, "processes=0"): "processes=0 must be positive",
+    (*RUN, "algo.hidden_width=1000000000000000000"): "must be at most 16,384",
+    (*RUN, "algo.lr=1e30"): "algo.lr=1e+30 must be at most 10",
+    (*RUN, "steps=1e30"): "steps=1e30 is not a whole number",
     (*RUN, "algo.expectile=1.5"): "algo.expectile=1.5 must lie in (0, 1)",
     (*RUN, "algo.data.clip_actions=3"): "algo.data.clip_actions=3.0 must lie in (0, 1]",
     (*RUN, "algo.policy=gausian"): "algo.policy=gausian",
@@ -411,6 +414,7 @@ PROBLEMS = {
     (*RUN, "algo.name=bc"): "algo.name=bc is not the algorithm's name; label=",
     # grammar
     (*RUN, "steps"): "Cannot read 'steps': a setting is given as name=value",
+    (*RUN, "-m", "algo.lr=1e-3.lr=1e-3,3e-4"): "Cannot read 'algo.lr=1e-3.lr=1e-3,3e-4'",
     (*RUN, "label=(x"): "Cannot read 'label=(x'",
     (*RUN, "+new=3"): "+new=3: settings are neither added nor removed",
     (*RUN, "~steps"): "~steps: settings are neither added nor removed",
@@ -430,6 +434,26 @@ def test_bad_input_is_one_sentence(capsys, tmp_path, arguments, words):
     left = {path.name for path in tmp_path.iterdir()}
     assert left <= {"runs"}, "Hydra left files"
     assert not list(tmp_path.rglob("seeds-*"))
+
+
+DAMAGED = {
+    "defaults:\n  - config\nseeds: [1\n": "while parsing a flow sequence",
+    "defaults:\nseeds: 1\n": "Invalid defaults list in 'mine'",
+    "seeds: \x00": "special characters are not allowed",
+    b"seeds: \xff": "invalid start byte",
+}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(("content", "reason"), DAMAGED.items())
+def test_a_damaged_sweep_is_one_sentence(capsys, tmp_path, content, reason, dry):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    flags = ["--config-dir", str(tmp_path), "--config-name", "mine", "-m"]
+    assert main(["train", *flags, *RUN, *(["--dry-run"] if dry else [])]) == 2
+    error = capsys.readouterr().err
+    assert "A file of settings cannot be read (" in error and reason in error
+    assert error.count("\n") == 1 and error.endswith("; repair it.\n")
 
 
 def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):

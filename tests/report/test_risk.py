@@ -147,5 +147,5 @@ def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "returns.jsonl").write_text(good + '{"step": 1, "se')  # cut by a kill
     assert len(risk.read_returns(runs)) == 1
     (tmp_path / "returns.jsonl").write_text("{oops\n" + good)
-    with pytest.raises(CorerlError, match=r"returns.jsonl, line 1 is not JSON"):
+    with pytest.raises(CorerlError, match=r"returns.jsonl, line 1 is damaged"):
         risk.read_returns(runs)

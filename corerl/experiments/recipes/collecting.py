@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from corerl import seeding
 from corerl.data import download, suites
+from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.runs import files, provenance
 
@@ -151,7 +152,7 @@ def _save(path: Path, episodes: list[Episode], started: float) -> None:
 
 
 def _load(path: Path) -> tuple[list[Episode], float]:
-    with np.load(path, allow_pickle=False) as file:
+    with npz(path, "a part of a dataset in the making") as file:
         parts = dict(file)
     ends = np.cumsum(parts["lengths"])
     episodes = []
