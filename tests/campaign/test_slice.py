@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 COMPOSED = {
-    "corerl train, command line": 2,
+    "corerl train, command line": 1,
     "corerl train -m, command line": 1,
     "a sweep's file": 1,
 }
 """Hydra takes a second to compose one of these."""
-KINDS = [(kind, COMPOSED.get(kind, 20)) for kind in readers.KINDS]
+KINDS = [(kind, COMPOSED.get(kind, 12)) for kind in readers.KINDS]
 
 
 @pytest.mark.parametrize(("kind", "examples"), KINDS)
