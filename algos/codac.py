@@ -36,7 +36,6 @@ The penalty's second part, at the data's actions, is over all N in both.
 """
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +43,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
@@ -57,13 +56,11 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(distortions.Distortion):
     name: str = "codac"
     label: str = "CODAC"
 
     objective: str = one_of("naive", "wang", "mean")  # naive: CODAC-C; mean: CODAC-N
-    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
-    eta: float = -0.75  # of wang; negative is averse
     weight_limit: float | None = positive(5.0)  # of a quantile in the risk measure; null: none
 
     weight: float = at_least(0, 10.0)  # omega, of the conservative penalty
@@ -90,7 +87,6 @@ class Config(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        distortions.check(self)
         count = self.penalty_fractions
         require(
             count <= self.fractions,
@@ -110,8 +106,7 @@ class Critics(nn.Module):
         self.embedding = networks.NormedLinear(cfg.cosines, sizes[-1], lead, rngs)
         self.merge = networks.NormedLinear(sizes[-1], width, lead, rngs)
         self.head = networks.Linear(width, 1, lead, rngs)
-        counts = torch.arange(1, cfg.cosines + 1, dtype=torch.get_default_dtype())
-        self.register_buffer("frequencies", math.pi * counts, persistent=False)
+        self.cosines = networks.Cosines(cfg.cosines)
 
     def forward(self, observations: Tensor, actions: Tensor, fractions: Tensor) -> Tensor:
         seeds, k, batch, _ = actions.shape
@@ -119,7 +114,7 @@ class Critics(nn.Module):
         x = torch.cat([states, actions], -1).view(seeds, 1, k * batch, -1)
         for layer in self.base:
             x = F.relu(layer(x))
-        waves = torch.cos(fractions[..., None] * self.frequencies).flatten(1, 2)
+        waves = self.cosines(fractions).flatten(1, 2)
         embedded = torch.sigmoid(self.embedding(waves[:, None])).unflatten(2, fractions.shape[1:])
         x = x.unflatten(2, (k, batch))[..., None, :] * embedded[:, :, None]
         values = self.head(F.relu(self.merge(x.flatten(2, 4))))

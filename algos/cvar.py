@@ -137,8 +137,7 @@ class StockQuantiles(nn.Module):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         self.outputs = (spec.action_dim, cfg.quantiles)
         self.head = networks.MLP([inputs, *hidden, math.prod(self.outputs)], spec.lead, spec.rngs)
-        counts = torch.arange(1, cfg.cosines + 1, dtype=torch.get_default_dtype())
-        self.register_buffer("frequencies", math.pi * counts, persistent=False)
+        self.cosines = networks.Cosines(cfg.cosines)
         self.range = (cfg.low, cfg.high)
         self.unit = (cfg.high - cfg.low) / 2 if cfg.ranged else 1.0
 
@@ -150,7 +149,7 @@ class StockQuantiles(nn.Module):
         if stock is not None:
             low, high = self.range
             share = (stock.clamp(low, high) - low) / (high - low)
-            x = torch.cat([x, torch.cos(share[..., None] * self.frequencies)], -1)
+            x = torch.cat([x, self.cosines(share)], -1)
         return self.unit * self.head(x).unflatten(-1, self.outputs)
 
 

@@ -16,7 +16,6 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  5. Those of QR-DQN, numbers 4 to 6.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,11 +70,10 @@ class ImplicitQuantiles(nn.Module):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         sizes = [self.encoder.features, *hidden, spec.action_dim]
         self.head = networks.MLP(sizes, spec.lead, rngs)
-        counts = torch.arange(1, cfg.cosines + 1, dtype=torch.get_default_dtype())
-        self.register_buffer("frequencies", math.pi * counts, persistent=False)
+        self.cosines = networks.Cosines(cfg.cosines)
 
     def forward(self, observations: Tensor, fractions: Tensor) -> Tensor:
-        waves = torch.cos(fractions[..., None] * self.frequencies).flatten(1, 2)
+        waves = self.cosines(fractions).flatten(1, 2)
         embedded = F.relu(self.embedding(waves)).unflatten(1, fractions.shape[1:])
         product = self.encoder(observations)[:, :, None] * embedded
         values = self.head(product.flatten(1, 2)).unflatten(1, fractions.shape[1:])

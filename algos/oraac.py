@@ -37,7 +37,6 @@ In 9 a critic of ReLUs is flat or kinked in the action where it should be rounde
 at a kink (tests/algos/test_gambles.py).
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.vae import BehaviourVAE
@@ -57,13 +56,10 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(distortions.Distortion):
     name: str = "oraac"
     label: str = "O-RAAC"
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
-    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
-    eta: float = -0.75  # of wang; negative is averse
     perturbation: float = within(0.25, "[0, 2]")  # lambda: how far the imitated action may be moved
     imitation: bool = True  # false: RAAC, an actor without the VAE
 
@@ -93,7 +89,6 @@ class Config(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        distortions.check(self)
         widths = self.actor_widths
         require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must be positive")
 
@@ -127,13 +122,12 @@ class Critic(nn.Module):
         self.last = networks.Linear(product, cfg.head_width, lead, rngs, _wide)
         self.head = networks.Linear(cfg.head_width, 1, lead, rngs, networks.uniform(3e-4, bias=0))
         self.activation = F.relu if cfg.activation == "relu" else F.silu
-        counts = torch.arange(cfg.cosines, dtype=torch.get_default_dtype())
-        self.register_buffer("frequencies", math.pi * counts, persistent=False)
+        self.cosines = networks.Cosines(cfg.cosines, first=0)
 
     def forward(self, observations: Tensor, actions: Tensor, fractions: Tensor) -> Tensor:
         phi = self.activation
         x = phi(self.both(phi(torch.cat([self.state(observations), self.action(actions)], -1))))
-        waves = torch.cos(fractions[..., None] * self.frequencies).flatten(1, 2)
+        waves = self.cosines(fractions).flatten(1, 2)
         embedded = phi(self.embedding(waves)).unflatten(1, fractions.shape[1:])
         x = x[:, :, None] * embedded
         values = self.head(phi(self.last(x.flatten(1, 2))))

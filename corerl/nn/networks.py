@@ -231,6 +231,18 @@ class Scalar(nn.Module):
         return self.value
 
 
+class Cosines(nn.Module):
+    """cos(pi i x) of numbers x for `count` whole i from `first` on: `(...)` to `(..., count)` (IQN)."""
+
+    def __init__(self, count: int, first: int = 1):
+        super().__init__()
+        numbers = torch.arange(first, first + count, dtype=torch.get_default_dtype())
+        self.register_buffer("frequencies", math.pi * numbers, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cos(x[..., None] * self.frequencies)
+
+
 class Table(nn.Module):
     """An embedding per seed: numbers `(S, ...)` below `size` to `(S, ..., features)`."""
 

@@ -9,35 +9,41 @@ to come, with a critic of the law of that actor, optimises neither the CVaR of t
 the nested one (iterated). See corerl.algos.cvar_tabular for how far apart they are.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from corerl.config import require
-
-OBJECTIVES = ("naive", "wang", "mean")
+from corerl.config import Settings, one_of, require, within
 
 
-def check(cfg: Any) -> None:
-    """Raises CorerlError where `objective` and `tau` do not fit together."""
-    if cfg.objective == "wang":
-        require(cfg.tau is None, "algo.objective=wang has eta and no tail; set algo.tau=null")
-        return
-    require(
-        cfg.tau is not None,
-        f"algo.tau={cfg.tau} must lie in (0, 1]: the share of worst returns that counts",
-    )
+@dataclass
+class Distortion(Settings):
+    """Settings of the measure; part of an algorithm's `Config`."""
+
+    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
+    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
+    eta: float = -0.75  # of wang; negative is averse
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective == "wang":
+            require(self.tau is None, "algo.objective=wang has eta and no tail; set algo.tau=null")
+            return
+        require(
+            self.tau is not None,
+            f"algo.tau={self.tau} must lie in (0, 1]: the share of worst returns that counts",
+        )
 
 
-def fractions(cfg: Any, uniforms: Tensor) -> Tensor:
+def fractions(cfg: Distortion, uniforms: Tensor) -> Tensor:
     """Returns the fractions whose quantiles, averaged, are the measure; from uniform draws of any shape."""
     if cfg.objective == "wang":
         return torch.special.ndtr(torch.special.ndtri(uniforms) + cfg.eta)
     return uniforms * (cfg.tau if cfg.objective == "naive" else 1.0)
 
 
-def weights(cfg: Any, fractions: Tensor) -> Tensor:
+def weights(cfg: Distortion, fractions: Tensor) -> Tensor:
     """Returns the density of `fractions` above at given ones, of any shape: what each quantile counts."""
     if cfg.objective == "wang":
         x = torch.special.ndtri(fractions)
