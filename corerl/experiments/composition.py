@@ -1,8 +1,10 @@
 """The cells of a command line or a sweep's file: one `Config` per combination of settings."""
 
 import importlib
+import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -53,12 +55,26 @@ def cells(arguments: list[str]) -> list[Config]:
     register()
     arguments = with_todays_names(arguments)
     try:
-        flags, _ = get_args_parser().parse_known_args(for_each_cell(with_sweep(arguments)))
-        return _cells(flags)
+        return _cells(hydra_flags(for_each_cell(with_sweep(arguments)))[0])
     except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
         raise CorerlError(sentence(error)) from error
     finally:
         GlobalHydra.instance().clear()
+
+
+def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
+    """Parses what Hydra takes, and returns the unknown flags too.
+
+    Raises:
+        CorerlError: a flag lacks its value, or has one that it does not take.
+    """
+    told = io.StringIO()
+    try:
+        with redirect_stderr(told):
+            return get_args_parser().parse_known_args(arguments)
+    except SystemExit as error:  # argparse has printed a page
+        reason = told.getvalue().strip().rpartition("error: ")[2]
+        raise CorerlError(f"Cannot read the flags: {reason}.") from error
 
 
 def _cells(flags: Namespace) -> list[Config]:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import hydra
 import yaml
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -29,6 +28,7 @@ from corerl.errors import CorerlError
 from corerl.experiments.composition import (
     cells,
     for_each_cell,
+    hydra_flags,
     register,
     typed,
     with_sweep,
@@ -145,7 +145,7 @@ def _unfinished(arguments: list[str]) -> list[str]:
 
 def _refuse(arguments: list[str]) -> None:
     """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed."""
-    _, unknown = get_args_parser().parse_known_args(arguments)
+    _, unknown = hydra_flags(arguments)
     for flag in (a for a in unknown if a.startswith("-")):
         raise CorerlError(
             f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."

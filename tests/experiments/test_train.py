@@ -418,6 +418,8 @@ PROBLEMS = {
     (*RUN, "label=(x"): "Cannot read 'label=(x'",
     (*RUN, "+new=3"): "+new=3: settings are neither added nor removed",
     (*RUN, "~steps"): "~steps: settings are neither added nor removed",
+    (*RUN, "--multirun=3"): "Cannot read the flags: argument --multirun/-m: ignored explicit",
+    (*RUN, "--config-dir"): "Cannot read the flags: argument --config-dir/-cd: expected one",
     (*RUN, "--seeds", "3"): "no flag --seeds; a setting is given as name=value, as in seeds=10",
     # folders
     (*RUN, "root=/dev/null/runs"): "Cannot write /dev/null/runs/",
