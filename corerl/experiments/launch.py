@@ -122,8 +122,8 @@ def _shorter(cfg: Config) -> str:
     """Says that a run with these settings and another number of steps stays as it is, if there is one."""
     wanted, cell = settings(cfg), cell_directory(cfg)
     for path in sorted(cell.parent.glob(f"{cfg.algo.name}-*/config.yaml")):
-        with suppress(OSError, yaml.YAMLError):
-            saved = yaml.safe_load(path.read_text()) or {}
+        with suppress(CorerlError):
+            saved = files.read_yaml(path)
             keys = saved.keys() & wanted.keys() - {"steps"}
             if saved.get("steps") != cfg.steps and all(saved[key] == wanted[key] for key in keys):
                 return (

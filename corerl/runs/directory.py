@@ -20,7 +20,6 @@ from corerl.config import MOST_SEEDS, RENAMED, Config, renamed, seed_list
 from corerl.errors import CorerlError
 from corerl.runs import files
 
-LARGEST_SETTINGS = 1 << 20  # bytes; ours have some hundred
 NOT_READ = (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError)
 LONGEST = 255  # bytes in the name of a file or folder, on nearly every file system
 NOT_IN_HASH = (
@@ -185,9 +184,7 @@ def read_settings(cell: Path) -> dict[str, Any]:
     """
     path = cell / "config.yaml"
     try:
-        if path.stat().st_size > LARGEST_SETTINGS:
-            raise ValueError("it is too large")
-        values = yaml.safe_load(path.read_text())
+        values = files.plain_yaml(path)
         seed_list(values["seeds"])
         names = (values["task"], values["algo"]["label"], values["algo"]["name"])
         label = values["label"]

@@ -199,6 +199,26 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+LARGEST_SETTINGS = 1 << 20
+"""Bytes of a file of settings; ours have some hundred."""
+
+
+class _Plain(yaml.SafeLoader):
+    """A loader without aliases: ten lines of ten references to the line before fill any memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it names a part of itself with *, and settings do not")
+        return super().compose_node(parent, index)
+
+
+def plain_yaml(path: Path) -> Any:
+    """Reads a YAML file of plain values. Raises OSError, ValueError, RecursionError or yaml.YAMLError."""
+    if path.stat().st_size > LARGEST_SETTINGS:
+        raise ValueError("it is too large")
+    return yaml.load(path.read_text(), _Plain)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Reads the mapping in a YAML file.
 
@@ -206,7 +226,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         CorerlError: there is none, or it is damaged.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = plain_yaml(path)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CorerlError(

@@ -14,7 +14,12 @@ from corerl.report.published import read_published
 from corerl.report.scorefiles import read_d3rlpy_curves, read_rebrac_profiles
 
 TASK = "d4rl/hopper-medium-v2"
+BOMB = "a: &a [1, 1]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n"
+    for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+)
 SETTINGS = (
+    *(BOMB, "x: " + "y" * 2_000_000),
     *("algo: text", "task: 3", "label: [a]", "steps: many", "a: *b", "- 1", "[" * 3000),
     *(
         "algo: {online: 3}",
