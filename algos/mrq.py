@@ -9,32 +9,41 @@ steps, prioritised replay, and values on the scale of the mean reward's size mak
     python algos/mrq.py task=gym/Pendulum-v1 steps=5000 algo.hidden_width=64
     corerl train algo=mrq task=gym/HalfCheetah-v4 steps=1000000 seeds=5
 
-What differs. Written from the paper's description and a summary of its settings; the authors' code
-(facebookresearch/MRQ, non-commercial) was not read, so that what they leave open is our reading.
+What differs from the paper and from the authors' code (facebookresearch/MRQ at 8a44a7d, non-commercial:
+read for facts, nothing is copied), and its switch.
 
-    item                paper                           ours
- 1  observations        vectors, images; actions        vectors; actions of numbers
-                        also numbered
- 2  targets             copied every `target_every`     before the 1st, 251st, ... update, and as many updates
-                        updates                         of the encoders follow at once; between copies only
-                                                        values and policy learn
-    rewards' scale      -                               over the replay, at a copy; the targets keep the old
- 3  end in the loss     for seeds that saw a terminal   the same
- 4  end of a piece      -                               with its episode, or at the newest step
-    bootstrap           -                               from the state reached there, unless it is terminal
-    unrolled errors     -                               mean over the batch (0 past the end), sum over steps
- 5  rewards             65 bins                         symexp of even steps from -10 to 10; the two bins
-                                                        around a reward share it by its distance
- 6  policy              -                               follows the updated values, the mean of both
-    priorities          -                               max(|error|, 1) ** 0.4, of the larger error of both;
-                                                        new steps get the largest since the last copy
- 7  normalisation       -                               with scale and shift, before the activation; that of
-                                                        states also ends with both, of pairs with neither
- 8  optimisers          -                               all decay weights; clipped is the critics' alone
- 9  replay at update    -                               before the step that it goes with, so that a GPU
-                                                        learns while the simulators run
+    item               paper              authors                           ours              switch
+ 1  inputs             vectors, images;   as the paper                      vectors           -
+                       numbered actions
+ 2  copy of targets    every 250 updates  before updates 1, 251, ..., with  the authors'      target_every
+                                          as many of the encoders
+ 3  scale of rewards   -                  their mean size, with a zero for  without zeros     -
+                                          each episode's end
+ 4  sum of n rewards   all                without a terminal step's         the paper's       terminal_reward
+ 5  begins a piece     -                  a step with 5 after it in its     the authors'      horizon
+                                          episode, or before a terminal
+ 6  initial weights    -                  Glorot's times sqrt(2), outputs   the authors'      -
+                                          too; biases 0
+ 7  LayerNorm          -                  before activations, no scale or   the authors'      -
+                                          shift; states' features end so
+ 8  priorities         -                  max(larger |error|, 1) ** 0.4; a  the authors'      priority_power
+                                          new step's is the largest ever
+ 9  values' loss       -                  mean over both critics, their     the authors'      max_norm
+                                          gradient cut to 20
+10  policy             -                  follows the updated values, the   the authors'      -
+                                          mean of both
+11  weight decay       -                  of all parameters                 the authors'      weight_decay
+12  random beginning   10,000 steps       less one per episode              the paper's       random_steps
+13  end in the loss    -                  once a terminal was stored        so, by seed       -
+14  replay at update   -                  with the newest step              before that step  -
+
+In a piece that begins with a terminal step, the authors' sum has the next episode's first reward (4).
+Without that step's reward a goal that ends its episode is never seen: configs/mrq.yaml leaves it out only
+on the environments of the authors' curves. An update reads what the replay held before the step that it
+goes with (14), so that a GPU learns while the simulators run.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +52,8 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.buffers.prioritized import Pieces, PrioritisedReplay
-from corerl.config import Settings, at_least, positive, within
+from corerl.config import Settings, at_least, positive, require, within
+from corerl.errors import CorerlError
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.environments import Environments
@@ -66,6 +76,7 @@ class Config(Settings):
 
     discount: float = within(0.99, "[0, 1]")
     n_step: int = positive(3)  # rewards summed before the bootstrap
+    terminal_reward: bool = True  # counts in that sum; false: the authors' code
     target_every: int = positive(250)  # updates between copies, and of the encoders at each
     target_noise: float = at_least(0, 0.2)  # standard deviation, on the target policy's actions
     target_clip: float = at_least(0, 0.3)
@@ -86,15 +97,32 @@ class Config(Settings):
     hidden_width: int = positive(512)  # of every network, and how many features a state has
     action_width: int = positive(256)  # features of an action
 
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            min(self.random_steps, self.capacity) > self.span,
+            f"algo.random_steps={self.random_steps} and algo.capacity={self.capacity} must be above "
+            f"{self.span}, the larger of algo.horizon and algo.n_step",
+        )
+
+    @property
+    def span(self) -> int:
+        """Steps of the longest piece."""
+        return max(self.horizon, self.n_step)
+
+
+INIT = networks.xavier(math.sqrt(2))
+
 
 def _mlp(sizes: list[int], lead: tuple[int, ...], rngs, activation=F.elu) -> networks.MLP:
     return networks.MLP(
         sizes,
         lead,
         rngs,
-        init=networks.xavier(),
+        init=INIT,
         layer_norm=1e-5,
         norm_first=True,
+        plain_norm=True,
         activation=activation,
     )
 
@@ -109,11 +137,10 @@ class Encoder(nn.Module):
         super().__init__()
         lead, width = (len(rngs),), cfg.hidden_width
         self.state = _mlp([observation_dim, width, width, width], lead, rngs)
-        self.norm = networks.LayerNorm(width, lead)
-        xavier = networks.xavier()
-        self.action = networks.Linear(action_dim, cfg.action_width, lead, rngs, xavier)
+        self.norm = networks.PlainLayerNorm()
+        self.action = networks.Linear(action_dim, cfg.action_width, lead, rngs, INIT)
         self.both = _mlp([width + cfg.action_width, width, width, width], lead, rngs)
-        self.model = networks.Linear(width, 1 + width + cfg.reward_bins, lead, rngs, xavier)
+        self.model = networks.Linear(width, 1 + width + cfg.reward_bins, lead, rngs, INIT)
         self.outputs = [1, width, cfg.reward_bins]
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -208,7 +235,7 @@ class MRQ(Stateful):
             joined = self.encoder.join(self.encoder(pieces.observations), pieces.actions[:, :, 0])
         q = self.critic(joined[:, None]).squeeze(-1)
         errors = q - y[:, None]
-        loss = F.huber_loss(q, y[:, None].expand_as(q), reduction="none").mean(-1).sum(1)
+        loss = F.huber_loss(q, y[:, None].expand_as(q), reduction="none").mean((1, 2))
         largest = errors.detach().abs().amax(1)
         priorities = largest.clamp(min=self.cfg.smallest_priority) ** self.cfg.priority_power
         value = q.mean((1, 2)) * self.since.scale
@@ -220,7 +247,8 @@ class MRQ(Stateful):
         cfg, (encoder, policy, critic) = self.cfg, self.targets
         count = pieces.counted.sum(-1, keepdim=True)
         powers = cfg.discount ** torch.arange(cfg.n_step, device=count.device)
-        returns = (pieces.counted * powers * pieces.rewards).sum(-1)
+        summed = pieces.counted if cfg.terminal_reward else pieces.counted * (1 - pieces.terminated)
+        returns = (summed * powers * pieces.rewards).sum(-1)
         last = (count.long() - 1)[..., None].expand(-1, -1, 1, pieces.next_observations.shape[-1])
         features = encoder(pieces.next_observations.gather(2, last).squeeze(2))
         spread = (cfg.target_noise * noise).clamp(-cfg.target_clip, cfg.target_clip)
@@ -287,8 +315,9 @@ def train(cfg: Config, run: Run) -> None:
     envs = Environments(run.task.make_env, run.seeds, run.device)
     agent = MRQ(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
-    capacity = min(cfg.capacity, run.cfg.steps)
-    replay = PrioritisedReplay(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    capacity = max(min(cfg.capacity, run.cfg.steps), cfg.span + 1)
+    rows = (capacity, run.seeds, cfg.batch_size, run.device)
+    replay = PrioritisedReplay(*sizes, *rows, horizon=cfg.span)
     shape = (cfg.batch_size, envs.action_dim)
     noise = seeding.normal(run.seeds, "noise", shape, run.device)
     exploration = seeding.normal(run.seeds, "exploration", (1, envs.action_dim), run.device)
@@ -302,11 +331,12 @@ def train(cfg: Config, run: Run) -> None:
         actions = 2 * uniform.next() - 1
         if updates > 0:
             actions = agent.explore(envs.look(), exploration.next())
-        actions = actions.cpu()  # on the host before the update is queued: see difference 9
+        actions = actions.cpu()  # on the host before the update is queued: see difference 14
         if updates > 0:
+            if updates == 1:
+                _check(replay, run)
             if updates % cfg.target_every == 1 % cfg.target_every:
                 agent.copy_targets(replay.mean_size())
-                replay.forget_largest()
                 for _ in range(cfg.target_every):
                     represent(replay.sample_pieces(cfg.horizon)[0], replay.terminated)
             pieces, places = replay.sample_pieces(cfg.n_step)
@@ -316,6 +346,14 @@ def train(cfg: Config, run: Run) -> None:
         replay.add(envs.step(actions))
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def _check(replay: PrioritisedReplay, run: Run) -> None:
+    if not replay.ready():
+        raise CorerlError(
+            f"No episode of {run.task.id} has had {replay.horizon + 1} steps or a terminal in the first "
+            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps."
+        )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from corerl.buffers.replay import ReplayBuffer
 
 
 class Pieces(NamedTuple):
-    """H steps that follow each other, of S seeds; `counted` is 0.0 past the end of their episode."""
+    """H steps that follow each other, of S seeds; `counted` is 0.0 past a terminal."""
 
     observations: Tensor  # (S, B, O) at the first step
     actions: Tensor  # (S, B, H, A)
@@ -29,11 +29,16 @@ RUN = 128
 class PrioritisedReplay(ReplayBuffer):
     """The latest steps of each seed; a step is the first of a piece in proportion to its priority.
 
-    New steps get the largest priority that there has been. A piece ends with its episode, whether by a
-    terminal or a time limit, and with the newest step. Others as for `ReplayBuffer`.
+    New steps get the largest priority that there has been, which never falls. A step can be the first
+    of a piece once `horizon` further steps of its episode are there, or at once where the episode ends
+    in a terminal: a piece is cut by nothing else, and the last `horizon` steps before a time limit
+    begin none. Others as for `ReplayBuffer`; `capacity` is more than `horizon`.
 
     The sums of priorities, in runs of `RUN`, are kept up to date: of a million priorities a draw reads
     some 40,000, and not all of them.
+
+    Attributes:
+        terminated: `(S,)`, 1.0 for a seed that has met a true terminal.
     """
 
     def __init__(
@@ -44,26 +49,44 @@ class PrioritisedReplay(ReplayBuffer):
         seeds: Sequence[int],
         batch_size: int,
         device: torch.device | str = "cpu",
+        *,
+        horizon: int,
     ):
         super().__init__(observation_dim, action_dim, capacity, seeds, batch_size, device)
-        runs = -(-capacity // RUN)
-        self._priorities = torch.zeros(len(seeds), runs * RUN, device=device)
-        self._sums = torch.zeros(len(seeds), runs, dtype=torch.float64, device=device)
-        self._first_runs = torch.arange(len(seeds), device=device)[:, None] * runs
-        self._largest = torch.ones(len(seeds), device=device)
+        count, runs = len(seeds), -(-capacity // RUN)
+        self.horizon = horizon
+        self._priorities = torch.zeros(count, runs * RUN, device=device)
+        self._open = torch.zeros(count, runs * RUN, device=device)  # 1: may be drawn
+        self._sums = torch.zeros(count, runs, dtype=torch.float64, device=device)
+        self._first_runs = torch.arange(count, device=device)[:, None] * runs
+        self._largest = torch.ones(count, device=device)
+        self._length = torch.zeros(count, device=device)  # of the running episode
+        self._back = torch.arange(horizon + 1, device=device)
         self._draws = seeding.uniform(seeds, "priorities", (batch_size,), device)
-        self.terminated = torch.zeros(len(seeds), device=device)
-        """(S,): 1.0 for a seed that has met a true terminal."""
+        self.terminated = torch.zeros(count, device=device)
 
     def add(self, step: Sequence[np.ndarray]) -> None:
         """Adds a step of all seeds, at the largest priority so far."""
-        position = self._added % self._rows.shape[1]
+        capacity = self._rows.shape[1]
+        position = self._added % capacity
         super().add(step)
         self._priorities[:, position] = self._largest
-        run = position // RUN
-        self._sums[:, run] = self._runs()[:, run].sum(-1, dtype=torch.float64)
-        ended = self._rows[:, position, -2]
-        torch.maximum(self.terminated, ended, out=self.terminated)
+        terminated, truncated = self._rows[:, position, -2:].unbind(-1)
+        self._length += 1
+        places = (position - self._back) % capacity
+        of_episode = self._back < self._length[:, None]
+        opened = terminated[:, None].maximum((self._back == self.horizon).to(terminated.dtype))
+        self._open[:, places] = torch.where(of_episode, opened, self._open[:, places])
+        self._length *= (1 - terminated) * (1 - truncated)
+        for run in {i % capacity // RUN for i in range(position - self.horizon, position + 1)}:
+            steps = slice(run * RUN, (run + 1) * RUN)
+            weights = self._priorities[:, steps] * self._open[:, steps]
+            self._sums[:, run] = weights.sum(-1, dtype=torch.float64)
+        torch.maximum(self.terminated, terminated, out=self.terminated)
+
+    def ready(self) -> bool:
+        """Tells whether every seed has a step that can be drawn; waits for the device."""
+        return bool((self._sums.sum(1) > 0).all())
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:
         """Pieces of `length` steps, and the places of their first ones `(S, B)`, for `prioritise`."""
@@ -76,14 +99,11 @@ class PrioritisedReplay(ReplayBuffer):
         places = (run * RUN + place.clamp(max=RUN - 1)).clamp(max=len(self) - 1)
         return self._pieces(places, length), places
 
-    def _runs(self) -> Tensor:
-        """Returns the priorities `(S, runs, RUN)`; 0 where there is no step."""
-        return self._priorities.unflatten(1, (-1, RUN))
-
     def _of_runs(self, run: Tensor) -> Tensor:
-        """Returns the priorities in the runs of these numbers, `(S, B)` to `(S, B, RUN)`."""
+        """Returns by what the steps in these runs are drawn, `(S, B)` to `(S, B, RUN)`; 0 for closed ones."""
         rows = (run + self._first_runs).flatten()
-        return self._priorities.view(-1, RUN).index_select(0, rows).view(*run.shape, RUN)
+        parts = (x.view(-1, RUN).index_select(0, rows) for x in (self._priorities, self._open))
+        return torch.mul(*parts).view(*run.shape, RUN)
 
     def _pieces(self, places: Tensor, length: int) -> Pieces:
         capacity = self._rows.shape[1]
@@ -91,17 +111,16 @@ class PrioritisedReplay(ReplayBuffer):
         newer = (((self._added - 1) % capacity - places) % capacity)[..., None]  # steps after it
         chosen = (places[..., None] + steps.minimum(newer)) % capacity + self._starts[..., None]
         rows = self._rows.flatten(0, 1).index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        observations, actions, rewards, after, terminated, truncated = rows.split(self._sizes, -1)
-        known = (steps <= newer).to(rows.dtype)
-        goes_on = ((1 - terminated) * (1 - truncated)).squeeze(-1)[..., :-1].cumprod(-1)
-        counted = known * torch.cat([torch.ones_like(goes_on[..., :1]), goes_on], -1)
+        observations, actions, rewards, after, terminated, _ = rows.split(self._sizes, -1)
+        terminated = terminated.squeeze(-1)
+        goes_on = (1 - terminated)[..., :-1].cumprod(-1)
         return Pieces(
             observations[..., 0, :],
             actions,
             rewards.squeeze(-1),
             after,
-            terminated.squeeze(-1),
-            counted,
+            terminated,
+            torch.cat([torch.ones_like(goes_on[..., :1]), goes_on], -1),
         )
 
     def prioritise(self, places: Tensor, priorities: Tensor) -> None:
@@ -111,27 +130,26 @@ class PrioritisedReplay(ReplayBuffer):
         self._sums.scatter_(1, run, self._of_runs(run).sum(-1, dtype=torch.float64))
         torch.maximum(self._largest, priorities.amax(1), out=self._largest)
 
-    def forget_largest(self) -> None:
-        """Makes the largest priority that of a step which is there."""
-        self._largest.copy_(self._priorities[:, : len(self)].amax(1))
-
     def mean_size(self) -> Tensor:
         """Returns the mean absolute reward of the stored steps, `(S,)`."""
         return self._rows[:, : len(self), sum(self._sizes[:2])].abs().mean(1)
 
     def state_dict(self) -> dict:
-        mine = {"priorities": self._priorities[:, : len(self)], "largest": self._largest}
-        mine |= {"sums": self._sums, "terminated": self.terminated}
-        mine |= {"draws": self._draws.state_dict()}
+        mine = {name: x[:, : len(self)] for name, x in self._by_step().items()}
+        mine |= self._by_seed() | {"draws": self._draws.state_dict()}
         return super().state_dict() | mine
 
     def load_state_dict(self, state: dict) -> None:
         super().load_state_dict(state)
-        self._priorities[:, : len(self)].copy_(state["priorities"])
-        if "sums" in state:
-            self._sums.copy_(state["sums"])
-        else:  # a checkpoint from before they were kept
-            self._sums.copy_(self._runs().sum(-1, dtype=torch.float64))
-        self._largest.copy_(state["largest"])
-        self.terminated.copy_(state["terminated"])
+        for name, mine in self._by_step().items():
+            mine[:, : len(self)].copy_(state[name])
+        for name, mine in self._by_seed().items():
+            mine.copy_(state[name])
         self._draws.load_state_dict(state["draws"])
+
+    def _by_step(self) -> dict[str, Tensor]:
+        return {"priorities": self._priorities, "open": self._open}
+
+    def _by_seed(self) -> dict[str, Tensor]:
+        names = ("sums", "largest", "length")
+        return {name: getattr(self, f"_{name}") for name in names} | {"terminated": self.terminated}

@@ -35,11 +35,11 @@ def orthogonal(gain: float = math.sqrt(2)) -> Init:
     return init
 
 
-def uniform(bound: float | None = None, bias: float | None = None) -> Init:
-    """Initialises: weights on ±`bound` (default 1/sqrt(fan_in)); bias the constant `bias`, or on ±`bound`."""
+def uniform(bound: float | None = None, bias: float | None = None, fan: str = "in") -> Init:
+    """Initialises: weights on ±`bound` or 1/sqrt of inputs (`fan="in"`) or outputs; bias `bias`, or alike."""
 
     def init(weight: Tensor, bias_: Tensor, rng: torch.Generator) -> None:
-        limit = 1 / math.sqrt(weight.shape[0]) if bound is None else bound
+        limit = 1 / math.sqrt(weight.shape[fan == "out"]) if bound is None else bound
         weight.uniform_(-limit, limit, generator=rng)
         if bias is None:
             bias_.uniform_(-limit, limit, generator=rng)
@@ -121,6 +121,17 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight + self.bias
 
 
+class PlainLayerNorm(nn.Module):
+    """Layer normalisation over features, without scale and shift."""
+
+    def __init__(self, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
+
+
 class NormedLinear(nn.Module):
     """A linear layer and the layer normalisation of its output."""
 
@@ -150,6 +161,7 @@ class MLP(nn.Module):
         init, output_init: initialisation of the hidden layers and of the last one.
         layer_norm: epsilon of a LayerNorm after each hidden activation; None for none.
         norm_first: that LayerNorm stands before the activation instead.
+        plain_norm: it has neither scale nor shift.
         activation: applied to every hidden layer.
     """
 
@@ -163,6 +175,7 @@ class MLP(nn.Module):
         output_init: Init | None = None,
         layer_norm: float | None = None,
         norm_first: bool = False,
+        plain_norm: bool = False,
         activation: Callable[[Tensor], Tensor] = F.relu,
     ):
         super().__init__()
@@ -171,10 +184,13 @@ class MLP(nn.Module):
             Linear(a, b, lead, rngs, layer_init)
             for a, b, layer_init in zip(sizes[:-1], sizes[1:], inits, strict=True)
         )
-        hidden = sizes[1:-1]
-        self.norms = nn.ModuleList(
-            nn.Identity() if layer_norm is None else LayerNorm(n, lead, layer_norm) for n in hidden
-        )
+        if layer_norm is None:
+            norms = [nn.Identity() for _ in sizes[1:-1]]
+        elif plain_norm:
+            norms = [PlainLayerNorm(layer_norm) for _ in sizes[1:-1]]
+        else:
+            norms = [LayerNorm(n, lead, layer_norm) for n in sizes[1:-1]]
+        self.norms = nn.ModuleList(norms)
         self.activation = activation
         self.norm_first = norm_first
 
@@ -229,6 +245,16 @@ class Scalar(nn.Module):
 
     def forward(self) -> Tensor:
         return self.value
+
+
+class Positive(Scalar):
+    """A learned positive number per seed, `(S,)`: a softplus that starts at 1."""
+
+    def __init__(self, seeds: int):
+        super().__init__(math.log(math.e - 1), seeds)
+
+    def forward(self) -> Tensor:
+        return F.softplus(self.value)
 
 
 class Cosines(nn.Module):

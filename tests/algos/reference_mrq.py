@@ -1,14 +1,28 @@
 """MR.Q once more: float64 torch, one seed, one critic at a time, returns and bins row by row.
 
-Written from the paper's description, not from corerl's file: every step of a piece is walked through in
-order, gradients come from autograd, steps and clipping from torch.
+Written from the paper's description and what is known of the authors' code (facebookresearch/MRQ at
+8a44a7d), not from corerl's file: every step of a piece is walked through in order, gradients come from
+autograd, steps and clipping from torch.
 """
 
 import numpy as np
 import torch
-from reference_arsq import forward, norm
 from reference_soft import leaves, numbers, polyak, set_grads, tensor
 from torch.nn.functional import elu
+
+
+def norm(x):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def forward(net, x, prefix: str, activation):
+    """Hidden layers, each normalised before its activation."""
+    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
+    for i in range(depth):
+        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"][0]
+        x = activation(norm(x)) if i < depth - 1 else x
+    return x
 
 
 class MRQ:
@@ -39,7 +53,7 @@ class MRQ:
 
     @staticmethod
     def features(net, s):
-        return elu(norm(net, forward(net, s, "state.", elu), "norm."))
+        return elu(norm(forward(net, s, "state.", elu)))
 
     @staticmethod
     def joined(net, z, a):
@@ -108,7 +122,8 @@ class MRQ:
             total, ahead = 0.0, 1.0
             for k in range(c.n_step):
                 if counted[i, k]:
-                    total += ahead * float(r[i, k])
+                    if c.terminal_reward or not end[i, k]:
+                        total += ahead * float(r[i, k])
                     ahead *= c.discount
                     final, last = bool(end[i, k]), after[i, k][None]
             z = self.features(self.targets[0], last)
@@ -129,7 +144,7 @@ class MRQ:
         joined = self.joined(self.nets[0], z, a[:, 0]).detach()
         errors = torch.stack([self.q(net, joined) - y for net in self.nets[2:]])
         huber = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5)
-        critic_loss = huber.sum() / len(s)
+        critic_loss = huber.mean()
         set_grads(self.optimizers[2], critic_loss)
         torch.nn.utils.clip_grad_norm_(self.optimizers[2].param_groups[0]["params"], c.max_norm)
         self.optimizers[2].step()

@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ from agreement import (
 )
 from small import config, flatten
 
+from corerl.algos import mrq
 from corerl.algos.mrq import MRQ, Config, train
-from corerl.buffers.prioritized import Pieces
+from corerl.buffers.prioritized import Pieces, PrioritisedReplay
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.runs import checkpoint
@@ -78,9 +80,10 @@ def one(pieces: Pieces, seed: int) -> Pieces:
     return Pieces(*(x[seed].double().numpy() for x in pieces))
 
 
-def test_steps_and_a_copy_between_them_equal_the_transcription(tolerance):
+@pytest.mark.parametrize("terminal_reward", [True, False])
+def test_steps_and_a_copy_between_them_equal_the_transcription(tolerance, terminal_reward):
     """Encoders, values, policy; then a copy, and all of it again on the new scale."""
-    agent = make()
+    agent = make(terminal_reward=terminal_reward)
     scramble(*agent._online(), *agent.targets)
     references = [reference_mrq.MRQ(*parts(agent, i), agent.cfg) for i in range(SEEDS)]
     noises = list(as_tensor(np.random.default_rng(1).normal(size=(5, SEEDS, B, A)) * 2))
@@ -140,6 +143,25 @@ def test_goal_by_hand():
     y = agent.goal(pieces, torch.zeros(SEEDS, 4, A))
     expected = [1 + 1.8 + 2.43 + 0.729 * 24, 2.8 + 0.81 * 24, 2.8, 1 + 0.9 * 24]
     assert y[0].tolist() == pytest.approx([x / 2 for x in expected])
+    agent.cfg.terminal_reward = False
+    expected[2] = 1.0
+    assert agent.goal(pieces, torch.zeros(SEEDS, 4, A))[0].tolist() == pytest.approx(
+        [x / 2 for x in expected]
+    )
+
+
+def test_values_loss_by_hand():
+    """Q = 0 and 1 at every state, y = 4: Huber 3.5 and 2.5, whose mean it is; 4 is the larger error."""
+    agent = make()
+    with torch.no_grad():
+        for p in agent.critic.parameters():
+            p.zero_()
+        agent.critic.layers[-1].bias.copy_(torch.tensor([0.0, 1.0]).view(1, 2, 1, 1))
+    agent.goal = lambda pieces, noise: torch.full(pieces.rewards.shape[:2], 4.0)
+    (pieces,) = make_pieces(1, 3)
+    loss, metrics = agent.critic_loss(pieces, torch.zeros(SEEDS, B, A))
+    assert loss.tolist() == [3.0, 3.0]
+    torch.testing.assert_close(metrics["priorities"], torch.full((SEEDS, B), 4.0**0.4))
 
 
 def test_a_model_that_is_right_has_no_error_but_of_its_bins():
@@ -156,12 +178,13 @@ def test_a_model_that_is_right_has_no_error_but_of_its_bins():
     torch.testing.assert_close(losses["reward_loss"], expected)
 
 
-def test_a_fresh_network_is_glorots():
+def test_a_fresh_network_is_glorots_times_the_root_of_two_and_has_no_other_parameters():
     agent = make()
     for network in agent._online():
         for name, p in network.named_parameters():
-            if name.endswith("weight") and "norm" not in name:
-                bound = (6 / sum(p.shape[-2:])) ** 0.5
+            assert "norm" not in name
+            if name.endswith("weight"):
+                bound = (2 * 6 / sum(p.shape[-2:])) ** 0.5
                 assert 0.8 * bound < p.abs().max() <= bound, name
             elif name.endswith("bias"):
                 assert not p.any(), name
@@ -229,11 +252,26 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
         ({"reward_limit": 0.0}, "algo.reward_limit"),
         ({"noise": -1.0}, "algo.noise"),
         ({"max_norm": 0.0}, "algo.max_norm"),
+        ({"random_steps": 5}, "must be above 5, the larger of algo.horizon and algo.n_step"),
+        ({"capacity": 8, "n_step": 8}, "must be above 8"),
     ],
 )
 def test_bad_settings_are_refused(bad, message):
     with pytest.raises(CorerlError, match=message):
         Config(**bad)
+
+
+def test_episodes_too_short_for_a_piece_are_refused():
+    """Three steps to a time limit, again and again, and pieces of three with one behind them."""
+    replay = PrioritisedReplay(1, 1, 8, [0], 4, horizon=3)
+    row, no, yes = np.zeros((1, 1)), np.zeros(1), np.ones(1)
+    for i in range(12):
+        replay.add((row, row, no, row, no, yes if i % 3 == 2 else no))
+    run = SimpleNamespace(task=SimpleNamespace(id="gym/Short-v0"))
+    with pytest.raises(CorerlError, match="No episode of gym/Short-v0 has had 4 steps"):
+        mrq._check(replay, run)
+    replay.add((row, row, no, row, yes, no))
+    mrq._check(replay, run)
 
 
 def test_numbered_actions_are_refused(tmp_path):

@@ -25,8 +25,10 @@ def step(number: float, terminated: bool = False, truncated: bool = False):
     )
 
 
-def filled(count: int, capacity: int = 8, ends: dict[int, str] | None = None) -> PrioritisedReplay:
-    replay = PrioritisedReplay(1, 1, capacity, SEEDS, 1000)
+def filled(
+    count: int, capacity: int = 8, ends: dict[int, str] | None = None, horizon: int = 0
+) -> PrioritisedReplay:
+    replay = PrioritisedReplay(1, 1, capacity, SEEDS, 1000, horizon=horizon)
     replay._rows.fill_(torch.nan)  # what is not there must not be read
     for number in range(count):
         kind = (ends or {}).get(number)
@@ -39,15 +41,13 @@ def filled(count: int, capacity: int = 8, ends: dict[int, str] | None = None) ->
     [
         (8, {}, 2, [1, 1, 1]),
         (8, {3: "terminated"}, 2, [1, 1, 0]),
-        (8, {3: "truncated"}, 2, [1, 1, 0]),
-        (8, {2: "truncated"}, 2, [1, 0, 0]),
-        (8, {}, 6, [1, 1, 0]),  # the newest is 7
-        (5, {}, 4, [1, 0, 0]),  # nothing has been written behind it
+        (8, {2: "terminated"}, 2, [1, 0, 0]),
+        (5, {4: "terminated"}, 4, [1, 0, 0]),  # nothing has been written behind it
         (12, {}, 7, [1, 1, 1]),  # around the end of the ring
-        (12, {}, 11, [1, 0, 0]),  # behind it stands the oldest, 4
+        (12, {11: "terminated"}, 11, [1, 0, 0]),  # behind it stands the oldest, 4
     ],
 )
-def test_a_piece_ends_with_its_episode_and_with_the_newest_step(added, ends, start, counted):
+def test_a_piece_ends_with_a_terminal(added, ends, start, counted):
     replay = filled(added, ends=ends)
     places = torch.tensor([[start % 8], [start % 8]])
     pieces = replay._pieces(places, 3)
@@ -65,6 +65,45 @@ def test_a_piece_ends_with_its_episode_and_with_the_newest_step(added, ends, sta
     assert (pieces.terminated * pieces.counted)[0, 0].sum() == ended
 
 
+@pytest.mark.parametrize(
+    ("added", "ends", "drawn"),
+    [
+        (3, {}, {0}),  # two steps behind it
+        (2, {}, set()),
+        (7, {}, {0, 1, 2, 3, 4}),
+        (7, {3: "truncated"}, {0, 1, 4}),
+        (7, {3: "terminated"}, {0, 1, 2, 3, 4}),
+        (7, {6: "terminated"}, {0, 1, 2, 3, 4, 5, 6}),
+        (7, {6: "truncated"}, {0, 1, 2, 3, 4}),
+        (7, {3: "terminated", 4: "truncated"}, {0, 1, 2, 3}),  # an episode of one step
+        (7, {3: "truncated", 4: "terminated"}, {0, 1, 4}),  # opens none of the one before
+        (11, {}, {3, 4, 5, 6, 7, 8}),  # 0, 1 and 2 are overwritten
+        (11, {8: "truncated"}, {3, 4, 5, 6}),
+        (11, {9: "terminated"}, {3, 4, 5, 6, 7, 8, 9}),
+    ],
+)
+def test_drawn_are_steps_with_a_piece_behind_them(added, ends, drawn):
+    """Two further steps of the episode, or a terminal before that; no time limit within a piece."""
+    replay = filled(added, ends=ends, horizon=2)
+    assert replay.ready() == bool(drawn)
+    if drawn:
+        pieces, places = replay.sample_pieces(2)
+        for seed in range(2):
+            numbers = pieces.observations[seed, :, 0].long() - 100 * seed
+            assert set(numbers.tolist()) == drawn
+            assert torch.equal(numbers % 8, places[seed])
+    torch.testing.assert_close(replay._sums[:, 0], torch.tensor([len(drawn)] * 2).double())
+
+
+def test_seeds_episodes_end_by_themselves():
+    replay = PrioritisedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
+    for number in range(6):
+        truncated = np.array([number == 3, number == 4]).astype(float)
+        replay.add((*step(number)[:5], truncated))
+    places = replay.sample_pieces(2)[1]
+    assert [set(x.tolist()) for x in places] == [{0, 1}, {0, 1, 2}]
+
+
 def test_a_step_is_drawn_in_proportion_to_its_priority():
     replay = filled(4)
     replay.prioritise(torch.tensor([[0, 1], [2, 3]]), torch.tensor([[3.0, 5.0], [0.0, 8.0]]))
@@ -74,7 +113,7 @@ def test_a_step_is_drawn_in_proportion_to_its_priority():
         np.testing.assert_allclose(shares, np.array(weights) / sum(weights), atol=0.015)
 
 
-def test_a_new_step_gets_the_largest_priority_since_the_last_forgetting():
+def test_a_new_step_gets_the_largest_priority_that_there_has_been():
     replay = filled(2)
     replay.prioritise(torch.tensor([[0], [0]]), torch.tensor([[4.0], [0.5]]))
     replay.add(step(2))
@@ -82,10 +121,6 @@ def test_a_new_step_gets_the_largest_priority_since_the_last_forgetting():
     replay.prioritise(torch.tensor([[0, 2]] * 2), torch.tensor([[2.0, 2.0], [0.5, 0.5]]))
     replay.add(step(3))
     assert replay._priorities[:, 3].tolist() == [4, 1]
-    replay.prioritise(torch.tensor([[3]] * 2), torch.tensor([[2.0], [0.5]]))
-    replay.forget_largest()
-    replay.add(step(4))
-    assert replay._priorities[:, 4].tolist() == [2, 1]
 
 
 def test_what_it_says_of_its_rewards_and_ends():
@@ -98,7 +133,8 @@ def test_what_it_says_of_its_rewards_and_ends():
 
 
 def test_restored_it_goes_on_with_the_same_draws():
-    one, other = filled(11), PrioritisedReplay(1, 1, 8, SEEDS, 1000)
+    one = filled(11, ends={9: "terminated"}, horizon=2)
+    other = PrioritisedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
     one.prioritise(torch.tensor([[0, 1]] * 2), torch.tensor([[3.0, 5.0]] * 2))
     one.sample_pieces(2)
     other.load_state_dict(one.state_dict())
@@ -106,11 +142,12 @@ def test_restored_it_goes_on_with_the_same_draws():
         for mine, theirs in zip(one.sample_pieces(2)[0], other.sample_pieces(2)[0], strict=True):
             assert torch.equal(mine, theirs)
         one.add(step(20)), other.add(step(20))
-    assert torch.equal(one._priorities, other._priorities)
+    for mine, theirs in ((one._priorities, other._priorities), (one._open, other._open)):
+        assert torch.equal(mine, theirs)
 
 
 def test_many_runs_of_priorities_are_drawn_in_proportion():
-    replay = PrioritisedReplay(1, 1, 1000, SEEDS, 1000)
+    replay = PrioritisedReplay(1, 1, 1000, SEEDS, 1000, horizon=0)
     for number in range(700):
         replay.add(step(number))
     rng = torch.Generator().manual_seed(0)
@@ -127,7 +164,8 @@ def test_many_runs_of_priorities_are_drawn_in_proportion():
         assert counts[expected == 0].sum() == 0
         chi = ((counts - expected).square() / expected)[expected > 0].sum()
         assert chi < 700 + 5 * (2 * 700) ** 0.5  # 699 degrees of freedom
-    torch.testing.assert_close(replay._sums, replay._runs().sum(-1, dtype=torch.float64))
+    runs = replay._priorities.unflatten(1, (-1, 128))
+    torch.testing.assert_close(replay._sums, runs.sum(-1, dtype=torch.float64))
 
 
 class Largest(TorchDispatchMode):
@@ -143,8 +181,8 @@ class Largest(TorchDispatchMode):
 
 
 def test_a_draw_does_not_read_the_whole_replay():
-    replay = PrioritisedReplay(1, 1, 1_000_000, [0], 16)
-    for number in range(3):
+    replay = PrioritisedReplay(1, 1, 1_000_000, [0], 16, horizon=5)
+    for number in range(8):
         replay.add([x[:1] for x in step(number)])
     with Largest() as made:
         _, places = replay.sample_pieces(2)

@@ -94,7 +94,7 @@ BUFFERS = {
     "replay of episodes": lambda: filled(EpisodeReplay, label=lambda x: x).sample_labelled,
     "data and replay": lambda: mixed(0.5),
     "data or replay": lambda: mixed(None),
-    "priorities": lambda: lambda: filled(PrioritisedReplay).sample_pieces(3),
+    "priorities": lambda: lambda: filled(PrioritisedReplay, horizon=3).sample_pieces(3),
     "frames": lambda: frames().sample,
     "windows": lambda: windows().sample,
 }
