@@ -162,6 +162,7 @@ def read_status(directory: Path) -> dict[str, Any]:
         "return": int | float | None,
         "steps": int,
         "seeds": list,
+        "seconds": int | float | None,
     }
     if not isinstance(status, dict) or not isinstance(status.get("state"), str):
         raise CorerlError(f"{path} is damaged: it has no state.")

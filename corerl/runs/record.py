@@ -15,8 +15,9 @@ from torch import Tensor
 
 from corerl.config import Config
 from corerl.data.tasks import Task
+from corerl.errors import CorerlError
 from corerl.runs import files, provenance
-from corerl.runs.directory import config_hash
+from corerl.runs.directory import config_hash, read_status
 from corerl.runs.wandb_logging import WandbLogger
 
 SCORE_COLUMNS = (
@@ -48,11 +49,21 @@ class Episodes(NamedTuple):
     successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
 
 
+def _seconds_so_far(directory: Path) -> float | None:
+    """Returns the seconds of the attempts that wrote a `status.json`; None where they did not count them."""
+    try:
+        return read_status(directory).get("seconds")
+    except CorerlError:  # it is damaged, and will be written anew
+        return None
+
+
 class Record:
     """The files `metrics.jsonl`, `scores.csv`, `returns.jsonl` and `status.json` of a run directory.
 
     Attributes:
-        status: what `status.json` holds. diverged: the step at which a seed was found to be NaN.
+        status: what `status.json` holds; its `seconds` are wall-clock from the first update on,
+            evaluations included, of all attempts, also for what a killed one lost.
+        diverged: the step at which a seed was found to be NaN.
     """
 
     def __init__(
@@ -74,6 +85,8 @@ class Record:
         self._sums: dict[str, Tensor] = {}
         self._count = 0
         self._clock = (0, 0.0, 0.0)
+        self._began: float | None = None
+        self._earlier = _seconds_so_far(directory)
         self._published = 0.0
         self._waiting_since: float | None = None
 
@@ -91,17 +104,26 @@ class Record:
         files.write_json(self.directory / "env.json", facts)
         for log in self._logs.values():
             log.begin_anew()
+        self._earlier = 0.0
 
     def start_clock(self, done: int) -> None:
         """Starts counting updates per second; `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)
         self._clock = (done, time.monotonic(), 0.0)
+        self._began = time.monotonic()
         self.publish(done, "running")
 
     def pause_clock(self, seconds: float) -> None:
         """Leaves this time (an evaluation's) out of the updates per second."""
         first, started, paused = self._clock
         self._clock = (first, started, paused + seconds)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall-clock of this attempt and of those that it goes on from; None where that is not known."""
+        if self._began is None or self._earlier is None:
+            return self._earlier
+        return self._earlier + time.monotonic() - self._began
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -229,6 +251,7 @@ class Record:
             "steps": self.cfg.steps,
             "seeds": self.seeds,
             "updates_per_s": (step - first) / elapsed if step > first and elapsed > 0 else 0.0,
+            "seconds": self.seconds,
             "message": message,
             "diverged": {str(seed): at for seed, at in self.diverged.items()},
             "updated": time.time(),

@@ -1,5 +1,6 @@
 """A run logs, evaluates and saves when it should, and survives whatever cuts it short."""
 
+import contextlib
 import csv
 import json
 import os
@@ -175,6 +176,42 @@ def test_what_an_update_waits_for_is_shown_and_does_not_count(tmp_path):
     told = [(status.get("waiting_for"), status["compile"]) for status in shown]
     assert told[:3] == [(None, "off"), ("compiling", "off"), ("", "off (no compiler)")]
     assert shown[-1]["updates_per_s"] > 3 / 0.3
+
+
+def test_wall_clock_is_of_all_attempts_with_their_evaluations(tmp_path, monkeypatch):
+    """Three seconds an update: stopped after 4 of 10, an hour's pause, then the others."""
+    clock = [100.0]
+    monkeypatch.setattr("corerl.runs.record.time.monotonic", lambda: clock[0])
+    cfg = config(tmp_path, steps=10, eval=Eval(episodes=0))
+    for stop in (4, None):
+        run = Run(cfg, [0], quiet)
+        clock[0] += 3600
+        with contextlib.suppress(Interrupted):
+            for step in run.steps(agent=Counter(1)):
+                clock[0] += 3
+                run._stop = step == stop
+                run.save(step)
+        assert status_file(run)["seconds"] == (12 if stop else 30)
+    Run(cfg, [0], quiet).fail("failed", "before it began")
+    assert status_file(run)["seconds"] == 30
+    run.record.begin_anew()
+    run.record.start_clock(0)
+    assert status_file(run)["seconds"] == 0
+
+
+@pytest.mark.parametrize("status", ['{"state": "interrupted", "step": 4}', "torn", None])
+def test_no_wall_clock_is_made_up_for_attempts_that_recorded_none(tmp_path, status):
+    run = Run(config(tmp_path), [0], quiet)
+    run.record.begin_anew()
+    if status is not None:
+        (run.directory / "status.json").write_text(status)
+    resumed = Run(config(tmp_path), [0], quiet)
+    resumed.record.start_clock(4)
+    assert status_file(resumed)["seconds"] is None
+
+
+def status_file(run: Run) -> dict:
+    return json.loads((run.directory / "status.json").read_text())
 
 
 def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
