@@ -2,8 +2,8 @@
 
 People do not judge a segment step by step, so the reward is not of one state and action: a causal
 transformer reads (a, s) of all steps up to t and says r_t, and a preference-attention layer, which looks
-both ways, says how much each r_t counts: z_t = sum_j softmax_j(q_t k_j / sqrt(d)) r_j. A segment's score is
-the mean of its z_t, and IQL learns from the dataset relabelled with r_t.
+both ways, says how much each r_t counts: z_t = sum_j softmax_j(q_t k_j) r_j. A segment's score is the mean of
+its z_t, and IQL learns from the dataset relabelled with r_t.
 
     python algos/pref_transformer.py task=corerl/pendulum steps=4000 algo.reward.steps=500
     corerl train algo=pref_transformer task=d4rl/hopper-medium-replay-v2 seeds=8
@@ -24,7 +24,11 @@ at f71647b), each with its reason:
     is smaller. Fewer comparisons than a batch are one batch.
  5. Padding cannot be looked at; the authors add -1e4 to its scores, which is the same in float32.
  6. A return is of a true episode, on the rows that D4RL keeps (code: ends are found by comparing states).
- 7. The rows of the time table that no window reaches are left out.
+ 7. q_t k_j is divided by the root of the values' dimension, which is 1, not of the keys' (code, ops.py:158):
+    `reward.scale=width` divides it by that.
+ 8. Learned rewards are multiplied by the episode limit (code, train_offline.py:81): 1,000, but 100 on pen and
+    200 on hammer and door, where configs/pref_transformer.yaml has `data.reward_scale` 0.1 and 0.2.
+ 9. The rows of the time table that no window reaches are left out.
 """
 
 import math
@@ -57,6 +61,7 @@ class Reward(Fitting):
     prefix: ClassVar[str] = "algo.reward."
 
     attention: bool = True  # the preference-attention layer; false: the README's commands
+    scale: str = one_of("none", "width")  # of that layer's products: none (authors) | sqrt(width)
     keep: str = one_of("best", "last")  # best (authors) | last weights
     window: int = positive(100)  # steps of context where the dataset is relabelled
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this

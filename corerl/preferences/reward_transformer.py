@@ -39,7 +39,8 @@ class RewardTransformer(transformer.Trunk):
     """Rewards of the steps of segments `(S, n, L, ...)`.
 
     Args:
-        cfg: of `Fitting`, with `attention`: whether the score is by preference attention or by a head.
+        cfg: of `Fitting`, with `attention`: whether the score is by preference attention or by a head; and
+            for the former `scale`: what products of queries and keys are divided by, `none` or `width`.
         rngs: one CPU generator per seed for the initial weights.
         length: the largest L.
     """
@@ -69,6 +70,8 @@ class RewardTransformer(transformer.Trunk):
         else:
             self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=networks.lecun)
         self.attention = cfg.attention
+        if cfg.attention:
+            self.scale = math.sqrt(width) if cfg.scale == "width" else 1.0
 
     def hidden(
         self,
@@ -110,5 +113,5 @@ class RewardTransformer(transformer.Trunk):
         parts = transformer.each(self.preference, hidden)
         width = hidden.shape[-1]
         query, key, reward = parts.split([width, width, 1], -1)
-        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(width), -1)
+        weights = torch.softmax(query @ key.transpose(-1, -2) / self.scale, -1)
         return (weights @ reward).squeeze(-1).mean(-1)

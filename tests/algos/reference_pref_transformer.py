@@ -45,8 +45,8 @@ def rewards(p, h):
     return layer(p, "head.layers.1", torch.relu(layer(p, "head.layers.0", h)))[:, 0]
 
 
-def score(p, h):
-    """Of a segment: the mean over t of sum_j softmax_j(q_t k_j) r_j, or of r_t."""
+def score(p, h, scale: str):
+    """Of a segment: the mean over t of sum_j softmax_j(q_t k_j / scale) r_j, or of r_t."""
     r = rewards(p, h)
     if "preference.weight" not in p:
         return r.mean()
@@ -54,7 +54,7 @@ def score(p, h):
     z = []
     for t in range(len(h)):
         w = [torch.dot(parts[t, :width], parts[j, width : 2 * width]) for j in range(len(h))]
-        w = torch.softmax(torch.stack(w) / math.sqrt(width), 0)
+        w = torch.softmax(torch.stack(w) / (math.sqrt(width) if scale == "width" else 1), 0)
         z.append((w * r).sum())
     return sum(z) / len(z)
 
@@ -83,7 +83,7 @@ class Reward:
 
                 s, a = observations[b, side], actions[b, side]
                 h = hidden(self.p, s, a, [1] * len(s), self.c.layers, self.c.heads, drop)
-                scores.append(score(self.p, h))
+                scores.append(score(self.p, h, self.c.scale))
             log_p = torch.log_softmax(torch.stack(scores), 0)
             terms.append(-((1 - labels[b]) * log_p[0] + labels[b] * log_p[1]))
         return sum(terms) / len(terms)

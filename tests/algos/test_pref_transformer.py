@@ -86,11 +86,15 @@ def forget_shifts(parameters: dict, cfg: Reward) -> None:
         del parameters["head.layers.0.bias"], parameters["head.layers.1.bias"]
 
 
-@pytest.mark.parametrize("attention", [True, False], ids=["attention", "readme"])
-def test_five_updates_equal_the_equations(attention, tolerance):
+@pytest.mark.parametrize(
+    ("attention", "scale"),
+    [(True, "none"), (True, "width"), (False, "none")],
+    ids=["attention", "scaled", "readme"],
+)
+def test_five_updates_equal_the_equations(attention, scale, tolerance):
     # In float32 the biases of `forget_shifts` walk by lr, differently on every kind of processor, until
     # a unit that was on at every step is off at one.
-    cfg = settings(attention=attention, lr=1e-2 if tolerance < 1e-6 else 1e-3)
+    cfg = settings(attention=attention, scale=scale, lr=1e-2 if tolerance < 1e-6 else 1e-3)
     mine = model(cfg)
     keys = transformer.dropout_keys(range(SEEDS), mine.network.places)
     theirs = [reference_pref_transformer.Reward(net(mine.network, s), cfg) for s in range(SEEDS)]
@@ -136,6 +140,24 @@ def test_the_score_by_hand():
     hidden = mine.network.hidden(*segment, torch.ones(1, B, L))
     expected = mine.network.rewards(hidden).mean(-1)
     torch.testing.assert_close(mine.network.score(*segment), expected)
+
+
+@pytest.mark.parametrize(("scale", "root"), [("none", 1.0), ("width", 8**0.5)])
+def test_products_of_queries_and_keys_are_weights_as_they_are(scale, root):
+    """Queries are ones; keys add up to 0, 1, 2, 3 and rewards are 1, 0, 0, 0: z is the first weight."""
+    mine = model(settings(scale=scale), seeds=1).network
+    layer = mine.preference
+    with torch.no_grad():
+        layer.weight.zero_(), layer.bias.zero_()
+        layer.bias[..., :8] = 1.0
+        layer.weight[0, 0, 8], layer.weight[0, 1, 16] = 1.0, 1.0
+    hidden = torch.zeros(1, 1, 4, 8)
+    hidden[0, 0, :, 0] = torch.arange(4.0)
+    hidden[0, 0, 0, 1] = 1.0
+    mine.hidden = lambda *_: hidden
+    score = mine.score(torch.zeros(1, 1, 4, O), torch.zeros(1, 1, 4, A))
+    expected = 1 / sum(math.exp(k / root) for k in range(4))
+    assert score.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_reward_sees_the_future_but_attention_weighs_it():
