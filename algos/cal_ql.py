@@ -26,10 +26,13 @@ What differs from the paper and from the authors' code (nakamotoo/Cal-QL at ac6e
  7  critics            two                two                       two, or WSRL's ensemble  critics
  8  losses             -                  from a step's start       so; sum over critics     -
  9  bound in tuning    -                  stays; CORL's: off        stays                    -
+10  alpha's loss       -                  log alpha's, at s         the authors'             tuning
+    initial outputs    -                  orthogonal / 100          the authors'             init
 
-The later code is WSRL's. A return is known when its episode has ended: batches leave out the running ones,
-and the first update waits for the environment's time limit, when every seed has ended one (2).
-`failure_reward` names the raw reward of a step without success: an episode of nothing else counts
+The later code is WSRL's (zhouzypaul/wsrl at 891ee35), and so are the settings on Kitchen: its alpha is a
+softplus that the entropy at s' moves (10). A return is known when its episode has ended: batches leave out
+the running ones, and the first update waits for the environment's time limit, when every seed has ended one
+(2). `failure_reward` names the raw reward of a step without success: an episode of nothing else counts
 reward / (1 - discount) (3). `critics`, `critic_subsample` and `layer_norm` make WSRL's ensemble (7).
 """
 
@@ -41,7 +44,7 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
@@ -73,6 +76,7 @@ class Config(FineTuning):
     critics: int = positive(2)
     critic_subsample: int | None = positive(None)  # random critics of a backup; null: all
     layer_norm: bool = False
+    tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
 
     policy_lr: float = positive(1e-4)  # also of the temperature
     critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
@@ -80,6 +84,8 @@ class Config(FineTuning):
     policy_layers: int = at_least(0, 2)
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
+    init: str = added(one_of("authors", "wsrl"))  # wsrl: outputs like hidden layers
+    log_std_multiplier: float | None = added(1.0)  # start of a learned scale; null for none
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
@@ -181,16 +187,25 @@ class CalQL(SquashedActing):
         self.cfg, self.normalizer = cfg, spec.normalizer
         self.target_entropy = -float(spec.action_dim)
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        inits = {"init": networks.orthogonal(), "output_init": networks.orthogonal(1e-2)}
+        outer = networks.orthogonal(1e-2) if cfg.init == "authors" else networks.orthogonal()
+        inits = {"init": networks.orthogonal(), "output_init": outer}
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
-        policy = ScaledTanhGaussian(sizes, spec.lead, rngs, multiplier=1.0, **limits, **inits)
+        if cfg.log_std_multiplier is None:
+            policy = TanhGaussian(sizes, spec.lead, rngs, **limits, **inits)
+        else:
+            multiplier = cfg.log_std_multiplier
+            policy = ScaledTanhGaussian(
+                sizes, spec.lead, rngs, multiplier=multiplier, **limits, **inits
+            )
         norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
         sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
         critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **norms, **inits)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        self.temperature = networks.Scalar(0.0, spec.seeds).to(device)  # logarithms of both
+        logarithm = cfg.tuning == "log"
+        alpha = networks.Scalar(0.0, spec.seeds) if logarithm else networks.Positive(spec.seeds)
+        self.temperature = alpha.to(device)
         self.multiplier = networks.Scalar(1.0, spec.seeds).to(device)
         critics = [*self.critic.parameters(), *self.multiplier.parameters()]
         pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
@@ -202,7 +217,8 @@ class CalQL(SquashedActing):
     @property
     def alpha(self) -> Tensor:
         """The temperature of each seed, `(S,)`, with its gradient."""
-        return torch.exp(self.temperature())
+        value = self.temperature()  # its logarithm, but WSRL's is as it is
+        return torch.exp(value) if self.cfg.tuning == "log" else value
 
     # Losses. Batch fields are (S, B, ...), returns (S, B), uniforms (S, samples, B, A) and subsets
     # (S, 2, critics), the latter two uniform on [0, 1); each loss is (S,).
@@ -216,7 +232,7 @@ class CalQL(SquashedActing):
             self.policy, self.critic, self.alpha, batch, noise.actions
         )
         subset = ensembles.subset(subsets[:, 0], cfg.critics, cfg.critic_subsample)
-        y, _ = backup(self.policy, self.target, cfg.discount, batch, noise.backup, subset)
+        y, next_log_pi = backup(self.policy, self.target, cfg.discount, batch, noise.backup, subset)
         states = batch.observations, batch.next_observations
         with torch.no_grad():
             proposals = conservative.proposals(self.policy, *states, noise, uniforms)
@@ -225,12 +241,17 @@ class CalQL(SquashedActing):
             cfg, self.critic, batch, y, returns, proposals, subset
         )
         penalty, multiplier_loss = self.penalty(gap)
-        loss = policy + self.temperature_loss(log_pi)
+        loss = policy + self.temperature_loss(log_pi, next_log_pi)
         loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
         return loss, metrics | policy_metrics | {"alpha": self.alpha}
 
-    def temperature_loss(self, log_pi: Tensor) -> Tensor:
-        """Computes -log alpha * (log pi + target entropy), the authors' form; SAC's eq. 18 has alpha."""
+    def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
+        """Computes -log alpha * (log pi + target entropy), the authors' form; SAC's eq. 18 has alpha.
+
+        WSRL's: alpha * (entropy - target entropy) at the next states, from log-densities `(S, K, B)`.
+        """
+        if self.cfg.tuning == "softplus":
+            return self.temperature() * (-next_log_pi.mean((1, 2)) - self.target_entropy)
         return -self.temperature() * (log_pi.detach() + self.target_entropy).mean(-1)
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:

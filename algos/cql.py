@@ -24,16 +24,21 @@ from CORL, whose CQL follows young-geng/CQL. That is the default; `table=cql_off
  7  order             -                 alpha is moved first     all at a step's start    order
  8  warm start        clones the data   on some sets             scores fresh samples,    bc_steps
                       in its code                                not the data's actions
- 9  orthogonal init   -                 -                        of the critics only      init
+ 9  initial weights   -                 rlkit's: outputs +-1e-3, orthogonal critics,      init
+                                        critics' +-3e-3          outputs Glorot / 100
 10  mean in log pi    -                 clamped to +-9           as it is                 -
 11  fine-tuning       -                 -                        the data alone changes   phase
+12  alpha's loss      -                 log alpha's, at s        log alpha's, at s        tuning
 
-SAC's entropy in the backup (3) is `backup_entropy=true`; `init=orthogonal` is of both (9). A threshold
-tau does not carry over between the two Lagrange losses (5). CORL's AntMaze runs pair five layers with
-three, ours have `critic_layers` in both (6). Cloning is by the data's actions (8). Fine-tuning acts with
-samples, the dataset is the replay's beginning and the penalty keeps its weight; CORL's files set the same
-weight twice (11). A state is passed once through the policy and once through the critics' first layer,
-however many actions: the numbers are the same.
+SAC's entropy in the backup (3) is `backup_entropy=true`; `init=orthogonal` is of both (9), and so is
+`init=wsrl`, whose outputs are orthogonal, too. rlkit draws hidden weights on +-1/sqrt of a layer's outputs,
+for its inputs (9). On Kitchen the settings are those with which WSRL pre-trains (zhouzypaul/wsrl at
+891ee35): its alpha is a softplus, moved by the entropy at s' (12). A threshold tau does not carry over
+between the two Lagrange losses (5). CORL's AntMaze runs pair five layers with three, ours have
+`critic_layers` in both (6). Cloning is by the data's actions (8). Fine-tuning acts with samples, the
+dataset is the replay's beginning and the penalty keeps its weight; CORL's files set the same weight twice
+(11). A state is passed once through the policy and once through the critics' first layer, however many
+actions: the numbers are the same.
 """
 
 from dataclasses import dataclass
@@ -42,7 +47,7 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
@@ -74,6 +79,7 @@ class Config(FineTuning):
     backup_entropy: bool = False
     alpha: float = positive(1.0)  # the temperature of the policy; where it is tuned, its factor
     tune_alpha: bool = True  # towards an entropy of minus the action dimension
+    tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
     bc_steps: int = at_least(0, 0)  # updates in which the policy clones the data
 
     policy_lr: float = positive(3e-5)  # also of the temperature
@@ -82,7 +88,7 @@ class Config(FineTuning):
     policy_layers: int = at_least(0, 3)
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
-    init: str = one_of("corl", "orthogonal", "xavier", "official")  # xavier: young-geng's other
+    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl")  # xavier: young-geng's
     log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std; null for none
     log_std_min: float = -20.0
     log_std_max: float = 2.0
@@ -106,7 +112,9 @@ class CQL(SquashedActing):
         policy, critic = _networks(cfg, spec)
         self.policy, self.critic = policy.to(spec.device), critic.to(spec.device)
         self.target = optim.target_of(self.critic)
-        self.log_alpha = networks.Scalar(0.0, spec.seeds).to(spec.device)
+        logarithm = cfg.tuning == "log"
+        alpha = networks.Scalar(0.0, spec.seeds) if logarithm else networks.Positive(spec.seeds)
+        self.log_alpha = alpha.to(spec.device)
         start = 1.0 if cfg.lagrange == "young_geng" else 0.0
         self.log_alpha_prime = networks.Scalar(start, spec.seeds).to(spec.device)
         self.normalizer = spec.normalizer
@@ -118,7 +126,8 @@ class CQL(SquashedActing):
         alpha = self.alpha_optimizer = optim.Adam(self.log_alpha.parameters(), cfg.policy_lr)
         pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
         q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        self._alpha_step = GradientStep(self.alpha_loss, alpha, spec.mode)
+        loss = self.alpha_loss if logarithm else self.softplus_loss
+        self._alpha_step = GradientStep(loss, alpha, spec.mode)
         self._policy_step = GradientStep(self.policy_loss, pi, spec.mode)
         self._cloning_step = GradientStep(self.cloning_loss, pi, spec.mode)
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
@@ -126,7 +135,8 @@ class CQL(SquashedActing):
     @property
     def alpha(self) -> Tensor:
         """The temperature of each seed, `(S,)`, with its gradient."""
-        return self.cfg.alpha * torch.exp(self.log_alpha())
+        alpha = self.log_alpha()  # which WSRL has as it is
+        return self.cfg.alpha * (torch.exp(alpha) if self.cfg.tuning == "log" else alpha)
 
     # Losses. Batch fields are (S, B, ...), the temperature's and the policy's noise (S, B, A); each loss
     # is (S,).
@@ -137,6 +147,14 @@ class CQL(SquashedActing):
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
         return loss * float(self.cfg.tune_alpha), {"alpha": self.alpha, "entropy": -log_pi.mean(-1)}
+
+    def softplus_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Computes alpha * (entropy at s' - target entropy), WSRL's form; noise (S, K, B, A)."""
+        with torch.no_grad():
+            log_pi = self.policy.sample_many(batch.next_observations, noise)[1]
+        entropy = -log_pi.mean((1, 2))
+        loss = self.alpha * (entropy - self.target_entropy)
+        return loss * float(self.cfg.tune_alpha), {"alpha": self.alpha, "entropy": entropy}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes alpha * log pi(a|s) - min(Q1, Q2)(s, a) at a ~ pi(.|s)."""
@@ -222,7 +240,8 @@ class CQL(SquashedActing):
     def _update(self, policy_step: GradientStep, batch: Batch, noise: Noise, uniforms: Tensor):
         policy_noise = noise.actions[:, 0]
         alpha_first = self.cfg.order == "alpha_first"
-        alpha, metrics = self._alpha_step.gradients(batch, policy_noise)
+        at = policy_noise if self.cfg.tuning == "log" else noise.backup
+        alpha, metrics = self._alpha_step.gradients(batch, at)
         if alpha_first:
             self._alpha_step.apply(alpha)
         policy, policy_metrics = policy_step.gradients(batch, policy_noise)
@@ -240,12 +259,15 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
         "xavier": (networks.torch_init, networks.xavier(1e-2)),
         "orthogonal": (networks.orthogonal(), networks.orthogonal(1e-2)),
         "corl": (networks.orthogonal(), networks.orthogonal(1e-2)),
-        "official": (networks.uniform(bias=0.1), networks.uniform(1e-3)),
+        "official": (networks.uniform(bias=0.1, fan="out"), networks.uniform(3e-3)),
+        "wsrl": (networks.orthogonal(), networks.orthogonal()),
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
     critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer)
     if cfg.init == "corl":
         inner, outer = networks.torch_init, networks.xavier(1e-2)
+    if cfg.init == "official":
+        outer = networks.uniform(1e-3)
     sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
     others = {"init": inner, "output_init": outer} | limits

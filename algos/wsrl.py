@@ -43,7 +43,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.algos import cal_ql
@@ -140,16 +139,6 @@ def _shrink(network: networks.MLP, cfg: Config) -> None:
     network.layers[-2].weight.mul_(cfg.last_hidden_gain / math.sqrt(2))
 
 
-class Positive(networks.Scalar):
-    """A learned positive number per seed, `(S,)`: a softplus that starts at 1."""
-
-    def __init__(self, seeds: int):
-        super().__init__(math.log(math.e - 1), seeds)
-
-    def forward(self) -> Tensor:
-        return F.softplus(self.value)
-
-
 class Draws(NamedTuple):
     """Random numbers of one fine-tuning step with U critic updates; all are normal but `subsets`."""
 
@@ -172,8 +161,8 @@ class WSRL(SquashedActing):
         _shrink(critic, cfg)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        self.temperature = Positive(spec.seeds).to(device)
-        self.multiplier = Positive(spec.seeds).to(device)
+        self.temperature = networks.Positive(spec.seeds).to(device)
+        self.multiplier = networks.Positive(spec.seeds).to(device)
         critics = [*self.critic.parameters(), *self.multiplier.parameters()]
         pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)

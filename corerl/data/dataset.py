@@ -315,6 +315,13 @@ class Dataset:
         """Returns the same steps with other rewards (N,): learned, shifted or rescaled."""
         return replace(self, rewards=_floats(_column(rewards), "rewards"))
 
+    def ended_by(self, reward: float) -> Dataset:
+        """Returns the same steps where one of this reward is terminal, and what follows another episode."""
+        terminated = self.terminated | (self.rewards == np.float32(reward))
+        truncated = self.truncated & ~terminated
+        ends = np.flatnonzero(terminated | truncated) + 1
+        return replace(self, terminated=terminated, truncated=truncated, episode_ends=ends)
+
     def validate(self) -> None:
         """Raises CorerlError with dataset id, field and row for the first thing that is wrong."""
         self._check_shapes()

@@ -11,8 +11,10 @@ the updates that go with it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 from torch import Tensor, nn
 
@@ -109,7 +111,7 @@ class Phases:
         if cfg.phase == "offline":
             return
         _check_lengths(self.after, run, stride)
-        self.envs = Environments(run.task.make_training_env, run.seeds, run.device)
+        self.envs = Environments(partial(_make, run, cfg.data), run.seeds, run.device)
         sizes = (self.envs.observation_dim, self.envs.action_dim)
         if sizes != (data.observation_dim, data.action_dim):
             raise CorerlError(
@@ -194,6 +196,23 @@ class _Learned:
             rewards=preprocessing.affine(step.rewards, self._factor, self._data),
             next_observations=(step.next_observations - self._mean) / self._std,
         )
+
+
+class EndReward(gymnasium.Wrapper):
+    """A wrapper that ends an episode at a step of this reward, as `preprocessing` does in the data."""
+
+    def __init__(self, env: gymnasium.Env, reward: float):
+        super().__init__(env)
+        self._reward = reward
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or reward == self._reward, truncated, info
+
+
+def _make(run: Run, data: preprocessing.Preprocess) -> gymnasium.Env:
+    env = run.task.make_training_env()
+    return env if data.end_reward is None else EndReward(env, data.end_reward)
 
 
 def _time_limit(run: Run) -> int:

@@ -34,6 +34,7 @@ class Preprocess(Settings):
     reward_scale: float = 1.0  # then rewards x scale + shift
     reward_shift: float = 0.0
     clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to plus-minus this
+    end_reward: float | None = added(None)  # a step of this reward, as recorded, is terminal
     normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
 
     weighting: str = added(one_of(*WEIGHTINGS))  # which rows are drawn more often
@@ -65,6 +66,8 @@ def load(
         CorerlError: the dataset has discrete actions or images.
     """
     dataset = vectors(run)
+    if data.end_reward is not None:
+        dataset = dataset.ended_by(data.end_reward)
     if best < 1:
         dataset = dataset.best_episodes(best)
     _warn_of_saturation(dataset, data)

@@ -83,9 +83,13 @@ class CalQL(ActorCritic):
         return *super().networks(), numbers(self.multiplier)
 
     def alpha(self):
-        return self.temperature["value"].exp()
+        value = self.temperature["value"]
+        return torch.log1p(value.exp()) if self.c.tuning == "softplus" else value.exp()
 
     def temperature_loss(self, s, s_next, noise, backups):
+        if self.c.tuning == "softplus":  # WSRL's baseline
+            log_pi = torch.stack([self.draw(s_next, x)[1] for x in backups]).detach()
+            return self.alpha() * (noise.shape[1] - log_pi.mean())
         _, log_pi = self.draw(s, noise)
         return -self.temperature["value"] * (log_pi - noise.shape[1]).detach().mean()
 

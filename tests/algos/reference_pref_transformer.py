@@ -45,7 +45,7 @@ def rewards(p, h):
     return layer(p, "head.layers.1", torch.relu(layer(p, "head.layers.0", h)))[:, 0]
 
 
-def score(p, h, scale: str):
+def score(p, h, scale: str = "none"):
     """Of a segment: the mean over t of sum_j softmax_j(q_t k_j / scale) r_j, or of r_t."""
     r = rewards(p, h)
     if "preference.weight" not in p:

@@ -98,7 +98,9 @@ class CQL:
         return mean, log_std.clamp(self.c.log_std_min, self.c.log_std_max)
 
     def alpha(self) -> torch.Tensor:
-        return (self.c.alpha * self.log_alpha["value"].exp()).detach()
+        value = self.log_alpha["value"]
+        value = torch.log1p(value.exp()) if self.c.tuning == "softplus" else value.exp()
+        return (self.c.alpha * value).detach()
 
     def update(self, batch, noise, uniforms) -> dict:
         """`noise` is (K, B, A): for the policy, the backup, the proposals at s and those at s'."""
@@ -112,8 +114,13 @@ class CQL:
 
         pi, log_pi = draw(self.distribution, s, parts[0][0])
         entropy_gap = (log_pi - dims).detach().mean()  # the target entropy is -|A|
+        loss = -self.log_alpha["value"] * entropy_gap
+        if c.tuning == "softplus":
+            at_next = [draw(self.distribution, s_next, x)[1] for x in parts[1]]
+            lack = (-torch.stack(at_next) + dims).detach().mean()
+            loss = c.alpha * torch.log1p(self.log_alpha["value"].exp()) * lack
         if c.tune_alpha:
-            set_grads(self.alpha_optimizer, -self.log_alpha["value"] * entropy_gap)
+            set_grads(self.alpha_optimizer, loss)
             if c.order == "alpha_first":
                 self.alpha_optimizer.step()
         alpha = self.alpha()

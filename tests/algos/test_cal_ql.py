@@ -50,7 +50,13 @@ VERSIONS = {
         "critic_subsample": 2,
         "layer_norm": True,
     },
-    "kitchen": {"importance_sampling": False, "max_backup": False},
+    "one backup action": {"importance_sampling": False, "max_backup": False},
+    "kitchen": {
+        "importance_sampling": False,
+        "init": "wsrl",
+        "tuning": "softplus",
+        "log_std_multiplier": None,
+    },
 }
 
 

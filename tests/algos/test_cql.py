@@ -58,6 +58,14 @@ VERSIONS = {
     },
     "entropy in the backup": {"backup_entropy": True, "max_backup": "min_first", "init": "xavier"},
     "warm start": {"bc_steps": 3, "init": "orthogonal"},
+    "wsrl on kitchen": {
+        "importance_sampling": False,
+        "weight": 5.0,
+        "max_backup": "min_first",
+        "log_std_multiplier": None,
+        "init": "wsrl",
+        "tuning": "softplus",
+    },
 }
 
 
@@ -111,6 +119,38 @@ def test_five_updates_equal_the_equations(version, tolerance):
             losses = theirs.update(one_seed(batch, s), noise[s].double(), uniform[s].double())
         assert_losses(metrics, s, losses, tolerance)
         assert_networks(parts(agent, s), theirs.networks(), tolerance)
+
+
+def test_a_softplus_alpha_is_moved_by_the_entropy_at_the_next_states():
+    """It starts at 1; the loss is alpha * (entropy + |A|), of samples that are all of the backup's."""
+    agent = make(VERSIONS["wsrl on kitchen"])
+    assert agent.alpha.tolist() == pytest.approx([1.0] * SEEDS)
+    with torch.no_grad():
+        agent.log_alpha.value.fill_(math.log(math.e**0.5 - 1))  # a softplus of one half
+        for p in agent.policy.body.parameters():
+            p.zero_()  # a standard normal before tanh, wherever
+    batch, noise = make_batches(1)[0], torch.full((SEEDS, 3, B, A), 0.3)
+    u = 0.3
+    log_pi = A * (-0.5 * u**2 - 0.5 * math.log(2 * math.pi) - math.log(1 - math.tanh(u) ** 2))
+    loss, metrics = agent.softplus_loss(batch, noise)
+    assert loss.tolist() == pytest.approx([0.5 * (A - log_pi)] * SEEDS, rel=1e-5)
+    assert metrics["entropy"].tolist() == pytest.approx([-log_pi] * SEEDS, rel=1e-5)
+
+
+def test_initial_weights_of_each_version():
+    """rlkit's hidden bound is 1/sqrt of a layer's outputs; WSRL's outputs are as large as the hidden ones."""
+    agent = make({"init": "official", "log_std_multiplier": None}, hidden_width=64)
+    for layers, bound in ((agent.critic.layers, 3e-3), (agent.policy.body.layers, 1e-3)):
+        for layer in layers[:-1]:
+            assert 0.9 / 8 < layer.weight.abs().max() <= 1 / 8
+            assert (layer.bias == 0.1).all()
+        assert 0.8 * bound < layers[-1].weight.abs().max() <= bound
+        assert 0 < layers[-1].bias.abs().max() <= bound
+    agent = make(VERSIONS["wsrl on kitchen"], hidden_width=64)
+    for layer in (*agent.critic.layers, *agent.policy.body.layers):
+        singular = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(singular, torch.full_like(singular, 2**0.5))
+        assert not layer.bias.any()
 
 
 def test_gap_by_hand():

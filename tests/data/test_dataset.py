@@ -111,6 +111,18 @@ def test_with_rewards():
         two_episodes().with_rewards(np.ones(4))
 
 
+def test_ended_by_a_reward_later_steps_are_other_episodes():
+    obs = np.arange(6.0)[:, None]
+    d = Dataset.from_steps(
+        "t", obs, obs, [1, 4, 4, 2, 3, 4], obs + 1, np.zeros(6), [0, 0, 0, 1, 0, 1]
+    )
+    ended = d.ended_by(4.0)
+    assert ended.terminated.tolist() == [False, True, True, False, False, True]
+    assert ended.truncated.tolist() == [False, False, False, True, False, False]
+    assert ended.episode_ends.tolist() == [2, 3, 4, 6]
+    assert d.ended_by(5.0).episode_ends.tolist() == d.episode_ends.tolist()
+
+
 def test_discrete_actions_are_indices():
     d = two_episodes(actions=np.array([0, 1, 2, 1, 0], np.uint8))
     assert d.discrete

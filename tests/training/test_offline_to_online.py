@@ -223,6 +223,34 @@ def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path):
         assert actions[0] == pytest.approx([0.5] if i == 0 else [-0.1])
 
 
+class Counting(gymnasium.Wrapper):
+    """Rewards 1, 2, 3, ... since the last reset."""
+
+    def reset(self, **options):
+        self.count = 0
+        return self.env.reset(**options)
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = self.env.step(action)
+        self.count += 1
+        return observation, float(self.count), terminated, truncated, info
+
+
+def test_a_step_of_the_end_reward_ends_the_environments_episode(tmp_path, monkeypatch):
+    task = type(Run(settings(tmp_path, "iql"), [0], lambda *_: None).task)
+    make = task.make_training_env
+    monkeypatch.setattr(task, "make_training_env", lambda self: Counting(make(self)))
+    data = preprocessing.Preprocess(end_reward=3.0, reward_shift=-10.0)
+    phases, _ = phases_of(tmp_path, data=data)
+    for _ in range(7):
+        phases.step(torch.zeros(2, 1, 1))
+    for i in range(2):
+        _, _, rewards, _, terminated, truncated = phases.replay.recorded(i)
+        assert rewards.tolist() == [-9, -8, -7, -9, -8, -7, -9]
+        assert terminated.tolist() == [False, False, True] * 2 + [False]
+        assert not truncated.any()
+
+
 @pytest.mark.parametrize(
     ("online", "message"),
     [

@@ -75,6 +75,12 @@ def test_scale_comes_before_shift():
     assert float(rows[1].rewards) == 15
 
 
+def test_the_end_reward_is_the_recorded_one_and_cuts_the_bootstrap():
+    rows, _ = load(preprocessing.Preprocess(end_reward=8.0, reward_shift=-4.0))
+    assert [float(r.terminated) for r in rows.values()] == [0, 0, 1, 1, 0]
+    assert [float(r.rewards) for r in rows.values()] == [-3, -2, 0, 4, 12]
+
+
 def test_ten_percent_bc_keeps_the_best_episode_by_its_full_return():
     rows, _ = load(preprocessing.Preprocess(), best=0.1)
     assert list(rows) == [3, 4]
