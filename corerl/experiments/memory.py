@@ -35,14 +35,14 @@ def told(error: BaseException, cfg: Config | None = None) -> str:
     found = SIZE.search(str(error))
     where = "the GPU" if "CUDA" in str(error) else "this machine"
     needs = f" ({_readable(found[1])} at once)" if found else ""
-    lower = "smaller networks and batches, or fewer seeds at a time"
+    lower = "the sizes of networks and batches, or train fewer seeds at a time"
     if cfg is not None:
         raised = sorted(_raised(cfg.algo), reverse=True)[:NAMED]
         names = [f"{name}={value}" for _, name, value in raised]
         many = [f"seeds={len(seed_list(cfg.seeds))}"] if len(seed_list(cfg.seeds)) > 1 else []
         names += many or ([] if names else ["algo.batch_size and the widths of the networks"])
-        lower = f"a lower {', '.join(names)}"
-    return f"There is not enough memory on {where}{needs}: what takes less is {lower}."
+        lower = ", ".join(names)
+    return f"There is not enough memory on {where}{needs}: lower {lower}."
 
 
 def _readable(size: str) -> str:

@@ -42,8 +42,8 @@ def test_what_torch_and_numpy_say_is_told_in_settings(tmp_path, capfd, monkeypat
     with pytest.raises(launch.SeedsFailed):
         launch.launch(cfg)
     told = capfd.readouterr().err
-    lower = r"a lower algo\.batch_size=100000, algo\.hidden_width=512, seeds=2\."
-    wanted = rf"There is not enough memory on {needs}: what takes less is {lower}"
+    lower = r"lower algo\.batch_size=100000, algo\.hidden_width=512, seeds=2\."
+    wanted = rf"There is not enough memory on {needs}: {lower}"
     assert len(re.findall(wanted, told)) == 2
     assert "not enough memory" in next(tmp_path.rglob("status.json")).read_text()
 
