@@ -23,7 +23,7 @@ ROOMS = {
         *("algos", "envs", "training", "preferences", "nn", "risk", "data", "buffers", "runs"),
     },
     "ope": {"training", "preferences", "nn", "risk", "data", "buffers", "runs"},
-    "report": {"runs", "risk"},
+    "report": {"data", "runs", "risk"},
 }
 """Which other rooms each may import; everything may import `OPEN`."""
 OPEN = {"corerl", "errors", "config", "seeding"}

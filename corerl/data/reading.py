@@ -51,11 +51,15 @@ class Npz(Mapping[str, np.ndarray]):
 
     `np.load` reads as much of an array as its header says, and a checksum is looked at only at the end: a
     header damaged to fewer rows would be taken for the whole. A name stands twice in the file, and is
-    held against itself, since a reader that does not know it would leave the array out.
+    held against itself, since a reader that does not know it would leave the array out. So would one of a
+    directory with an entry whose length swallows the next ones: their number stands at its end.
     """
 
     def __init__(self, archive: zipfile.ZipFile):
         self._archive = archive
+        claimed, found = _entries(archive), len(archive.namelist())
+        if claimed not in (found, MANY):
+            raise ValueError(f"its directory has {found} of {claimed} arrays")
         for name in archive.namelist():
             archive.open(name).close()
         self.files = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -75,6 +79,16 @@ class Npz(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.files)
+
+
+MANY = 0xFFFF
+"""As a number of entries: it stands elsewhere."""
+
+
+def _entries(archive: zipfile.ZipFile) -> int:
+    """Reads how many entries the directory of a zip file claims to have."""
+    archive.fp.seek(-22 - len(archive.comment), io.SEEK_END)  # the end record, but for its comment
+    return int.from_bytes(archive.fp.read(12)[10:], "little")
 
 
 def one_line(error: Exception) -> str:

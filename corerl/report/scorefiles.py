@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
 from corerl.report.units import units
@@ -214,14 +214,9 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
     Raw returns; `<key>/steps` (checkpoints,) holds the update counts. `group` is d4rl, atari or
     finetuning; the task id is `<group>/<dataset>`.
     """
-    try:
-        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
-            if damaged := archive.testzip():  # numpy reads no further than an array's header says
-                raise ValueError(f"{damaged} is not what its checksum says")
-            keys = [k for k in file if k.startswith(f"{group}/") and not k.endswith("/steps")]
-            parts = [_of_curves(k, file[k], file[f"{k}/steps"]) for k in keys]
-    except Exception as e:
-        raise _unreadable(path, "a file of d3rlpy-benchmarks curves", e) from e
+    with npz(path, "a file of d3rlpy-benchmarks curves") as file:
+        keys = [k for k in file if k.startswith(f"{group}/") and not k.endswith("/steps")]
+        parts = [_of_curves(k, file[k], file[f"{k}/steps"]) for k in keys]
     if not parts:
         raise CorerlError(f"{path} holds no curves of the group {group!r}.")
     return pd.concat(parts, ignore_index=True).assign(file=str(path), pretrained=0)[COLUMNS]

@@ -128,6 +128,20 @@ def test_an_npz_is_held_against_its_checksums_and_its_names(tmp_path, place):
             neorl2.read(path)
 
 
+def test_no_entry_of_an_npz_swallows_the_next(tmp_path):
+    """A comment's length in the directory, of which zip files keep no checksum."""
+    path, second = tmp_path / "a.npz", b"PK\x01\x02"
+    rows = {k: np.zeros((4, 1)) for k in neorl2.KEYS} | {"done": np.ones(4), "extra": np.ones(3)}
+    np.savez(path, **rows)
+    whole = path.read_bytes()
+    at = whole.rindex(second, 0, whole.rindex(second))  # the last but one
+    entry = len(whole) - 22 - whole.rindex(second)
+    path.write_bytes(whole[: at + 32] + bytes([entry, 0]) + whole[at + 34 :])
+    assert len(np.load(path).files) == len(rows) - 1
+    with pytest.raises(CorerlError, match="its directory has 6 of 7 arrays"):
+        neorl2.read(path)
+
+
 def test_rows_that_were_never_written_are_no_zeros(tmp_path):
     path = d4rl_file(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
