@@ -93,7 +93,7 @@ def test_curves_are_held_against_their_checksums(tmp_path):
     whole = path.read_bytes()
     assert whole.count(b"(3, 2)") == 1
     path.write_bytes(whole.replace(b"(3, 2)", b"(2, 2)"))
-    refused(lambda: read_d3rlpy_curves(path), "a.npz", "more bytes than its shape")
+    refused(lambda: read_d3rlpy_curves(path), "a.npz", "CRC")
     path.write_bytes(whole[:-30])
     refused(lambda: read_d3rlpy_curves(path), "a.npz", "BadZipFile")
     np.savez(path, **{key: np.zeros(3), f"{key}/steps": np.array([1, 2])})
