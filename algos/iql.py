@@ -30,7 +30,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
-from corerl.nn.critics import Critics, StateValue, expectile_loss
+from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.training import preprocessing
@@ -104,9 +104,8 @@ class IQL(GaussianActing):
         with torch.no_grad():
             next_value = self.value(batch.next_observations)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
-        error = self.critic(batch.observations, batch.actions) - y[:, None]
-        per_critic = error.square().mean(-1)
-        return per_critic.sum(1) if self.cfg.critic_loss == "sum" else per_critic.mean(1)
+        loss, _ = regression(self.critic(batch.observations, batch.actions), y)
+        return loss if self.cfg.critic_loss == "sum" else loss / 2
 
     def policy_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None) -> Tensor:
         """Regresses towards the data's actions, weighted by exp(beta * advantage) (eq. 7)."""
