@@ -4,6 +4,7 @@ A critic of the current policy, bootstrapped on the policy's own actions, and a 
 data's actions with weight exp(advantage / lambda), which keeps it near the data (Algorithm 1).
 
     python algos/awac.py task=corerl/pendulum steps=20000 seeds=3
+    python algos/awac.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=awac task=d4rl/hopper-medium-v2 seeds=10
     corerl train algo=awac task=d4rl/antmaze-umaze-v2 steps=2000000 \
         algo.phase=both algo.online.pretrain_steps=1000000
@@ -21,6 +22,7 @@ Differences, each with its reason:
     cost then counts the part beyond them.
  6. Fine-tuning changes nothing but the data: actions are samples, and the dataset is the replay's
     beginning (paper and CORL).
+ 7. Where actions are numbered, critics read them one-hot and the policy is categorical.
 """
 
 from dataclasses import dataclass
@@ -33,15 +35,16 @@ from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import GaussianPolicy, Noise
+from corerl.nn.policies import CategoricalPolicy, GaussianPolicy, Noise
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "awac"
     label: str = "AWAC"
 
@@ -67,9 +70,13 @@ class AWAC(GaussianActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        policy = GaussianPolicy([O, *hidden, A], rngs, bound=lambda mean: mean, **limits)
+        if spec.numbered:
+            policy = CategoricalPolicy([O, *hidden, A], rngs, **cfg.between)
+        else:
+            options = limits | cfg.between
+            policy = GaussianPolicy([O, *hidden, A], rngs, bound=lambda mean: mean, **options)
         self.policy = policy.to(device)
-        self.critic = Critics([O, A, *hidden], rngs).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
         self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
@@ -100,8 +107,8 @@ class AWAC(GaussianActing):
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples actions within the bounds."""
-        return (self.policy(observations) + self.policy.std * noise).clamp(-1, 1)
+        """Samples actions within the bounds; numbered ones as one-hot vectors."""
+        return self.policy.draw(self.policy(observations), noise)
 
     def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         """Takes one step of the critics, then one of the policy."""
@@ -112,7 +119,7 @@ class AWAC(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, allow_numbered=True)
     agent = AWAC(cfg, run.spec(buffer, normalizer))
     noise = run.normal("noise", 2, cfg.batch_size, buffer.action_dim)
     phases = Phases(cfg, run, buffer, agent)

@@ -1,8 +1,10 @@
 """Behaviour cloning, and %BC: cloning the best episodes only (Chen et al. 2021, section 5.1).
 
-A tanh policy regressed to the data's actions by mean squared error. Every offline method has to beat it.
+A tanh policy regressed to the data's actions by mean squared error, or where actions are numbered by the
+cross-entropy of their logits. Every offline method has to beat it.
 
     python algos/bc.py task=corerl/pendulum steps=20000 seeds=3
+    python algos/bc.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=bc algo.best=0.1 label="10% BC" task=d4rl/hopper-medium-v2 seeds=10
     corerl train algo=bc_neorl2 task=neorl2/DMSD seeds=[7,42,210]
 
@@ -27,16 +29,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, added, at_least, group, positive, require, within
+from corerl.config import added, at_least, group, positive, require, within
 from corerl.nn import compile, networks, optim
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import categorical_log_prob
 from corerl.training import preprocessing
 from corerl.training.run import Run
 from corerl.training.validation import BestPolicy, squared_error
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "bc"
     label: str = "BC"
 
@@ -57,10 +61,12 @@ class BC(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec):
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
-        hidden = partial(F.leaky_relu, negative_slope=cfg.leak) if cfg.leak else F.relu
-        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, activation=hidden).to(spec.device)
+        between = cfg.between
+        if cfg.leak:
+            between["activation"] = partial(F.leaky_relu, negative_slope=cfg.leak)
+        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, **between).to(spec.device)
         self.normalizer = spec.normalizer
-        self.squash, self.batch_size = cfg.squash, cfg.batch_size
+        self.squash, self.batch_size, self.numbered = cfg.squash, cfg.batch_size, spec.numbered
         self.chosen = None
         if cfg.validate_every:
             self.chosen = BestPolicy(self.policy, spec.seeds).to(spec.device)
@@ -68,13 +74,19 @@ class BC(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the squared error, mean over batch and action dimensions."""
+        """Computes the squared error, mean over batch and dimensions; of numbered actions, cross-entropy."""
+        if self.numbered:
+            logits = self.policy(batch.observations)
+            loss = -categorical_log_prob(logits, batch.actions).mean(-1)
+            return loss, {"policy_loss": loss}
         error = self._action(self.policy, batch.observations) - batch.actions
         loss = error.square().mean((1, 2))
         return loss, {"policy_loss": loss}
 
     def _action(self, policy: nn.Module, observations: Tensor) -> Tensor:
         output = policy(observations)
+        if self.numbered:
+            return output.argmax(-1)
         return torch.tanh(output) if self.squash else output
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
@@ -88,13 +100,15 @@ class BC(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`; numbers `(S, n)`."""
         policy = self.chosen.policy if self.chosen else self.policy
         return self._action(policy, self.normalizer(observations))
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, best=cfg.best)
+    buffer, normalizer = preprocessing.load(
+        run, cfg.data, cfg.batch_size, best=cfg.best, allow_numbered=True
+    )
     agent = BC(cfg, run.spec(buffer, normalizer))
     every = cfg.validate_every
     require(

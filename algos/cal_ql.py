@@ -49,6 +49,7 @@ from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing, return_labels
@@ -58,7 +59,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "cal_ql"
     label: str = "Cal-QL"
 
@@ -188,19 +189,20 @@ class CalQL(SquashedActing):
         self.target_entropy = -float(spec.action_dim)
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         outer = networks.orthogonal(1e-2) if cfg.init == "authors" else networks.orthogonal()
-        inits = {"init": networks.orthogonal(), "output_init": outer}
+        options = {"init": networks.orthogonal(), "output_init": outer}
+        options["activation"] = cfg.between["activation"]
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
         if cfg.log_std_multiplier is None:
-            policy = TanhGaussian(sizes, spec.lead, rngs, **limits, **inits)
+            policy = TanhGaussian(sizes, spec.lead, rngs, **limits, **options)
         else:
             multiplier = cfg.log_std_multiplier
             policy = ScaledTanhGaussian(
-                sizes, spec.lead, rngs, multiplier=multiplier, **limits, **inits
+                sizes, spec.lead, rngs, multiplier=multiplier, **limits, **options
             )
         norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
         sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
-        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **norms, **inits)
+        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **norms, **options)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         logarithm = cfg.tuning == "log"

@@ -43,9 +43,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
@@ -57,7 +58,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "cpl"
     label: str = "CPL"
 
@@ -97,7 +98,8 @@ class CPL(GaussianActing):
         self.cfg = cfg
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        policy = GaussianPolicy(sizes, spec.rngs, init=networks.orthogonal(1.0), **limits)
+        options = limits | cfg.between
+        policy = GaussianPolicy(sizes, spec.rngs, init=networks.orthogonal(1.0), **options)
         self.policy = policy.to(spec.device)
         self.normalizer = spec.normalizer
         if cfg.reference:

@@ -52,6 +52,7 @@ from corerl.nn import compile, conservative, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing
@@ -60,7 +61,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "cql"
     label: str = "CQL"
 
@@ -263,14 +264,14 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
         "wsrl": (networks.orthogonal(), networks.orthogonal()),
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
-    critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer)
+    critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer, **cfg.between)
     if cfg.init == "corl":
         inner, outer = networks.torch_init, networks.xavier(1e-2)
     if cfg.init == "official":
         outer = networks.uniform(1e-3)
     sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-    others = {"init": inner, "output_init": outer} | limits
+    others = {"init": inner, "output_init": outer} | limits | cfg.between
     if cfg.log_std_multiplier is None:
         return TanhGaussian(sizes, spec.lead, rngs, **others), critic
     multiplier = cfg.log_std_multiplier

@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, added, at_least, group, one_of, positive, within
+from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
@@ -35,7 +36,7 @@ from corerl.training.weighting import Weighting
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 
@@ -62,7 +63,7 @@ class DiscreteCQL(Stateful):
         self.cfg = cfg
         count = cfg.quantiles if cfg.critic == "quantile" else 1
         outputs, dense = (spec.action_dim, count), (cfg.hidden_layers, cfg.hidden_width)
-        self.critic = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs)
+        self.critic = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between)
         self.critic.to(spec.device)
         self.target = optim.target_of(self.critic)
         self.optimizer = optim.Adam(self.critic.parameters(), cfg.lr, eps=cfg.adam_eps)

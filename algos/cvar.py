@@ -136,7 +136,8 @@ class StockQuantiles(nn.Module):
         inputs = self.encoder.features + (cfg.cosines if cfg.stocked else 0)
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         self.outputs = (spec.action_dim, cfg.quantiles)
-        self.head = networks.MLP([inputs, *hidden, math.prod(self.outputs)], spec.lead, spec.rngs)
+        sizes = [inputs, *hidden, math.prod(self.outputs)]
+        self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.between)
         self.cosines = networks.Cosines(cfg.cosines)
         self.range = (cfg.low, cfg.high)
         self.unit = (cfg.high - cfg.low) / 2 if cfg.ranged else 1.0

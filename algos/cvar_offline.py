@@ -42,8 +42,9 @@ import torch
 from torch import Tensor, nn
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
@@ -56,7 +57,7 @@ LEVELS = 1024
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "cvar_offline"
     label: str = "Static CVaR (TD3+BC)"
 
@@ -136,9 +137,11 @@ class CVaROffline(Stateful):
         self.cfg = cfg
         inputs, A, device = spec.observation_dim + 1, spec.action_dim, spec.device
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        self.actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs).to(device)
+        self.actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs, **cfg.between).to(
+            device
+        )
         sizes = [inputs + A, *hidden, cfg.fractions]
-        self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs).to(device)
+        self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs, **cfg.between).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.stocks = Stocks(to_go).to(device)

@@ -4,8 +4,10 @@ Offline RL as sequence modelling: a causal transformer reads (return-to-go, stat
 K steps and is trained to name the action; at evaluation the return-to-go is the return one asks for.
 
     python algos/dt.py task=corerl/pendulum steps=2000 eval.every=2000 eval.episodes=10
+    python algos/dt.py task=corerl/cartpole steps=2000 seeds=3
     corerl train algo=dt task=d4rl/hopper-medium-v2 seeds=3
 
+Numbered actions are read one-hot and named by their logits, with the cross-entropy as loss.
 The default is the authors' Gym code; `table=dt_corl` is CORL's settings, which made CORL's scores.
 
 What differs, and its switch:
@@ -38,6 +40,7 @@ from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.policies import categorical_log_prob
 from corerl.training import preprocessing
 from corerl.training.run import Run
 from corerl.training.weighting import Weighting, probabilities
@@ -75,7 +78,7 @@ class Config(transformer.TransformerSettings):
 
 
 class Transformer(transformer.Trunk):
-    """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`."""
+    """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`, or its logits."""
 
     def __init__(
         self,
@@ -83,8 +86,10 @@ class Transformer(transformer.Trunk):
         observation_dim: int,
         action_dim: int,
         rngs: list[torch.Generator],
+        numbered: bool = False,
     ):
         super().__init__()
+        self.bound = (lambda logits: logits) if numbered else torch.tanh
         lead, width = (len(rngs),), cfg.width
         small = networks.normal(0.02)
         outside = small if cfg.init == "corl" else networks.torch_init
@@ -133,7 +138,7 @@ class Transformer(transformer.Trunk):
     ) -> Tensor:
         """Returns the actions at the tokens `states`; each token looks at those `allowed` `(S, B, T, T)`."""
         x = self.through_blocks(x, allowed, states, keys)
-        return torch.tanh(transformer.each(self.action, x))
+        return self.bound(transformer.each(self.action, x))
 
     def branches(self, windows: Windows, last: Tensor) -> Tensor:
         """Returns the last step's actions `(S, B, R, A)`, had its return-to-go been `last` `(S, B, R)`.
@@ -162,9 +167,9 @@ class DT(Stateful):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg = cfg
+        self.cfg, self.numbered = cfg, spec.numbered
         sizes = spec.observation_dim, spec.action_dim
-        self.transformer = Transformer(cfg, *sizes, spec.rngs).to(spec.device)
+        self.transformer = Transformer(cfg, *sizes, spec.rngs, spec.numbered).to(spec.device)
         self.normalizer = spec.normalizer
         self.optimizer = optim.Adam(
             self.transformer.parameters(), cfg.lr, weight_decay=cfg.weight_decay
@@ -174,9 +179,12 @@ class DT(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule, **clipped)
 
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the actions' squared error, mean over a seed's steps and action dimensions."""
-        error = self.transformer(windows, keys) - windows.actions
-        per_step = error.square().mean(-1) * windows.valid
+        """Computes the actions' squared error, or cross-entropy, mean over a seed's steps and dimensions."""
+        actions = self.transformer(windows, keys)
+        if self.numbered:
+            per_step = -categorical_log_prob(actions, windows.actions) * windows.valid
+        else:
+            per_step = (actions - windows.actions).square().mean(-1) * windows.valid
         if self.cfg.loss_over == "valid":
             loss = per_step.sum((1, 2)) / windows.valid.sum((1, 2))
         else:
@@ -207,11 +215,14 @@ class Player:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`; numbers `(S, n)`."""
         windows = self._context.observe(self.agent.normalizer(observations), self._ask)
         actions = self.agent.transformer(windows)[:, :, -1]
+        best = actions.argmax(-1)
+        if self.agent.numbered:
+            actions = F.one_hot(best, actions.shape[-1]).to(actions.dtype)
         self._context.record_actions(actions)
-        return actions
+        return best if self.agent.numbered else actions
 
     def reward(self, rewards: Tensor) -> None:
         """Subtracts what was earned, `(S, n)` raw, from what is asked for."""
@@ -222,15 +233,17 @@ def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, li
     """Returns the run's windows, the states' normaliser, and the targets, largest first.
 
     Raises:
-        CorerlError: the dataset has discrete actions or images.
+        CorerlError: the dataset has images.
     """
-    dataset = preprocessing.vectors(run)
+    dataset = preprocessing.vectors(run, allow_numbered=True)
+    numbered = dataset.discrete
+    actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)
     std = dataset.observations.std(0, dtype=np.float64) + 1e-6
-    filler = (-mean / std, np.full(dataset.actions.shape[1], -10.0))
+    filler = (-mean / std, np.full(actions.shape[1], -10.0))
     buffer = SequenceBuffer(
         ((dataset.observations - mean) / std).astype(np.float32),
-        dataset.actions,
+        actions,
         dataset.returns_to_go() / np.float32(cfg.return_scale),
         dataset.episode_ends,
         run.seeds,
@@ -242,6 +255,7 @@ def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, li
         device=run.device,
         probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
     )
+    buffer.numbered = numbered
     targets = cfg.targets or [float(dataset.episode_returns().max())]
     return buffer, networks.Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)
 

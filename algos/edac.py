@@ -34,10 +34,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing
@@ -45,7 +46,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "edac"
     label: str = "EDAC"
 
@@ -114,10 +115,10 @@ class EDAC(SquashedActing):
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         inits = {"init": networks.uniform(bias=0.1), "output_init": networks.uniform(1e-3)}
-        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits)
+        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.between)
         bound = cfg.hidden_width**-0.5 if cfg.init == "corl" else None
         inits = {"init": networks.uniform(bound, bias=0.1), "output_init": networks.uniform(3e-3)}
-        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits)
+        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.between)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         self.log_alpha = networks.Scalar(0.0, spec.seeds).to(device)

@@ -48,7 +48,7 @@ class HRA(Stateful):
     def __init__(self, cfg: Config, spec: Spec, sources: int):
         self.cfg = cfg
         outputs, dense = (spec.action_dim, sources), (cfg.hidden_layers, cfg.hidden_width)
-        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
+        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding} | cfg.between
         self.heads = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
         self.heads.to(spec.device)
         self.target = optim.target_of(self.heads)

@@ -46,10 +46,11 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import GaussianPolicy
 from corerl.preferences import loading
@@ -61,7 +62,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "ipl"
     label: str = "IPL"
 
@@ -133,11 +134,12 @@ class IPL(GaussianActing):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        init, hidden = networks.orthogonal(1.0), [cfg.hidden_width] * cfg.hidden_layers
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        options = {"init": networks.orthogonal(1.0)} | cfg.between
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.critic = Critics([O, A, *hidden], rngs, cfg.critics, init=init).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, cfg.critics, **options).to(device)
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        self.policy = GaussianPolicy([O, *hidden, A], rngs, init=init, **limits).to(device)
+        self.policy = GaussianPolicy([O, *hidden, A], rngs, **limits, **options).to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
@@ -147,7 +149,7 @@ class IPL(GaussianActing):
             self._critic_step = GradientStep(self._awac_critic_loss, q, spec.mode)
             self._policy_step = GradientStep(self._awac_policy_loss, pi, spec.mode)
             return
-        self.value = StateValue([O, *hidden], rngs, init=init).to(device)
+        self.value = StateValue([O, *hidden], rngs, **options).to(device)
         self.value_optimizer = optim.Adam(self.value.parameters(), cfg.lr)
         self._value_step = GradientStep(self.value_loss, self.value_optimizer, spec.mode)
         self._policy_and_critic_step = GradientStep(

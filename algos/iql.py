@@ -2,9 +2,11 @@
 
 Never asks the critic about an action that is not in the data: a value function is fitted to an upper
 expectile of Q over the data's actions (eq. 5), Q is backed up through that value (eq. 6), and the
-policy is extracted by advantage-weighted regression (eq. 7).
+policy is extracted by advantage-weighted regression (eq. 7). Where actions are numbered, critics read them
+one-hot and the policy is categorical: no equation changes.
 
     python algos/iql.py task=corerl/pendulum steps=20000 seeds=3
+    python algos/iql.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=iql task=d4rl/hopper-medium-v2 seeds=10
 
 What differs, and its switch. The default is the authors' code; `table=iql_corl` is CORL's.
@@ -27,19 +29,20 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import GaussianPolicy
+from corerl.nn.policies import CategoricalPolicy, GaussianPolicy
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "iql"
     label: str = "IQL"
 
@@ -73,10 +76,18 @@ class IQL(GaussianActing):
         init = networks.orthogonal() if cfg.init == "orthogonal" else networks.torch_init
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.critic = Critics([O, A, *hidden], rngs, init=init).to(device)
-        self.value = StateValue([O, *hidden], rngs, init=init).to(device)
+        options = {"init": init} | cfg.between
+        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
+        self.value = StateValue([O, *hidden], rngs, **options).to(device)
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        self.policy = GaussianPolicy([O, *hidden, A], rngs, init=init, **limits).to(device)
+        require(
+            not (spec.numbered and cfg.policy == "deterministic"),
+            "algo.policy=deterministic has no probabilities, which numbered actions need; choose gaussian",
+        )
+        if spec.numbered:
+            self.policy = CategoricalPolicy([O, *hidden, A], rngs, **options).to(device)
+        else:
+            self.policy = GaussianPolicy([O, *hidden, A], rngs, **limits, **options).to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
 
@@ -147,7 +158,7 @@ class IQL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, allow_numbered=True)
     agent = IQL(cfg, run.spec(buffer, normalizer))
     shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
     dropout = run.uniform("dropout", *shape) if cfg.dropout else None

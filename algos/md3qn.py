@@ -85,7 +85,7 @@ class MD3QN(Stateful):
         self.cfg, self._actions = cfg, spec.action_dim
         outputs = (spec.action_dim, cfg.particles, sources)
         dense = (cfg.hidden_layers, cfg.hidden_width)
-        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
+        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding} | cfg.between
         self.particles = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
         self.particles.to(spec.device)
         self.target = optim.target_of(self.particles)

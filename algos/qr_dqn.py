@@ -50,7 +50,9 @@ class QRDQN(Stateful):
         self.cfg = cfg
         outputs = (spec.action_dim, cfg.quantiles)
         dense = (cfg.hidden_layers, cfg.hidden_width)
-        self.quantiles = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs)
+        self.quantiles = ActionValues(
+            spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between
+        )
         self.quantiles.to(spec.device)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)

@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, positive, within
+from corerl.config import added, at_least, group, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
@@ -38,7 +39,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "rebrac"
     label: str = "ReBRAC"
 
@@ -57,6 +58,7 @@ class Config(FineTuning):
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
+    layer_norm: bool = added(False)  # in the actor
     critic_layer_norm: bool = True
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
@@ -72,10 +74,10 @@ class ReBRAC(TanhActing):
         hidden, init = [cfg.hidden_width] * cfg.hidden_layers, networks.uniform(bias=0.1)
         O, A, rngs = spec.observation_dim, spec.action_dim, spec.rngs
         inits = {"init": init, "output_init": networks.uniform(1e-3)}
-        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits)
+        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits, **cfg.between)
         inits = {"init": init, "output_init": networks.uniform(3e-3)}
-        layer_norm = 1e-6 if cfg.critic_layer_norm else None
-        critic = Critics([O, A, *hidden], rngs, layer_norm=layer_norm, **inits)
+        between = cfg.between | {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
+        critic = Critics([O, A, *hidden], rngs, **inits, **between)
         self.actor, self.critic = actor.to(spec.device), critic.to(spec.device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)

@@ -43,6 +43,7 @@ from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
@@ -51,7 +52,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "rlpd"
     label: str = "RLPD"
 
@@ -101,11 +102,12 @@ class RLPD(SquashedActing):
         self.cfg, self.normalizer = cfg, spec.normalizer
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.target_entropy = -A / 2 if cfg.target_entropy is None else cfg.target_entropy
-        hidden, init = [cfg.hidden_width] * cfg.hidden_layers, networks.xavier()
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        options = {"init": networks.xavier(), "activation": cfg.between["activation"]}
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, init=init, **limits)
+        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options)
         norms = {"layer_norm": 1e-6 if cfg.layer_norm else None, "norm_first": True}
-        critic = Critics([O, A, *hidden], rngs, heads=cfg.critics, init=init, **norms)
+        critic = Critics([O, A, *hidden], rngs, heads=cfg.critics, **norms, **options)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)

@@ -38,10 +38,11 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import Settings, at_least, one_of, positive, require, within
+from corerl.config import at_least, one_of, positive, require, within
 from corerl.nn import compile, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import Noise, TanhGaussian, Temperature
 from corerl.training.environments import Environments
@@ -49,7 +50,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "sac"
     label: str = "SAC"
 
@@ -105,8 +106,10 @@ class SAC(SquashedActing):
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits).to(device)
-        self.critic = Critics([O, A, *hidden], rngs).to(device)
+        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **cfg.between).to(
+            device
+        )
+        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
         self.target = optim.target_of(self.critic)
         self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)
         q = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)

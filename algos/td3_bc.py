@@ -27,10 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from corerl.buffers.replay import Batch
-from corerl.config import Settings, added, at_least, group, positive, within
+from corerl.config import added, at_least, group, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
@@ -38,7 +39,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Settings):
+class Config(Hidden):
     name: str = "td3_bc"
     label: str = "TD3+BC"
 
@@ -67,8 +68,8 @@ class TD3BC(TanhActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         actor_hidden = [cfg.hidden_width] * (cfg.actor_layers or cfg.hidden_layers)
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.actor = networks.MLP([O, *actor_hidden, A], spec.lead, rngs).to(device)
-        self.critic = Critics([O, A, *hidden], rngs).to(device)
+        self.actor = networks.MLP([O, *actor_hidden, A], spec.lead, rngs, **cfg.between).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.normalizer = spec.normalizer

@@ -52,6 +52,7 @@ from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
+from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing, return_labels
@@ -61,7 +62,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(FineTuning):
+class Config(Hidden, FineTuning):
     name: str = "wsrl"
     label: str = "WSRL"
 
@@ -131,7 +132,7 @@ class Policy(TanhGaussian):
 
 def _layers(cfg: Config) -> dict:
     norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
-    return {"init": networks.orthogonal()} | norms
+    return {"init": networks.orthogonal(), "activation": cfg.between["activation"]} | norms
 
 
 @torch.no_grad()

@@ -37,7 +37,12 @@ class OfflineBuffer:
         device: where the rows live. 1M HalfCheetah transitions take 168 MB (192 with next actions).
         labels: a number per row `(N,)`, for `sample_labelled`.
         probabilities: of the rows `(N,)`; None draws them uniformly.
+
+    Attributes:
+        numbered: whether actions are numbers, held as one-hot vectors.
     """
+
+    numbered = False
 
     def __init__(
         self,

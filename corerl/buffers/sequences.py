@@ -36,7 +36,12 @@ class SequenceBuffer:
         last_timestep: later time steps are counted as this one.
         device: where the rows live.
         probabilities: of the rows that windows start at, `(N,)`; None draws them uniformly.
+
+    Attributes:
+        numbered: whether actions are numbers, held as one-hot vectors.
     """
+
+    numbered = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from corerl.nn.learner import Stateful
-from corerl.nn.policies import GaussianPolicy, TanhGaussian
+from corerl.nn.policies import CategoricalPolicy, GaussianPolicy, TanhGaussian
 
 
 class SquashedActing(Stateful):
@@ -34,25 +34,24 @@ class SquashedActing(Stateful):
 
 
 class GaussianActing(Stateful):
-    """An agent that acts with `policy`, a Gaussian whose actions are clipped to [-1, 1]."""
+    """An agent that acts with `policy`, a Gaussian whose actions are clipped to [-1, 1], or a categorical."""
 
-    policy: GaussianPolicy
+    policy: GaussianPolicy | CategoricalPolicy
     normalizer: nn.Module
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """Returns the mean, clipped."""
-        return self.policy(self.normalizer(observations)).clamp(-1, 1)
+        """Returns the mean, clipped, or the likeliest numbers `(S, n)`."""
+        return self.policy.best(self.policy(self.normalizer(observations)))
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples an action, clipped."""
-        mean = self.policy(self.normalizer(observations))
-        return (mean + self.policy.std * noise).clamp(-1, 1)
+        """Samples an action, clipped, or a one-hot vector."""
+        return self.policy.draw(self.policy(self.normalizer(observations)), noise)
 
     @torch.no_grad()
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns the log-density `(S, n)` of given actions under the Gaussian that is not clipped."""
+        """Returns the log-density `(S, n)` of given actions under the policy that is not clipped."""
         return self.policy.log_prob(self.policy(self.normalizer(observations)), actions)
 
 

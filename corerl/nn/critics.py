@@ -77,7 +77,7 @@ class ActionValues(nn.Module):
         shape: of an observation, a vector or an image.
         outputs: A, and the sizes of what each action has: quantiles, sources of reward.
         layers, width: dense layers, after the convolutions where observations are images.
-        rngs, init, padding: as for `Encoder`.
+        rngs, init, others: as for `Encoder`.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class ActionValues(nn.Module):
         rngs: Sequence[torch.Generator],
         *,
         init: Init = torch_init,
-        padding: str = "valid",
+        **others,
     ):
         super().__init__()
-        self.encoder = Encoder(shape, layers, width, rngs, init=init, padding=padding)
+        self.encoder = Encoder(shape, layers, width, rngs, init=init, **others)
         self.head = Linear(width, math.prod(outputs), (len(rngs),), rngs, init)
         self.outputs = outputs
 

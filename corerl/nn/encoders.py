@@ -4,7 +4,7 @@ All seeds' convolutions are one grouped convolution: inputs `(B, S * channels, H
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -71,14 +71,15 @@ class Convolution(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`(S, B, *shape)` to `(S, B, features)`, none negative.
+    """`(S, B, *shape)` to `(S, B, features)`, none negative unless `activation` makes them so.
 
     Images `(channels, height, width)` of bytes pass through the Nature convolutions first, scaled to
     [0, 1]; vectors go straight to the dense layers.
 
     Args:
-        shape: of an observation. layers, width: dense layers with ReLU; images can do without (0).
+        shape: of an observation. layers, width: dense layers; images can do without (0).
         rngs, init: as for `networks.MLP`, for every layer. padding: of the convolutions.
+        activation, layer_norm: of every dense layer, the last included.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Encoder(nn.Module):
         *,
         init: networks.Init = networks.torch_init,
         padding: str = "valid",
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        layer_norm: float | None = None,
     ):
         super().__init__()
         self.convolutions = nn.ModuleList()
@@ -103,12 +106,16 @@ class Encoder(nn.Module):
                 inputs = self._convolve(torch.zeros(len(rngs), 1, *shape)).shape[-1]
         self.dense = None
         if layers:
-            self.dense = networks.MLP([inputs, *[width] * layers], (len(rngs),), rngs, init=init)
+            options = {"init": init, "activation": activation, "layer_norm": layer_norm}
+            self.dense = networks.MLP([inputs, *[width] * layers], (len(rngs),), rngs, **options)
+        normed = layers and layer_norm is not None
+        self.norm = networks.LayerNorm(width, (len(rngs),), layer_norm) if normed else nn.Identity()
+        self.activation = activation
         self.features = width if layers else inputs
 
     def forward(self, observations: Tensor) -> Tensor:
         x = self._convolve(observations) if self.convolutions else observations
-        return x if self.dense is None else F.relu(self.dense(x))
+        return x if self.dense is None else self.norm(self.activation(self.dense(x)))
 
     def _convolve(self, images: Tensor) -> Tensor:
         seeds, batch = images.shape[:2]

@@ -21,6 +21,7 @@ class Spec:
         normalizer: of observations, before the policy; a part of the agent's state.
         device: where everything is computed. mode: `off`, `compile` or `graph`.
         steps: updates of the whole run, for schedules.
+        numbered: whether actions are numbers; batches then hold them as one-hot vectors.
     """
 
     observation_dim: int | tuple[int, ...]
@@ -31,6 +32,7 @@ class Spec:
     device: torch.device | str = "cpu"
     mode: str = "off"
     steps: int = 1
+    numbered: bool = False
 
     @property
     def seeds(self) -> int:

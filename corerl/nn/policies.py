@@ -1,4 +1,4 @@
-"""Policies of continuous actions, and the temperature of their entropy.
+"""Policies, and the temperature of their entropy.
 
 Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`; noise is always passed in.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.nn.networks import MLP, Init, Scalar, orthogonal, torch_init
+from corerl.nn.networks import MLP, Scalar, orthogonal
 
 
 class Noise(NamedTuple):
@@ -26,7 +26,7 @@ class GaussianPolicy(nn.Module):
 
     Args:
         sizes: features of the observation, of each hidden layer, and of the action.
-        rngs, init: as for `MLP`.
+        rngs, others: as for `MLP`.
         log_std_min, log_std_max: the log-std is clamped to this range.
         bound: applied to the mean, such as tanh; samples themselves are not squashed.
     """
@@ -38,11 +38,11 @@ class GaussianPolicy(nn.Module):
         *,
         log_std_min: float,
         log_std_max: float,
-        init: Init = torch_init,
         bound: Callable[[Tensor], Tensor] = torch.tanh,
+        **others,
     ):
         super().__init__()
-        self.body = MLP(sizes, (len(rngs),), rngs, init=init)
+        self.body = MLP(sizes, (len(rngs),), rngs, **others)
         self.log_std = nn.Parameter(torch.zeros(len(rngs), 1, sizes[-1]))
         self.limits = (log_std_min, log_std_max)
         self.bound = bound
@@ -60,6 +60,46 @@ class GaussianPolicy(nn.Module):
         """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
         return gaussian_log_prob(mean, self.log_std.clamp(*self.limits), actions)
 
+    def draw(self, mean: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` around the mean with normal noise, clipped to the bounds."""
+        return (mean + self.std * noise).clamp(-1, 1)
+
+    def best(self, mean: Tensor) -> Tensor:
+        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
+        return mean.clamp(-1, 1)
+
+
+class CategoricalPolicy(nn.Module):
+    """Probabilities of A numbered actions, with `GaussianPolicy`'s methods.
+
+    Actions are one-hot vectors `(S, B, A)`, as buffers hold numbered ones.
+
+    Args:
+        sizes: features of the observation, of each hidden layer, and the number of actions.
+        rngs, others: as for `MLP`.
+    """
+
+    def __init__(self, sizes: Sequence[int], rngs: Sequence[torch.Generator], **others):
+        super().__init__()
+        self.body = MLP(sizes, (len(rngs),), rngs, **others)
+
+    def forward(self, observations: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
+        """Returns the logits; `keep` holds dropout masks, as for `MLP`."""
+        return self.body(observations, keep)
+
+    def log_prob(self, logits: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-probability `(S, B)` of `actions` under the logits that `forward` gave."""
+        return categorical_log_prob(logits, actions)
+
+    def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` from normal noise: the largest logit plus Gumbel noise."""
+        gumbel = -torch.log(-torch.special.log_ndtr(noise))
+        return F.one_hot((logits + gumbel).argmax(-1), logits.shape[-1]).to(logits.dtype)
+
+    def best(self, logits: Tensor) -> Tensor:
+        """Returns the action to evaluate, the likeliest one's number `(S, B)`."""
+        return logits.argmax(-1)
+
 
 class TanhGaussian(nn.Module):
     """A squashed Gaussian policy, a = tanh(u): u is normal with mean and log-std from the state.
@@ -68,7 +108,7 @@ class TanhGaussian(nn.Module):
 
     Args:
         sizes: features of the observation, of each hidden layer, and of the action.
-        lead, rngs, init, output_init: as for `MLP`.
+        lead, rngs, others: as for `MLP`.
         log_std_min, log_std_max: the log-std is clamped to this range.
     """
 
@@ -80,12 +120,11 @@ class TanhGaussian(nn.Module):
         *,
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
-        init: Init = torch_init,
-        output_init: Init | None = None,
+        **others,
     ):
         super().__init__()
         sizes = [*sizes[:-1], 2 * sizes[-1]]
-        self.body = MLP(sizes, lead, rngs, init=init, output_init=output_init)
+        self.body = MLP(sizes, lead, rngs, **others)
         self.limits = (log_std_min, log_std_max)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,6 +247,11 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_alpha.exp()
+
+
+def categorical_log_prob(logits: Tensor, actions: Tensor) -> Tensor:
+    """Returns the log-probability of one-hot actions, over the last axis."""
+    return (F.log_softmax(logits, -1) * actions).sum(-1)
 
 
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from corerl import seeding
-from corerl.config import Settings, group, positive, within
+from corerl.config import group, positive, within
 from corerl.nn import compile
+from corerl.nn.hidden import Hidden
 from corerl.training.collector import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 
 @dataclass
-class DeepQ(Settings):
+class DeepQ(Hidden):
     """Settings of an algorithm that learns values of numbered actions as DQN does."""
 
     discount: float = within(0.99, "[0, 1]")

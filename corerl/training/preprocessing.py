@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
-from corerl.config import Settings, added, one_of, positive, within
+from corerl.config import Settings, added, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
@@ -52,6 +52,7 @@ def load(
     raw: bool = False,
     labels: Callable[[Dataset], np.ndarray] | None = None,
     kind: type[OfflineBuffer] = OfflineBuffer,
+    allow_numbered: bool = False,
 ) -> tuple[OfflineBuffer, Normalizer]:
     """Loads the run's buffer, preprocessed, and the normaliser that its policy needs.
 
@@ -61,11 +62,12 @@ def load(
         raw: observations stay as recorded; the normaliser is the caller's to apply.
         labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
         kind: of buffer, for rewards that are not the dataset's.
+        allow_numbered: whether actions may be numbered; the buffer then holds one-hot vectors.
 
     Raises:
-        CorerlError: the dataset has discrete actions or images.
+        CorerlError: the dataset has images, or numbered actions that are not allowed.
     """
-    dataset = vectors(run)
+    dataset = vectors(run, allow_numbered)
     if data.end_reward is not None:
         dataset = dataset.ended_by(data.end_reward)
     if best < 1:
@@ -82,12 +84,15 @@ def load(
             observations=((transitions.observations - mean) / std).astype(np.float32),
             next_observations=((transitions.next_observations - mean) / std).astype(np.float32),
         )
-    transitions = transitions._replace(
-        actions=np.clip(transitions.actions, -limit, limit),
-    )
+    if dataset.discrete:
+        actions = one_hot(run, transitions.actions)
+    else:
+        actions = np.clip(transitions.actions, -limit, limit)
+    transitions = transitions._replace(actions=actions)
     likely = weighting.probabilities(dataset, data, transitions.rows)
     options = {} if likely is None else {"probabilities": likely}
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
+    buffer.numbered = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
 
 
@@ -116,22 +121,43 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
         )
 
 
-def vectors(run: Run) -> Dataset:
-    """Returns the run's data, of vector observations and continuous actions.
+def vectors(run: Run, allow_numbered: bool = False) -> Dataset:
+    """Returns the run's data, of vector observations and continuous actions, or numbered where allowed.
 
     Raises:
-        CorerlError: the task has discrete actions or images. Where its simulator is here, that is
+        CorerlError: the task has other actions or images. Where its simulator is here, that is
             noticed before anything is read.
     """
-    check_spaces(run)
+    check_spaces(run, allow_numbered)
     dataset = run.dataset()
-    if dataset.discrete or dataset.observations.ndim != 2:
+    if (dataset.discrete and not allow_numbered) or dataset.observations.ndim != 2:
         raise CorerlError(
-            f"{run.cfg.algo.name} needs vector observations and continuous actions, and {dataset.id} "
+            f"{run.cfg.algo.name} needs {_needs(allow_numbered)}, and {dataset.id} "
             f"has observations of shape {dataset.observations.shape[1:]} and "
             f"{'discrete' if dataset.discrete else 'continuous'} actions."
         )
     return dataset
+
+
+def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
+    """Numbered actions `(N,)` as float32 vectors `(N, A)`, as many as the task's environment has.
+
+    Raises:
+        CorerlError: the data has an action that the environment has not.
+    """
+    largest = int(actions.max())
+    try:
+        env = run.task.make_env()
+    except CorerlError:  # no simulator: the actions of the data
+        return np.eye(largest + 1, dtype=np.float32)[actions]
+    env.close()
+    count = int(env.action_space.n)
+    require(largest < count, f"{run.task.id} has {count} actions, and its data action {largest}")
+    return np.eye(count, dtype=np.float32)[actions]
+
+
+def _needs(allow_numbered: bool) -> str:
+    return "vector observations" + ("" if allow_numbered else " and continuous actions")
 
 
 def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
@@ -190,11 +216,11 @@ def numbered(
     return buffer, dataset.observations.shape[1:], int(space.n)
 
 
-def check_spaces(run: Run) -> None:
+def check_spaces(run: Run, allow_numbered: bool = False) -> None:
     """Looks at the environment, for reading, or fetching, a dataset of gigabytes takes longer.
 
     Raises:
-        CorerlError: its observations are no vectors, or its actions are numbered.
+        CorerlError: its observations are no vectors, or its actions are numbered and may not be.
     """
     try:
         env = run.task.make_env()
@@ -203,8 +229,10 @@ def check_spaces(run: Run) -> None:
     spaces_of = {"observations": env.observation_space, "actions": env.action_space}
     env.close()
     for name, space in spaces_of.items():
+        if allow_numbered and name == "actions" and isinstance(space, spaces.Discrete):
+            continue
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise CorerlError(
-                f"{run.cfg.algo.name} needs vector observations and continuous actions, and {run.task.id} "
+                f"{run.cfg.algo.name} needs {_needs(allow_numbered)}, and {run.task.id} "
                 f"has {name} of {space}; nothing was loaded."
             )

@@ -111,6 +111,7 @@ class Run:
             device=self.device,
             mode=self.mode,
             steps=self.cfg.steps if steps is None else steps,
+            numbered=getattr(sizes, "numbered", False),
         )
 
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
@@ -222,7 +223,7 @@ class Run:
         self.record.wait_for(waiting_for)
 
     def close(self) -> None:
-        """Closes environments and the wandb mirror."""
+        """Closes environments and mirrors."""
         if self._evaluator is not None:
             self._evaluator.close()
         self.record.close()

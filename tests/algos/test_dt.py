@@ -344,21 +344,6 @@ def test_a_seeds_data_never_reaches_another():
     assert not torch.equal(results[0][1][1], results[1][1][1])
 
 
-def test_discrete_actions_are_refused():
-    data = dataset()
-    discrete = Dataset.from_steps(
-        "test/discrete",
-        data.observations,
-        np.zeros(len(data), np.int64),
-        data.rewards,
-        data.next_observations,
-        data.terminated,
-        data.truncated,
-    )
-    with pytest.raises(CorerlError, match=r"dt needs .* continuous actions, and test/discrete"):
-        loaded(settings(), discrete)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

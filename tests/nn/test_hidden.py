@@ -1,0 +1,73 @@
+"""Activation and LayerNorm of an algorithm's own perceptrons."""
+
+import importlib
+
+import pytest
+import torch
+from tiny import LEARNERS, Short, settings
+from torch import nn
+from torch.nn import functional as F
+
+from corerl.config import Config
+from corerl.errors import CorerlError
+from corerl.nn.encoders import Encoder
+from corerl.nn.hidden import ACTIVATIONS, Hidden
+from corerl.nn.networks import MLP, LayerNorm
+from corerl.runs.directory import config_hash
+
+
+def config_of(name: str) -> type:
+    return importlib.import_module(f"corerl.algos.{name}").Config
+
+
+WITH = [name for name in LEARNERS if issubclass(config_of(name), Hidden)]
+OWN_NORM = {"cal_ql": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
+"""Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
+
+
+def perceptrons(agent: object) -> dict[str, nn.Module]:
+    """What has a hidden layer: perceptrons of two layers or more, and dense encoders."""
+    parts = {name: part for name, part in vars(agent).items() if isinstance(part, nn.Module)}
+    return {
+        f"{name}.{inner}": module
+        for name, part in parts.items()
+        for inner, module in part.named_modules()
+        if (isinstance(module, MLP) and len(module.layers) > 1)
+        or (isinstance(module, Encoder) and module.dense is not None)
+    }
+
+
+def test_they_are_settings_wherever_an_algorithm_has_rectified_perceptrons():
+    assert {"bc", "td3_bc", "iql", "rebrac", "awac", "edac", "cql", "sac", "cpl", "ipl"} < set(WITH)
+    assert {"cal_ql", "wsrl", "rlpd", "cql_discrete", "qr_dqn", "iqn", "cvar_offline"} < set(WITH)
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_every_network_of_an_algorithm_follows_its_settings(name):
+    run = Short(settings(name, activation="gelu", layer_norm=True), seeds=[0], updates=2)
+    found = perceptrons(run.parts["agent"])
+    normed = {n for n, m in found.items() if any(isinstance(x, LayerNorm) for x in m.modules())}
+    assert found and normed
+    assert all(m.activation is F.gelu for m in found.values())
+    expected = {n for n in found if OWN_NORM.get(name, "") in n}
+    assert normed >= expected
+    assert all(v.isfinite().all() for metrics in run.metrics for v in metrics.values())
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_defaults_are_no_part_of_a_runs_name(name):
+    own = config_of(name)()
+    plain = config_hash(Config(algo=own, task="corerl/pendulum"))
+    other = config_of(name)(activation="tanh")
+    assert config_hash(Config(algo=other, task="corerl/pendulum")) != plain
+    names = {field for field in ("activation", "layer_norm") if field in vars(own)}
+    assert names == {"activation", "layer_norm"} and own.activation == "relu"
+
+
+def test_each_name_is_torchs_function():
+    x = torch.linspace(-2, 2, 9)
+    for name, function in ACTIVATIONS.items():
+        theirs = {"tanh": torch.tanh}.get(name) or getattr(F, name)
+        assert torch.equal(function(x), theirs(x))
+    with pytest.raises(CorerlError, match=r"algo\.activation=swish is not one of relu, tanh"):
+        config_of("iql")(activation="swish")
