@@ -7,6 +7,7 @@ guessed from a time limit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ class Dataset:
     episode_ends: np.ndarray
     has_next: np.ndarray  # next_observations[i] is the state that followed
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
+    parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
 
     def __post_init__(self):
         self.validate()
@@ -108,12 +110,12 @@ class Dataset:
     @classmethod
     def from_arrays(
         cls,
-        observations: np.ndarray,
+        observations: np.ndarray | Mapping[str, np.ndarray],
         actions: np.ndarray,
         rewards: np.ndarray,
         terminated: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
-        next_observations: np.ndarray | None = None,
+        next_observations: np.ndarray | Mapping[str, np.ndarray] | None = None,
         *,
         episode: np.ndarray | None = None,
         has_next: np.ndarray | None = None,
@@ -125,7 +127,8 @@ class Dataset:
         """Returns a Dataset from N recorded steps of one's own, in the order in which they happened.
 
         Args:
-            observations: (N, O) numbers, or (N, ...) bytes of images.
+            observations: (N, O) numbers, or (N, ...) bytes of images; a dictionary's parts, each (N,) or
+                (N, ...), are laid side by side in its order.
             actions: (N, A) numbers, or (N,) integers where they are numbered from 0.
             rewards: (N,).
             terminated: (N,) where an episode truly ended: nothing is worth anything after it.
@@ -147,7 +150,13 @@ class Dataset:
             raise CorerlError(
                 f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
             )
-        steps = len(rewards)
+        steps, parts = len(rewards), ()
+        if isinstance(observations, Mapping):
+            names = list(observations)
+            parts = tuple((n, int(np.asarray(observations[n]).size) // steps) for n in names)
+            observations = _side_by_side(id, observations, names, steps)
+            if next_observations is not None:
+                next_observations = _side_by_side(id, next_observations, names, steps)
         given = {"observations": observations, "actions": actions, "terminated": terminated}
         given |= {"truncated": truncated, "next_observations": next_observations}
         for field, array in (given | {"has_next": has_next, "episode": episode}).items():
@@ -171,7 +180,7 @@ class Dataset:
             next_observations[ended] = observations[ended]  # nothing may bootstrap from it
             has_next = ~cut
             has_next[-1] = ended[-1]
-        return cls.from_steps(
+        dataset = cls.from_steps(
             id,
             observations[:, None] if observations.ndim == 1 else observations,
             _scaled(id, np.asarray(actions), low, high),
@@ -182,6 +191,7 @@ class Dataset:
             has_next,
             behaviour_log_prob,
         )
+        return replace(dataset, parts=parts) if parts else dataset
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -422,6 +432,16 @@ def _floats(x: np.ndarray, field: str) -> np.ndarray:
     _refuse_kind(x, field)
     with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
         return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+
+
+def _side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.ndarray:
+    for name in names:
+        if name not in given or len(np.atleast_1d(given[name])) != steps:
+            raise CorerlError(
+                f"Dataset {id}, observations: part {name} needs {steps} rows, as rewards have, also in "
+                "next_observations."
+            )
+    return np.concatenate([np.asarray(given[name]).reshape(steps, -1) for name in names], 1)
 
 
 def _refuse_kind(x: np.ndarray, field: str) -> None:

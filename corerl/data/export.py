@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gymnasium import spaces, wrappers
 
 from corerl.data import minari
 from corerl.data.dataset import Dataset
+from corerl.data.observations import Flat, wrapper
 from corerl.data.reading import one_line
 from corerl.errors import CorerlError
 
@@ -81,6 +83,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     if minari.find(id) is not None:
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
     raw, low, high = _raw(env)
+    names = getattr(wrapper(env, Flat), "names", None)
     buffers, left_out = [], 0
     for start, end in zip(dataset.episode_starts, dataset.episode_ends, strict=True):
         known = bool(dataset.has_next[end - 1])
@@ -97,7 +100,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         over = np.arange(steps) == steps - 1
         buffers.append(
             EpisodeBuffer(
-                observations=_in_space(raw.observation_space if raw else None, observations),
+                observations=_in_space(raw and raw.observation_space, observations, names),
                 actions=actions,
                 rewards=dataset.rewards[rows],
                 terminations=over & bool(known and dataset.terminated[end - 1]),
@@ -125,20 +128,22 @@ def _raw(env: gymnasium.Env | None) -> tuple:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrappers.RescaleAction):
             return env.env, env.env.action_space.low, env.env.action_space.high
-        if isinstance(env, wrappers.FlattenObservation):
+        if isinstance(env, wrappers.FlattenObservation | Flat):
             whole = env.env
         env = env.env
     return whole, None, None
 
 
-def _in_space(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
+def _in_space(
+    space: spaces.Space | None, flat: np.ndarray, names: Sequence[str] | None
+) -> np.ndarray | dict[str, np.ndarray]:
     """Restores flat observations to the environment's type, a dictionary where it has parts."""
     if isinstance(space, spaces.Dict):
-        widths = [spaces.flatdim(part) for part in space.spaces.values()]
+        names = names or list(space)
+        widths = [spaces.flatdim(space[name]) for name in names]
         parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)
         return {
-            key: part.astype(each.dtype)
-            for (key, each), part in zip(space.spaces.items(), parts, strict=True)
+            name: part.astype(space[name].dtype) for name, part in zip(names, parts, strict=True)
         }
     return flat if space is None else flat.astype(space.dtype)
 

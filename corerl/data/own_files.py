@@ -3,8 +3,9 @@
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
 Recognised are the names of D4RL, Minari, d3rlpy, NeoRL-2 and gymnasium; others are told by
-`data.columns`. In a table a vector is several columns, `obs_0, obs_1, ...`, or one column of lists. HDF5
-may be flat (D4RL; d3rlpy 1), hold a group per episode (Minari) or an array per field and episode (d3rlpy 2).
+`data.columns`. Observations may be dictionaries: `observations/position`, `observations/velocity`. In a
+table a vector is several columns, `obs_0, obs_1, ...`, or one column of lists. HDF5 may be flat (D4RL;
+d3rlpy 1), hold a group per episode (Minari) or an array per field and episode (d3rlpy 2).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,7 +181,7 @@ def _how_to_name(field: str) -> str:
 def read(path: Path, columns: Columns | None = None) -> Contents:
     """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
     columns = columns or Columns()
-    kind = next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
+    kind = kind_of(path)
     if kind is None:
         raise CorerlError(
             f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
@@ -194,10 +197,20 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
             return Contents(*_of_arrays(_flattened(file), columns), kind)
 
 
+def kind_of(path: Path) -> str | None:
+    """Returns the kind of a file by the end of its name, None where it is none of `KINDS`."""
+    return next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
+
+
 def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
     """Returns a dataset's arrays by field, without those that it does not have."""
     fields = {field: getattr(dataset, field) for field in WRITTEN}
-    return {field: array for field, array in fields.items() if array is not None}
+    fields = {field: array for field, array in fields.items() if array is not None}
+    ends = np.cumsum([width for _, width in dataset.parts])[:-1]
+    for field in ("observations", "next_observations") if dataset.parts else ():
+        pieces = zip(dataset.parts, np.split(fields.pop(field), ends, 1), strict=True)
+        fields |= {f"{field}/{name}": piece for (name, _), piece in pieces}
+    return fields
 
 
 def write(path: Path, dataset: Dataset) -> None:
@@ -213,6 +226,42 @@ def write(path: Path, dataset: Dataset) -> None:
         raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
 
 
+# Observations that are dictionaries: `observations/position`, `observations/velocity`, ...
+
+
+def parts(data: Data | None) -> list[str]:
+    """Returns the names of the observation's parts, in the order of `data.columns.observations`."""
+    named = None if data is None else data.columns.observations
+    return [name.rpartition("/")[2] for name in named] if isinstance(named, list) else []
+
+
+def with_parts(name: str, columns: Columns) -> Columns:
+    """Returns the columns with the order of the observation's parts, where it has some and none is told."""
+    path = find(name) or fetch(name)
+    kind = kind_of(path)
+    if columns.observations is not None or kind not in ("npz", "hdf5"):
+        return columns
+    with reading(path, f"of the kind that its name says, {kind}"):
+        if kind == "npz":
+            with zipfile.ZipFile(path) as archive:
+                available = list(Npz(archive))
+        else:
+            with h5py.File(path, "r") as file:
+                groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+                available = list(_arrays(next(groups, file)))
+    found = _match(available, Columns()).get("observations", [])
+    return replace(columns, observations=found) if "/" in "".join(found) else columns
+
+
+def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
+    """Finds the names `observations/...` of the first known name, sorted, as gymnasium sorts a dictionary."""
+    for name in known:
+        found = sorted(n for n in available if n.lower().startswith(f"{name}/"))
+        if found:
+            return found
+    return []
+
+
 # Arrays by name: npz and HDF5.
 
 
@@ -221,10 +270,13 @@ def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
     for field, found in _match(file.keys(), columns).items():
         parts = [np.asarray(file[name][()]) for name in found]
         parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
-        array = arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
-        width = array[0].size if array.ndim > 1 and len(array) else 1
-        single = len(found) == 1 and width > 1
-        labels[field] = [f"{found[0]}[{i}]" for i in range(width)] if single else found
+        arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
+        widths = [part[0].size if part.ndim > 1 and len(part) else 1 for part in parts]
+        labels[field] = [
+            f"{name}[{i}]" if width > 1 else name
+            for name, width in zip(found, widths, strict=True)
+            for i in range(width)
+        ]
     return arrays, labels
 
 
@@ -245,8 +297,12 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
                 )
         else:
             names = [by_lower[name] for name in known if name in by_lower]
-            if names:
-                found[field] = names[:1]
+            if names := names[:1] or _parts(available, known):
+                found[field] = names
+    order = [name.rpartition("/")[2] for name in found.get("observations", [])]
+    if len(following := found.get("next_observations", [])) == len(order) > 1:
+        with suppress(ValueError):  # other names, told in an order of their own
+            following.sort(key=lambda name: order.index(name.rpartition("/")[2]))
     return found
 
 
@@ -254,7 +310,7 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
     """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
     if any(isinstance(item, h5py.Group) and "rewards" in item for item in file.values()):
         keys = sorted((k for k in file if "rewards" in file[k]), key=_number)
-        return _joined(dict(file[key].items()) for key in keys)
+        return _joined(_arrays(file[key]) for key in keys)
     if "columns" in file and "num_episodes" in file:  # d3rlpy 2
         keys = [key.decode() for key in file["columns"][()]]
         count = int(file["num_episodes"][()])
@@ -263,7 +319,18 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
         ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
         cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
         return {**{key: file[key] for key in file}, "truncated": cut}
-    return file
+    return _arrays(file)
+
+
+def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it."""
+    arrays = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            arrays |= {f"{name}/{k}": v for k, v in item.items() if isinstance(v, h5py.Dataset)}
+        else:
+            arrays[name] = item
+    return arrays
 
 
 def _number(name: str) -> int:
@@ -281,9 +348,9 @@ def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
             for key, value in episode.items()
             if isinstance(value, h5py.Dataset)
         }
-        states = rows.get("observations")
-        if states is not None and len(states) == steps + 1:
-            rows |= {"observations": states[:-1], "next_observations": states[1:]}
+        for key in [key for key in rows if key.partition("/")[0] == "observations"]:
+            if rows[key].ndim and len(states := rows[key]) == steps + 1:
+                rows |= {key: states[:-1], f"next_{key}": states[1:]}
         if (
             rows.get("terminated") is not None and rows["terminated"].ndim == 0
         ):  # d3rlpy 2: of the whole

@@ -19,7 +19,7 @@ import importlib
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gymnasium
@@ -28,6 +28,7 @@ from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
 from corerl.data.dataset import Dataset
+from corerl.data.observations import Flat
 from corerl.data.reading import one_line
 from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest
@@ -151,8 +152,11 @@ def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
     return unit_box(_flat(env))
 
 
-def make_gym(id: str) -> gymnasium.Env:
-    """Makes a registered gymnasium environment, or `module:id` of another package."""
+def make_gym(id: str, parts: Sequence[str] | None = None) -> gymnasium.Env:
+    """Makes a registered gymnasium environment, or `module:id` of another package.
+
+    `parts` are names of a dictionary's parts in the order in which they are laid side by side.
+    """
     if not is_gym(id):
         raise CorerlError(
             f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Those of other "
@@ -162,7 +166,9 @@ def make_gym(id: str) -> gymnasium.Env:
         sys.path.append(
             str(Path.cwd())
         )  # a module of one's own lies where one works; the rest goes first
-    return _flat(_make(id))
+    env = _make(id)
+    known = getattr(env.observation_space, "spaces", ())
+    return _flat(env, parts if parts and set(parts) & set(known) else None)
 
 
 def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
@@ -220,9 +226,8 @@ def _import(module: str, install: str) -> None:
     gymnasium.register_envs(package)
 
 
-def _flat(env: gymnasium.Env) -> gymnasium.Env:
-    dictionary = isinstance(env.observation_space, spaces.Dict)
-    return wrappers.FlattenObservation(env) if dictionary else env
+def _flat(env: gymnasium.Env, parts: Sequence[str] | None = None) -> gymnasium.Env:
+    return Flat(env, parts) if isinstance(env.observation_space, spaces.Dict) else env
 
 
 def _pad_observations(env: gymnasium.Env, n: int) -> gymnasium.Env:

@@ -32,6 +32,7 @@ from corerl.data import (
     embedded,
     minari,
     neorl2,
+    observations,
     ogbench,
     own_files,
     risk,
@@ -82,6 +83,7 @@ class Task:
     trust: bool = False  # calls whatever a dataset's own file names as its environment
     env: str | None = None
     data: Data | None = field(default=None, hash=False)
+    history: int = 1  # latest observations of an episode that are shown as one
 
     def load(self, split: str = "train") -> Dataset:
         """Loads the dataset, downloaded or made where it is not on this machine yet.
@@ -91,6 +93,10 @@ class Task:
         """
         if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
+        dataset = self._read(split)
+        return observations.with_history(dataset, self.history) if self.history > 1 else dataset
+
+    def _read(self, split: str) -> Dataset:
         if split == "train":
             return (
                 self._load_own()
@@ -105,7 +111,7 @@ class Task:
         if self.env is None:
             return own_files.load(self.name, self.data)
         dataset = own_files.load(self.name, self.data, self._box)
-        env = self.make_env()
+        env = replace(self, history=1).make_env()
         fits = simulators.misfit(env, dataset)
         env.close()
         require(not fits, f"{self.id} does not fit env={self.env}: {fits}")
@@ -139,7 +145,8 @@ class Task:
         why there is none.
         """
         with _making(self.id):
-            return self._make()
+            env = self._make()
+            return observations.History(env, self.history) if self.history > 1 else env
 
     def _make(self) -> gymnasium.Env:
         if self.collection == "corerl":
@@ -149,7 +156,7 @@ class Task:
         if self.collection == "file":
             if self.env is None:
                 raise CorerlError(f"{self.id} has no environment; env=gym/module:Id names one.")
-            return simulators.make_gym(self.env.removeprefix("gym/"))
+            return simulators.make_gym(self.env.removeprefix("gym/"), own_files.parts(self.data))
         make = {
             "d4rl": simulators.make_d4rl,
             "adroit": adroit.make_env,
@@ -234,7 +241,7 @@ def of(cfg: Config) -> Task:
     Raises:
         CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.
     """
-    task = resolve(cfg.task, cfg.trust)
+    task = replace(resolve(cfg.task, cfg.trust), history=cfg.history)
     if task.collection == "file":
         return replace(task, env=cfg.env, data=cfg.data)
     require(
@@ -242,6 +249,13 @@ def of(cfg: Config) -> Task:
         f"env and data belong to task=file/PATH; {cfg.task} has an environment and data of its own",
     )
     return task
+
+
+def another(task: Task, task_id: str | None) -> Task:
+    """Returns the task of `task_id` with observations as `task` shows its own; None is `task` itself."""
+    if task_id is None or task_id == task.id:
+        return task
+    return replace(resolve(task_id, task.trust), history=task.history)
 
 
 def known_tasks() -> list[str]:

@@ -217,9 +217,12 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
 
 
 def _with_checksum(cfg: Config) -> Config:
-    """Adds a checksum of a user's own file: other content is another run."""
+    """Adds what is found in a user's own file: a checksum, for other content is another run, and the order
+    in which the parts of its observations are laid side by side."""
     if cfg.task.startswith("file/"):
-        cfg.data.sha256 = own_files.checksum(tasks.of(cfg).name)
+        name = tasks.of(cfg).name
+        cfg.data.sha256 = own_files.checksum(name)
+        cfg.data.columns = own_files.with_parts(name, cfg.data.columns)
     return cfg
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -12,6 +13,7 @@ import corerl
 from corerl.config import require
 from corerl.data import export
 from corerl.data.dataset import Dataset
+from corerl.data.observations import latest
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.training.load import Loaded, load
@@ -88,7 +90,7 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
         id=f"{agent.task.id} by {agent.label}",
     )
     require(len(dataset) > 0, "the policy played no step")
-    return dataset
+    return latest(dataset, agent.task.history) if agent.task.history > 1 else dataset
 
 
 class Recorder(gymnasium.Wrapper):
@@ -114,6 +116,6 @@ class Recorder(gymnasium.Wrapper):
 def _environment(task: Task) -> gymnasium.Env | None:
     """Makes the task's environment; None without a simulator: the data's shapes are its spaces then."""
     try:
-        return task.make_env() if task.has_env else None
+        return replace(task, history=1).make_env() if task.has_env else None
     except CorerlError:
         return None

@@ -57,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
         f"  observation float32 (n, {', '.join(map(str, facts['observation_shape']))}) -> action; actions "
         f"are {facts['actions']}"
     )
+    for name in ("observation_parts", "history"):
+        if name in facts:
+            print(f"  {name}: {facts[name]}")
     print(
         f"  largest difference from the policy on {facts['compared']} observations: {facts['difference']:.1e}"
     )
@@ -110,6 +113,10 @@ def export(
         "observation_shape": list(shape),
         "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
     }
+    if agent.task.history > 1:
+        facts["history"] = f"{agent.task.history} observations side by side, oldest first"
+    if agent.parts:
+        facts["observation_parts"] = list(agent.parts)
     if out.suffix == ".onnx":
         _describe(out, facts)
     return facts | {"difference": difference, "compared": len(probe)}

@@ -15,7 +15,7 @@ import numpy as np
 
 from corerl.config import require
 from corerl.data.reading import one_line
-from corerl.data.tasks import resolve
+from corerl.data.tasks import another
 from corerl.errors import CorerlError
 from corerl.training.load import Loaded, load
 from corerl.training.simulation import simulate
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     agent = one_seed(load(args.run, args.seed))
-    task = agent.task if args.task is None else resolve(args.task)
+    task = another(agent.task, args.task)
     frames: list[np.ndarray] = []
     rates: list[float] = []
 

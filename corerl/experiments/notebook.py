@@ -105,9 +105,10 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
     path = root / "datasets" / f"{name}-{sha.hexdigest()[:8]}.npz"
     if not path.exists():
         own_files.write(path, dataset)
-    return {"task": f"file/{path}"} | (
-        {} if dataset.discrete else {"data": {"action_low": -1, "action_high": 1}}
-    )
+    data = {} if dataset.discrete else {"action_low": -1, "action_high": 1}
+    if dataset.parts:
+        data["columns"] = {"observations": [f"observations/{name}" for name, _ in dataset.parts]}
+    return {"task": f"file/{path}"} | ({"data": data} if data else {})
 
 
 def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:

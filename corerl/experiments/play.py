@@ -9,7 +9,7 @@ import sys
 import gymnasium
 
 from corerl.config import require
-from corerl.data.tasks import resolve
+from corerl.data.tasks import another
 from corerl.errors import CorerlError
 from corerl.experiments import film
 from corerl.training.load import load
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         )
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
     agent = film.one_seed(load(args.run, args.seed))
-    task = agent.task if args.task is None else resolve(args.task)
+    task = another(agent.task, args.task)
 
     def window() -> gymnasium.Env:
         return film.drawn(task.make_env(), "human", task.id)

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
 from corerl.ope import fqe, intervals, results, selection
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
@@ -96,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = args.data or agent.cfg.task
-        check_task(agent, resolve(task))
+        check_task(agent, another(agent.task, task))
         questions.setdefault((task, _discount(agent, args)), []).append(agent)
     judged: list[tuple[Loaded, Judgement]] = []
     for (task, discount), agents in questions.items():
         if task not in datasets:
-            datasets[task] = resolve(task).load()
+            datasets[task] = another(agents[0].task, task).load()
         for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task, judgement)
@@ -124,7 +124,7 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
-        task = agent.task if args.task is None else resolve(args.task)
+        task = another(agent.task, args.task)
         simulation.tell(console, agent, task, simulation.simulate(agent, task, args.episodes))
     return 0
 
@@ -132,7 +132,9 @@ def _play(console: Console, args: argparse.Namespace) -> int:
 def _rewards(args) -> int:
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
-        found = reward_distances.distances(agent, resolve(args.data).load() if args.data else None)
+        found = reward_distances.distances(
+            agent, another(agent.task, args.data).load() if args.data else None
+        )
         table = Table(title=f"{agent.label} of {agent.task.id}: its reward beside the true one")
         for column in ("seed", "STARC distance", "rank correlation", "correlation", "rows"):
             table.add_column(column, justify="right")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.transfer import Outbox
+from corerl.data.observations import History, wrapper
 from corerl.errors import CorerlError
 
 CLOSING = 30  # seconds for all environments of a run
@@ -298,7 +299,9 @@ def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
         parts = {"inner": inner.state_dict()}
     else:
         return None
-    limit = _time_limit(env)
+    limit, history = wrapper(env, wrappers.TimeLimit), wrapper(env, History)
+    if history is not None:
+        parts["frames"] = torch.from_numpy(history.frames)
     elapsed = None if limit is None else limit._elapsed_steps
     return parts | {"elapsed": elapsed, "generator": inner.np_random.bit_generator.state}
 
@@ -312,9 +315,11 @@ def load_simulator(env: gymnasium.Env, saved: dict[str, Any]) -> None:
         inner.state = saved["state"].numpy()
     else:
         _load_mujoco(inner, saved)
-    limit = _time_limit(env)
+    limit, history = wrapper(env, wrappers.TimeLimit), wrapper(env, History)
     if limit is not None:
         limit._elapsed_steps = saved["elapsed"]
+    if history is not None:
+        history.frames = saved["frames"].numpy()
     inner.np_random.bit_generator.state = saved["generator"]
 
 
@@ -335,11 +340,3 @@ def _load_mujoco(env, saved: dict[str, Any]) -> None:
     mujoco.mj_setState(env.model, env.data, saved["physics"].numpy(), kind)
     for name, value in saved["derived"].items():
         getattr(env.data, name)[:] = value.numpy()
-
-
-def _time_limit(env: gymnasium.Env) -> wrappers.TimeLimit | None:
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, wrappers.TimeLimit):
-            return env
-        env = env.env
-    return None

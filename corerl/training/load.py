@@ -11,7 +11,7 @@ restores again and stops. So every algorithm can be loaded, and none has to say 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,9 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from corerl.config import Config, renamed
-from corerl.data import tasks
+from corerl.data import own_files, tasks
 from corerl.data.dataset import Dataset
+from corerl.data.observations import Flat, first, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
@@ -73,6 +74,7 @@ class Loaded:
     def __init__(self, cfg: Config, path: Path, parts: Sequence[Restored], seed: int | None = None):
         self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
         self.task: Task = tasks.of(cfg)
+        self._frames: np.ndarray | None = None
         every = [s for part in self._parts for s in part.seeds]
         self.seeds = every if seed is None else [seed]
         self.steps = [part.step for part in self._parts for s in part.seeds if s in self.seeds]
@@ -106,17 +108,25 @@ class Loaded:
 
     # Acting.
 
-    def act(self, observations: np.ndarray) -> np.ndarray:
+    def act(self, observations: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the actions with which the policy is evaluated, at raw observations.
 
+        A policy that was trained with `history=K` reads the latest K of the calls since `reset`, or K that
+        are given side by side, oldest first, `(K * O,)`.
+
         Args:
-            observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed.
+            observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed. A dictionary's parts
+                are laid side by side in the order of training.
 
         Returns:
             `(S, A)` or `(S, n, A)`, without A where actions are numbers; without S for one seed.
         """
-        observations = np.asarray(observations)
         shape = self.shapes.observation
+        if isinstance(observations, Mapping):
+            observations = self._side_by_side(observations)
+        observations = np.asarray(observations)
+        if self.task.history > 1 and observations.shape[-1] * self.task.history == shape[0]:
+            observations = self._with_history(observations)
         if observations.shape[-len(shape) :] != shape or observations.ndim - len(shape) > 1:
             raise CorerlError(
                 f"{self.label} on {self.task.id} acts at observations of shape {shape} or (n, "
@@ -130,8 +140,41 @@ class Loaded:
         actions = actions[:, 0] if single else actions
         return actions if self._seed is None else actions[0]
 
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """Names of an observation's parts, in the order of training; none where it is no dictionary."""
+        if names := own_files.parts(self.task.data):
+            return tuple(names)
+        if not self.task.has_env:
+            return ()
+        env = self.task.make_env()
+        env.close()
+        return getattr(wrapper(env, Flat), "names", ())
+
+    def _side_by_side(self, given: Mapping[str, np.ndarray]) -> np.ndarray:
+        if set(self.parts) != set(given):
+            raise CorerlError(
+                f"{self.label} on {self.task.id} acts at observations with the parts "
+                f"{', '.join(self.parts) or '(none)'}, not {', '.join(given)}."
+            )
+        return np.concatenate([np.atleast_1d(given[name]) for name in self.parts], -1)
+
+    def _with_history(self, observations: np.ndarray) -> np.ndarray:
+        """Returns the latest frames of each of n episodes side by side, `(O,)` or `(n, O)` as given."""
+        if self._frames is None:
+            self._frames = first(observations, self.task.history)
+        elif self._frames.shape[1:] != observations.shape:
+            raise CorerlError(
+                f"observations were {self._frames.shape[1:]} at the last call and are {observations.shape}: "
+                "call reset() where other episodes begin."
+            )
+        else:
+            self._frames = later(self._frames, observations)
+        return np.concatenate(list(self._frames), -1)
+
     def reset(self, episodes: int = 1) -> None:
         """Begins `episodes` episodes of every seed, for a policy that remembers."""
+        self._frames = None
         self.begin(len(self.seeds), episodes)
 
     def earned(self, rewards: np.ndarray) -> None:

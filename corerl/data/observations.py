@@ -1,0 +1,126 @@
+"""Observations as one vector: the parts of a dictionary side by side, and the latest K of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+
+
+class Flat(gymnasium.ObservationWrapper):
+    """Lays the parts of a dictionary side by side, in the order `names`; without them, the space's.
+
+    Gymnasium sorts the space of a plain dictionary by name.
+
+    Raises:
+        CorerlError: a name is none of the environment's.
+    """
+
+    def __init__(self, env: gymnasium.Env, names: Sequence[str] | None = None):
+        super().__init__(env)
+        known = env.observation_space.spaces
+        self.names = tuple(names or known)
+        require(
+            set(self.names) == set(known),
+            f"the parts of the observation are {', '.join(known)} in {env.unwrapped} and "
+            f"{', '.join(self.names)} in the data",
+        )
+        flat = [spaces.flatten_space(known[name]) for name in self.names]
+        low, high = (
+            np.concatenate([getattr(space, bound) for space in flat], dtype=np.float64)
+            for bound in ("low", "high")
+        )
+        self.observation_space = spaces.Box(low, high, dtype=np.float64)
+
+    def observation(self, observation: Mapping[str, Any]) -> np.ndarray:
+        parts = self.env.observation_space.spaces
+        return np.concatenate(
+            [spaces.flatten(parts[name], observation[name]) for name in self.names],
+            dtype=np.float64,
+        )
+
+
+class History(gymnasium.Wrapper):
+    """Shows the latest `length` observations as one vector, oldest first.
+
+    An episode's first one stands for those before it. `frames` `(length, O)` are what is shown.
+
+    Raises:
+        CorerlError: observations are no vectors.
+    """
+
+    def __init__(self, env: gymnasium.Env, length: int):
+        super().__init__(env)
+        space = env.observation_space
+        require(
+            isinstance(space, spaces.Box) and len(space.shape) == 1,
+            f"history={length} stacks vectors, and {env.unwrapped} has observations of {space}",
+        )
+        low, high = np.tile(space.low, length), np.tile(space.high, length)
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype)
+        self.length, self.frames = length, np.empty((length, *space.shape))
+
+    def reset(self, **kwargs: Any):
+        observation, info = self.env.reset(**kwargs)
+        self.frames = first(observation, self.length)
+        return self.frames.reshape(-1), info
+
+    def step(self, action: Any):
+        observation, *rest = self.env.step(action)
+        self.frames = later(self.frames, observation)
+        return self.frames.reshape(-1), *rest
+
+
+def wrapper(env: gymnasium.Env | None, kind: type) -> Any:
+    """Returns the outermost wrapper of this kind around `env`; None where there is none."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, kind):
+            return env
+        env = env.env
+    return None
+
+
+def first(observation: np.ndarray, length: int) -> np.ndarray:
+    """Returns the frames `(length, ...)` at an episode's start."""
+    return np.repeat(np.asarray(observation)[None], length, 0)
+
+
+def later(frames: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """Returns the frames one step later; the oldest is dropped."""
+    return np.concatenate([frames[1:], np.asarray(observation)[None]])
+
+
+def with_history(dataset: Dataset, length: int) -> Dataset:
+    """Returns the dataset with observations `(N, length * O)`, stacked as `History` shows them.
+
+    Raises:
+        CorerlError: observations are no vectors.
+    """
+    steps, shape = len(dataset), dataset.observations.shape[1:]
+    require(
+        len(shape) == 1,
+        f"history={length} stacks vectors, and {dataset.id} has observations of shape {shape}",
+    )
+    starts = np.repeat(dataset.episode_starts, dataset.episode_lengths())
+    back = np.arange(length - 1, -1, -1)
+    rows = np.maximum(np.arange(steps)[:, None] - back, starts[:, None])
+    stacked = dataset.observations[rows].reshape(steps, -1)
+    following = np.concatenate([stacked[:, shape[0] :], dataset.next_observations], 1)
+    return replace(dataset, observations=stacked, next_observations=following, parts=())
+
+
+def latest(dataset: Dataset, length: int) -> Dataset:
+    """Returns the dataset with the last of `length` stacked observations alone."""
+    width = dataset.observations.shape[1] // length
+    return replace(
+        dataset,
+        observations=dataset.observations[:, -width:],
+        next_observations=dataset.next_observations[:, -width:],
+    )

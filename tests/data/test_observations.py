@@ -1,0 +1,210 @@
+"""Observations that are dictionaries, and the latest K of an episode."""
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+from small import config, train
+
+import corerl
+from corerl.config import Columns, Data, Eval
+from corerl.data import observations, own_files
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import resolve
+from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
+from corerl.training.environments import load_simulator, save_simulator
+
+
+class Parts(gymnasium.Env):
+    """Shows its step count in a dictionary; position `(2,)` and velocity, sorted the other way than told."""
+
+    observation_space = spaces.Dict(
+        {"velocity": spaces.Box(-9, 9, (1,)), "position": spaces.Box(-9, 9, (2,))}
+    )
+    action_space = spaces.Box(-2, 2, (1,))
+
+    def _show(self):
+        velocity = np.array([self.count], np.float32)
+        return {"velocity": velocity, "position": np.array([5, 7], np.float32)}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._show(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._show(), float(action[0]), False, self.count == 4, {}
+
+
+gymnasium.register("Parts-v0", entry_point=Parts)
+
+
+def arrays(rows: int = 12) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "observations/position": rng.normal(size=(rows, 2)),
+        "observations/velocity": rng.normal(size=rows),
+        "next_observations/velocity": rng.normal(size=rows),
+        "next_observations/position": rng.normal(size=(rows, 2)),
+        "actions": rng.uniform(-1, 1, (rows, 1)),
+        "rewards": rng.normal(size=rows),
+        "truncated": np.arange(rows) % 4 == 3,
+    }
+
+
+def side_by_side(of: dict, field: str, *names: str) -> np.ndarray:
+    parts = [of[f"{field}/{name}"].reshape(len(of["rewards"]), -1) for name in names]
+    return np.concatenate(parts, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["npz", "hdf5"])
+def test_parts_lie_side_by_side_by_name_and_the_order_is_a_setting_of_the_run(tmp_path, kind):
+    path, given = tmp_path / f"parts.{kind}", arrays()
+    if kind == "npz":
+        np.savez(path, **given)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in given.items():
+                file[name] = array
+    (cfg,) = cells(["algo=iql", f"task=file/{path}", "data.action_low=-1", "data.action_high=1"])
+    order = ["observations/position", "observations/velocity"]
+    assert cfg.data.columns.observations == order
+    dataset = own_files.load(str(path), cfg.data)
+    for field in ("observations", "next_observations"):
+        expected = side_by_side(given, field, "position", "velocity")
+        assert np.array_equal(getattr(dataset, field), expected)
+    other = Data(columns=Columns(observations=order[::-1]), action_low=-1, action_high=1)
+    dataset = own_files.load(str(path), other)
+    for field in ("observations", "next_observations"):
+        expected = side_by_side(given, field, "velocity", "position")
+        assert np.array_equal(getattr(dataset, field), expected)
+
+
+def test_minaris_episodes_of_dictionaries_have_a_state_more_than_steps(tmp_path):
+    path, states = tmp_path / "main_data.hdf5", np.arange(10.0).reshape(5, 2)
+    with h5py.File(path, "w") as file:
+        for name, array in {"goal": states + 50, "at": states}.items():
+            file[f"episode_0/observations/{name}"] = array
+        file["episode_0/actions"], file["episode_0/rewards"] = np.zeros((4, 1)), np.zeros(4)
+        file["episode_0/terminations"] = file["episode_0/truncations"] = np.zeros(4)
+    dataset = own_files.load(str(path), Data(action_low=-1, action_high=1))
+    expected = np.concatenate([states, states + 50], 1)
+    assert np.array_equal(dataset.observations, expected[:-1])
+    assert np.array_equal(dataset.next_observations, expected[1:])
+
+
+def test_environment_data_and_loaded_policy_share_an_order(tmp_path):
+    """Velocity first, which is neither gymnasium's order nor the file's."""
+    given = arrays()
+    data = Dataset.from_arrays(
+        {name: given[f"observations/{name}"] for name in ("velocity", "position")},
+        given["actions"],
+        given["rewards"],
+        truncated=given["truncated"],
+        next_observations={n: given[f"next_observations/{n}"] for n in ("position", "velocity")},
+    )
+    trained = corerl.train(
+        "bc",
+        dataset=data,
+        env="gym/test_observations:Parts-v0",
+        seeds=1,
+        steps=2,
+        root=str(tmp_path),
+        hidden_width=8,
+        processes=1,
+    )
+    agent = trained.load()
+    assert agent.cfg.data.columns.observations == [
+        "observations/velocity",
+        "observations/position",
+    ]
+    first = agent.task.make_env().reset()[0]
+    assert first.tolist() == [0, 5, 7]
+    named = agent.act({"position": np.array([5.0, 7.0]), "velocity": np.array([0.0])})
+    assert np.array_equal(named, agent.act(first))
+    assert not np.array_equal(named, agent.act(first[::-1].copy()))
+    loaded = agent.task.load()
+    assert np.array_equal(
+        loaded.observations, side_by_side(given, "observations", "velocity", "position")
+    )
+    with pytest.raises(CorerlError, match="the parts velocity, position, not position"):
+        agent.act({"position": np.zeros(2)})
+
+
+def test_a_part_that_the_environment_has_not_is_named():
+    with pytest.raises(CorerlError, match=r"velocity in .* and position, speed in"):
+        observations.Flat(Parts(), ["position", "speed"])
+
+
+# History.
+
+
+def test_data_and_environment_show_the_same_frames_and_episodes_begin_anew():
+    env = observations.History(observations.Flat(Parts()), 3)
+    steps, following, ends = [], [], []
+    for _ in range(2):
+        shown, over = env.reset()[0], False
+        while not over:
+            steps.append(shown)
+            shown, _, _, over, _ = env.step(np.zeros(1))
+            following.append(shown)
+            ends.append(over)
+    steps, following = np.array(steps), np.array(following)
+    width = 3
+    raw = Dataset.from_arrays(
+        steps[:, -width:],
+        np.zeros((8, 1)),
+        np.zeros(8),
+        truncated=np.array(ends),
+        next_observations=following[:, -width:],
+    )
+    stacked = observations.with_history(raw, 3)
+    assert np.array_equal(stacked.observations, steps)
+    assert np.array_equal(stacked.next_observations, following)
+    assert stacked.observations[4].tolist() == [5, 7, 0] * 3  # nothing of the episode before
+    assert stacked.observations[1, 2::3].tolist() == [0, 0, 1]
+    assert np.array_equal(observations.latest(stacked, 3).observations, raw.observations)
+
+
+def test_a_simulator_is_restored_with_what_it_showed():
+    one, other = (observations.History(resolve("gym/Pendulum-v1").make_env(), 2) for _ in range(2))
+    other.reset(seed=9)
+    one.reset(seed=1)
+    one.step(np.ones(1))
+    load_simulator(other, save_simulator(one))
+    assert np.array_equal(one.step(np.ones(1))[0], other.step(np.ones(1))[0])
+
+
+def test_a_policy_reads_the_history_in_training_evaluation_loading_and_export(tmp_path):
+    from dataclasses import replace
+
+    from corerl.experiments.data_export import rollouts
+    from corerl.experiments.export import export
+
+    cfg = replace(config(tmp_path, "iql", steps=8, eval=Eval(every=8, episodes=2)), history=3)
+    agent = corerl.load(train(cfg))
+    env, raw = agent.task.make_env(), resolve(cfg.task).make_env()
+    assert env.observation_space.shape == (9,) and agent.task.load().observations.shape[1] == 9
+    for seed in (3, 4):
+        agent.reset()
+        stacked, seen = env.reset(seed=seed)[0], raw.reset(seed=seed)[0]
+        for _ in range(5):
+            action = agent.act(seen)
+            assert np.array_equal(action, agent.act(stacked))
+            stacked, seen = env.step(action[0])[0], raw.step(action[0])[0]
+    with pytest.raises(CorerlError, match=r"call reset\(\)"):
+        agent.act(np.zeros((2, 3)))
+    facts = export(agent.path, tmp_path / "policy.pt2")
+    assert facts["observation_shape"] == [9] and facts["difference"] < 1e-5
+    assert facts["history"].startswith("3 observations side by side")
+    assert rollouts(agent, 1).observations.shape[1] == 3
+
+
+def test_images_have_no_history_here():
+    env = Parts()
+    env.observation_space = spaces.Box(0, 255, (3, 4, 4), np.uint8)
+    with pytest.raises(CorerlError, match="history=2 stacks vectors"):
+        observations.History(env, 2)
