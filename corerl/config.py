@@ -200,6 +200,7 @@ class Config(Settings):
     task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
     env: str | None = added(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
     data: Data = added(group(Data))
+    history: int = added(within(1, "[1, 1000]"))  # latest observations that are one input
     table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
     label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
@@ -216,6 +217,7 @@ class Config(Settings):
     precision: str = added(one_of("highest", "high", "medium"))  # highest: float32
     processes: int | None = positive(None)  # null: one per core on a CPU, one on a GPU
     wandb: Wandb = field(default_factory=Wandb)
+    tensorboard: bool = added(False)  # event files beside the run's: tensorboard --logdir runs
 
     def __post_init__(self):
         super().__post_init__()

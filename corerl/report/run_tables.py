@@ -9,7 +9,17 @@ import pandas as pd
 from corerl.report.load import Results
 from corerl.report.page_data import Data
 
-NOT_COMPARED = ("seeds", "label", "table", "root", "device", "compile", "processes", "wandb")
+NOT_COMPARED = (
+    "seeds",
+    "label",
+    "table",
+    "root",
+    "device",
+    "compile",
+    "processes",
+    "wandb",
+    "tensorboard",
+)
 """Settings that name a run or say where it went; `algo.name` is the algorithm itself."""
 
 

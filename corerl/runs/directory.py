@@ -24,6 +24,7 @@ NOT_READ = (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YA
 LONGEST = 255  # bytes in the name of a file or folder, on nearly every file system
 NOT_IN_HASH = (
     *("seeds", "root", "device", "compile", "processes", "save_every", "log_every", "wandb"),
+    "tensorboard",
     *("table", "trust", "kernel", "save_minutes"),
 )
 """Settings that change where or how fast a run goes, not what it computes (beyond rounding), and the

@@ -18,6 +18,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import files, provenance
 from corerl.runs.directory import config_hash, read_status
+from corerl.runs.tensorboard_logging import TensorBoardLogger
 from corerl.runs.wandb_logging import WandbLogger
 
 SCORE_COLUMNS = (
@@ -81,7 +82,10 @@ class Record:
         self._show = show
         self._hash = config_hash(cfg)
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
-        self._wandb = WandbLogger(cfg, self.seeds, directory)
+        self._mirrors = (
+            WandbLogger(cfg, self.seeds, directory),
+            TensorBoardLogger(cfg.tensorboard, directory),
+        )
         self._sums: dict[str, Tensor] = {}
         self._count = 0
         self._clock = (0, 0.0, 0.0)
@@ -171,7 +175,15 @@ class Record:
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
         self._logs["metrics.jsonl"].append(map(json.dumps, lines))
-        self._wandb.log(step, lines)
+        self._mirror(
+            step,
+            {
+                f"{name}/seed{line['seed']}": value
+                for line in lines
+                for name, value in line.items()
+                if name not in ("step", "seed") and value is not None
+            },
+        )
 
     def find_divergence(self, step: int) -> None:
         """Looks for NaN and overflow in the metrics that are not written yet."""
@@ -215,7 +227,15 @@ class Record:
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
         if going:
-            self._wandb.log_scores(step, [self.seeds[i] for i in going], means, scores)
+            named = {"return": means} | ({} if scores is None else {"score": scores})
+            self._mirror(
+                step,
+                {
+                    f"{name}/seed{self.seeds[i]}": float(value)
+                    for name, values in named.items()
+                    for i, value in zip(going, values, strict=True)
+                },
+            )
         self.publish(step, "running")
 
     def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
@@ -275,5 +295,10 @@ class Record:
             self.publish(step, "running")
 
     def close(self) -> None:
-        """Ends the wandb mirror."""
-        self._wandb.close()
+        """Ends the mirrors."""
+        for mirror in self._mirrors:
+            mirror.close()
+
+    def _mirror(self, step: int, values: dict[str, float]) -> None:
+        for mirror in self._mirrors:
+            mirror.send(step, values)

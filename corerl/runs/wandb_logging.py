@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from corerl.config import Config
 
 
@@ -43,28 +41,8 @@ class WandbLogger:
         except Exception as error:
             self._give_up(error)
 
-    def log(self, step: int, lines: list[dict[str, Any]]) -> None:
-        """Logs one step: a dict per seed as in `metrics.jsonl`."""
-        skip = ("step", "seed")
-        self._send(
-            step,
-            {
-                f"{k}/seed{line['seed']}": v
-                for line in lines
-                for k, v in line.items()
-                if k not in skip
-            },
-        )
-
-    def log_scores(
-        self, step: int, seeds: Sequence[int], returns: np.ndarray, scores: np.ndarray | None
-    ) -> None:
-        values = {f"return/seed{s}": float(r) for s, r in zip(seeds, returns, strict=True)}
-        if scores is not None:
-            values |= {f"score/seed{s}": float(v) for s, v in zip(seeds, scores, strict=True)}
-        self._send(step, values)
-
-    def _send(self, step: int, values: dict[str, Any]) -> None:
+    def send(self, step: int, values: dict[str, float]) -> None:
+        """Logs numbers by name at one step."""
         if self._run is None:
             return
         try:

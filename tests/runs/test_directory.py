@@ -323,9 +323,10 @@ def test_every_setting_of_the_algorithm_is_in_the_name():
     assert len(names) == 1 + len(numeric)
 
 
+HIDDEN = {"activation": "gelu", "layer_norm": True}
 ADDED = {
-    bc: {"leak": 0.1, "squash": False, "validate_every": 10},
-    td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True},
+    bc: {"leak": 0.1, "squash": False, "validate_every": 10} | HIDDEN,
+    td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True} | HIDDEN,
 }
 
 

@@ -1,0 +1,49 @@
+"""The optional copy of a run's numbers as TensorBoard's event files; the other files are the record."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class TensorBoardLogger:
+    """Writes event files to `directory/tensorboard` where `tensorboard=true`: `tensorboard --logdir runs`.
+
+    What fails here is said once and never stops a run. Of a run that goes on, TensorBoard forgets what came
+    after the checkpoint.
+    """
+
+    def __init__(self, on: bool, directory: Path):
+        self._on, self._directory, self._writer = on, directory / "tensorboard", None
+
+    def send(self, step: int, values: dict[str, float]) -> None:
+        """Writes numbers by name at one step."""
+        if not self._on:
+            return
+        try:
+            if self._writer is None:
+                self._writer = self._opened(step)
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+        except Exception as error:
+            self._give_up(error)
+
+    def _opened(self, step: int) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self._directory, purge_step=step)
+
+    def _give_up(self, error: Exception) -> None:
+        missing = ': pip install "corerl[tensorboard]"' if isinstance(error, ImportError) else ""
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(f"corerl: tensorboard is off for this run ({reason}){missing}", file=sys.stderr)
+        self._on = False
+
+    def close(self) -> None:
+        """Writes what is left."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._give_up(error)
+        self._writer = None

@@ -1,0 +1,64 @@
+"""TensorBoard's event files: only where they are asked for, and never in the way of a run."""
+
+import json
+import sys
+from dataclasses import replace
+
+from small import config, group, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from corerl.runs.tensorboard_logging import TensorBoardLogger
+
+
+def events(folder) -> dict[tuple[str, int], float]:
+    """Every scalar of a folder's event files, as TensorBoard reads them."""
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {(tag, e.step): e.value for tag in read.Tags()["scalars"] for e in read.Scalars(tag)}
+
+
+def test_event_files_hold_what_the_files_say(tmp_path):
+    plain = group(train(config(tmp_path / "plain", "bc")))
+    cell = train(replace(config(tmp_path, "bc"), tensorboard=True))
+    assert group(cell) == plain
+    shown = events(cell / "seeds-0/tensorboard")
+    lines = [json.loads(line) for line in plain["metrics"].splitlines()]
+    for line in lines:
+        assert shown["policy_loss/seed0", line["step"]] == float_of(line["policy_loss"])
+    rows = [row.split(",") for row in plain["scores"].splitlines()[1:]]
+    for row in rows:
+        assert shown["score/seed0", int(row[4])] == float_of(row[6])
+    assert len(shown) == len(lines) + 2 * len(rows)
+
+
+def float_of(value) -> float:
+    """As a single-precision number, which event files hold."""
+    import numpy as np
+
+    return float(np.float32(float(value)))
+
+
+def test_nothing_is_written_unless_asked_for(tmp_path):
+    mirror = TensorBoardLogger(False, tmp_path)
+    mirror.send(1, {"loss/seed0": 1.0})
+    mirror.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
+    for first in (1, 3):
+        mirror = TensorBoardLogger(True, tmp_path)
+        for step in range(first, 6):
+            mirror.send(step, {"loss": float(10 * first + step)})
+        mirror.close()
+    shown = events(tmp_path / "tensorboard")
+    assert shown == {("loss", s): (11.0, 12.0, 33.0, 34.0, 35.0)[s - 1] for s in range(1, 6)}
+
+
+def test_a_missing_package_is_said_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    mirror = TensorBoardLogger(True, tmp_path)
+    mirror.send(1, {"loss": 1.0})
+    mirror.send(2, {"loss": 1.0})
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and 'pip install "corerl[tensorboard]"' in told[0]
