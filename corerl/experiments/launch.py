@@ -25,6 +25,7 @@ from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.experiments import memory
+from corerl.experiments.continuation import continue_shorter
 from corerl.experiments.process import lasting_output, numerics
 from corerl.nn import compile
 from corerl.runs import checkpoint, files
@@ -76,8 +77,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = cell_directory(cfg)
-    if not cell.exists() and (shorter := _shorter(cfg)):
-        print(f"corerl: {shorter}", file=sys.stderr)
+    continue_shorter(cfg)
     _write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     for stray in strays(cell):
@@ -116,21 +116,6 @@ def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
 def _listed(groups: list[list[int]]) -> str:
     seeds = sorted(seed for group in groups for seed in group)
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _shorter(cfg: Config) -> str:
-    """Says that a run with these settings and another number of steps stays as it is, if there is one."""
-    wanted, cell = settings(cfg), cell_directory(cfg)
-    for path in sorted(cell.parent.glob(f"{cfg.algo.name}-*/config.yaml")):
-        with suppress(CorerlError):
-            saved = files.read_yaml(path)
-            keys = saved.keys() & wanted.keys() - {"steps"}
-            if saved.get("steps") != cfg.steps and all(saved[key] == wanted[key] for key in keys):
-                return (
-                    f"the {saved['steps']:,} steps in {path.parent} stay as they are; {cfg.steps:,} steps "
-                    "are another run and begin anew, since rates and evaluations depend on the length."
-                )
-    return ""
 
 
 def _refuse_diverged(cfg: Config) -> None:

@@ -1,0 +1,139 @@
+"""Longer training: `steps=20000` after `steps=10000` goes on from the shorter run where that is exact.
+
+It is exact where no number of the first updates depends on how many come: no schedule is over the run, no
+evaluation or line of metrics falls at its end alone, and updates run the same way. Then the longer run
+begins with the shorter one's checkpoint and its lines, and ends bit-equal to one that was never shorter
+(tests/experiments/test_continuation.py). The shorter run stays where it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from corerl.config import Config, seed_list
+from corerl.errors import CorerlError
+from corerl.nn import compile
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.runs.directory import (
+    cell_directory,
+    config_hash,
+    groups,
+    read_settings,
+    read_status,
+    settings,
+)
+from corerl.runs.files import make_directory, read_json, write_atomically, write_json
+from corerl.training.run import pick_device
+
+OFFLINE = {"phase": "offline"}
+WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
+    "awac": OFFLINE,
+    "bc": {},
+    "cpl": {},
+    "cql": OFFLINE,
+    "cql_discrete": {},
+    "dt": {},
+    "edac": {},
+    "iql": OFFLINE | {"cosine": False},
+    "rebrac": OFFLINE,
+    "td3_bc": {},
+}
+"""Algorithms whose first updates do not depend on `steps`, and the settings under which that is so. Each is
+trained both ways in the tests."""
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def continue_shorter(cfg: Config) -> None:
+    """Fills the directories of seeds that have not begun from the longest shorter run of these settings.
+
+    Says what it does; where a shorter run cannot be gone on from, why.
+    """
+    cell = cell_directory(cfg)
+    found = sorted(_others(cfg, cell), key=lambda pair: pair[1]["steps"], reverse=True)
+    begun = {seed for _, seeds in groups(cell) for seed in seeds}
+    wanted = set(seed_list(cfg.seeds)) - begun
+    refused = {}
+    for path, saved in found:
+        if reason := _reason(cfg, saved):
+            refused[path] = reason
+            continue
+        for directory, seeds in groups(path):
+            if set(seeds) <= wanted and _is_done(directory, saved["steps"]):
+                _copy(directory, cell / directory.name, cfg, saved["steps"])
+                wanted -= set(seeds)
+                print(
+                    f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: goes on from "
+                    f"the {saved['steps']:,} steps in {directory}",
+                    file=sys.stderr,
+                )
+    if refused and wanted and not begun:
+        path, reason = next(iter(refused.items()))
+        steps = dict(found)[path]["steps"]
+        print(
+            f"corerl: the {steps:,} steps in {path} stay as they are; {cfg.steps:,} steps are another run "
+            f"and begin anew, since {reason}.",
+            file=sys.stderr,
+        )
+
+
+def _others(cfg: Config, cell: Path):
+    """Yields the cells, and their settings, that differ from this one in the number of steps alone."""
+    wanted = settings(cfg)
+    for path in cell.parent.glob(f"{cfg.algo.name}-*/config.yaml"):
+        with suppress(CorerlError, yaml.YAMLError):
+            saved = read_settings(path.parent)
+            keys = saved.keys() & wanted.keys() - {"steps"}
+            if saved["steps"] != cfg.steps and all(saved[key] == wanted[key] for key in keys):
+                yield path.parent, saved
+
+
+def _reason(cfg: Config, saved: dict[str, Any]) -> str:
+    """Returns why the saved run is not the beginning of this one; nothing where it is."""
+    steps, algo = saved["steps"], vars(cfg.algo)
+    needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
+    if steps > cfg.steps:
+        return "a shorter run is not cut from a longer one"
+    if needed is None:
+        return f"a schedule of {cfg.algo.label}, or what it collects, may depend on the length"
+    for name, value in needed.items():
+        if algo[name] != value:
+            return f"with algo.{name}={algo[name]} its updates depend on the length"
+    for name, every in (("eval.every", cfg.eval.every), ("log_every", cfg.log_every)):
+        if steps % every and (name != "eval.every" or cfg.eval.episodes):
+            return f"{steps} is no multiple of {name}={every}, so that it ends at a step of its own"
+    device = pick_device(cfg.device)
+    if compile.resolve(cfg.compile, device, steps) != compile.resolve(
+        cfg.compile, device, cfg.steps
+    ):
+        return "so short a job is not compiled by itself (compile=compile would have been)"
+    return ""
+
+
+def _is_done(directory: Path, steps: int) -> bool:
+    with suppress(CorerlError):
+        status = read_status(directory)
+        whole = status.get("state") == "done" and status.get("step") == steps
+        return whole and not status.get("diverged") and (directory / CHECKPOINT).exists()
+    return False
+
+
+def _copy(old: Path, new: Path, cfg: Config, steps: int) -> None:
+    """Copies what a run that goes on needs; rows of scores get the new run's name."""
+    make_directory(new)
+    for log in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
+        with suppress(FileNotFoundError):
+            content = (old / log).read_bytes()
+            if log == "scores.csv":
+                name = old.parent.name.rpartition("-")[2]
+                content = content.replace(f",{name},".encode(), f",{config_hash(cfg)},".encode())
+            write_atomically(new / log, content)
+    facts = read_json(old / "env.json") or {}
+    write_json(new / "env.json", facts | {"continues": {"run": str(old), "steps": steps}})
+    saved = load_checkpoint(old / CHECKPOINT)
+    del saved["loop"]["logs"]  # they vouch for rows of the other name
+    save_checkpoint(new / CHECKPOINT, saved)

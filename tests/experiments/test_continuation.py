@@ -1,0 +1,74 @@
+"""Longer training goes on from a shorter run where it ends as one that was never shorter."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small import config, group
+from tiny import settings as tiny
+
+from corerl.config import Eval
+from corerl.experiments.continuation import WITHOUT_SCHEDULE
+from corerl.experiments.launch import launch
+from corerl.runs.directory import cell_directory
+
+
+def job(root: Path, name: str, steps: int, **others):
+    """Sizes of the contract's tests; evaluated and logged at steps that 20 has."""
+    own = replace(tiny(name).algo, **WITHOUT_SCHEDULE[name])
+    common = {"eval": Eval(every=20, episodes=1), "log_every": 10, "save_every": 15}
+    cfg = config(root, "bc", task=tiny(name).task, steps=steps, **(common | others))
+    return replace(cfg, algo=own)
+
+
+def written(cfg) -> dict:
+    launch(cfg)
+    return group(cell_directory(cfg))
+
+
+@pytest.mark.parametrize("name", WITHOUT_SCHEDULE)
+def test_forty_steps_after_twenty_are_forty_steps(name, tmp_path, capsys):
+    whole = written(job(tmp_path / "whole", name, 40))
+    assert "goes on" not in capsys.readouterr().err
+    short = job(tmp_path / "twice", name, 20)
+    before = written(short)
+    longer = job(tmp_path / "twice", name, 40)
+    after = written(longer)
+    told = capsys.readouterr().err
+    assert f"goes on from the 20 steps in {cell_directory(short)}" in told
+    vouched = {key for key in after["checkpoint"] if key.startswith("/loop/logs")}
+    assert vouched and {key: after["checkpoint"][key] for key in vouched}
+    assert after == whole
+    facts = json.loads((cell_directory(longer) / "seeds-0/env.json").read_text())
+    assert facts["continues"]["steps"] == 20
+    assert group(cell_directory(short)) == before
+
+
+def test_only_seeds_that_are_done_go_on(tmp_path, capsys):
+    launch(job(tmp_path, "bc", 20, seeds=2))
+    shutil.rmtree(cell_directory(job(tmp_path, "bc", 20)) / "seeds-1")
+    launch(job(tmp_path, "bc", 40, seeds=2))
+    told = capsys.readouterr().err
+    assert "seed 0: goes on from the 20 steps" in told and "seed 1: goes on" not in told
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"name": "iql", "own": {}}, {}, "with algo.cosine=True its updates depend on the length"),
+        ({"name": "td3_bc", "steps": 30}, {}, "30 is no multiple of eval.every=20"),
+        ({"name": "td3_bc", "log_every": 10}, {"log_every": 15}, "no multiple of log_every=15"),
+        ({"name": "td3_bc", "steps": 60}, {}, "a shorter run is not cut from a longer one"),
+        ({"name": "codac"}, {}, "a schedule of CODAC, or what it collects, may depend"),
+    ],
+    ids=["schedule", "evaluation", "metrics", "shorter", "unknown"],
+)
+def test_what_begins_anew_says_why(first, second, words, tmp_path, capsys):
+    settings = {"steps": 20, "eval": Eval(every=20, episodes=1), "log_every": 10} | first
+    name = settings.pop("name")
+    launch(config(tmp_path, name, **settings))
+    launch(config(tmp_path, name, **(settings | {"steps": 40} | second)))
+    told = capsys.readouterr().err
+    assert words in told and "begin anew" in told and "goes on" not in told
