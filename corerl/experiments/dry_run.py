@@ -58,7 +58,7 @@ def show(cells: list[Config]) -> int:
             _seeds(each.cfg.seeds),
             str(each.done),
             f"{each.updates:,}",
-            f"{each.rate.updates_per_s:,.0f}" if each.rate else "?",
+            _rate(each.rate),
             "?" if each.hours is None else f"{each.hours:,.1f}",
             *_room(each, gpu),
             "; ".join(told),
@@ -69,6 +69,11 @@ def show(cells: list[Config]) -> int:
         print(f"note {number}: {text}")
     print("\n".join(_totals(rows, gpu)))
     return 0
+
+
+def _rate(rate: Rate | None) -> str:
+    """Returns updates per second; `~` where they are estimated."""
+    return "?" if rate is None else f"{'~' if rate.estimated else ''}{rate.updates_per_s:,.0f}"
 
 
 def _room(row: Row, gpu: str | None) -> tuple[str, str]:
@@ -164,7 +169,7 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
             "Evaluation comes on top."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
-        lines.append(f"Measured rates: {'; '.join(sources)}.")
+        lines.append(f"Rates: {'; '.join(sources)}.")
     if any(each.bytes_of_seed is not None for each in rows):
         lines.append(
             "Memory is of networks, optimisers and a full replay, of the seeds that train at a time; data "

@@ -1,4 +1,4 @@
-"""Memory and disk that a run will take, from its own parts: built, measured, and not trained."""
+"""What a run will take, from its own parts: memory, disk, and the operations of an update."""
 
 import importlib
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch.utils.flop_counter import FlopCounterMode
 
 from corerl.buffers import room
 from corerl.buffers.frame_replay import FrameReplay
@@ -23,6 +24,8 @@ from corerl.training.run import Run
 
 ROWS = 2_000
 """Size of the made-up data that takes the place of a dataset."""
+UPDATES = 20
+"""Steps within which an update has to come for its operations to be counted."""
 
 
 class _Built(Exception):
@@ -62,13 +65,47 @@ class _Unstarted(Run):
         raise _Built({name: part for name, part in state.items() if part is not None})
 
 
+class _Counted(_Unstarted):
+    """The same, ended by its second update, between whose operations and the first one's lies one update."""
+
+    def __init__(self, cfg: Config):
+        super().__init__(cfg)
+        self._counts: list[int] = []
+
+    def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
+        with FlopCounterMode(display=False) as self._counter:
+            yield from range(stride, UPDATES * stride + 1, stride)
+
+    def log(self, step: int, metrics: dict) -> None:
+        self._counts.append(self._counter.get_total_flops())
+        if len(self._counts) == 2:
+            raise _Built(self._counts[1] - self._counts[0])
+
+    def evaluate(self, step: int, act: Any, also: Any = None) -> None:
+        """Does nothing."""
+
+    save = evaluate
+
+
+def operations(cfg: Config) -> int | None:
+    """Operations of the matrix products in one update of one seed; None where it is not known."""
+    return _operations(
+        _Cell(cfg, (cfg.task, cfg.history, rates._size(cfg.algo.name, vars(cfg.algo))))
+    )
+
+
+@cache
+def _operations(cell: "_Cell") -> int | None:
+    return _built(cell.cfg, _Counted)
+
+
 def of_seed(cfg: Config) -> int | None:
     """Bytes of one seed's networks, optimisers and full replay, in memory and in a checkpoint alike.
 
     The data and an update's intermediate values come on top in memory. None where it is not known.
     """
     size = rates._size(cfg.algo.name, vars(cfg.algo))
-    return _of_seed(_Cell(cfg, (cfg.task, cfg.steps, size)))
+    return _of_seed(_Cell(cfg, (cfg.task, cfg.history, cfg.steps, size)))
 
 
 class _Cell:
@@ -86,13 +123,18 @@ class _Cell:
 
 @cache
 def _of_seed(cell: _Cell) -> int | None:
-    cfg = replace(cell.cfg, device="cpu")
+    parts = _built(cell.cfg, _Unstarted)
+    return None if parts is None else _measured(parts)
+
+
+def _built(cfg: Config, kind: type[_Unstarted]) -> Any:
+    """Returns what a run of this kind ends with; None where it cannot even begin."""
+    cfg = replace(cfg, device="cpu")
     try:
         with room.on_trial():
-            run = _Unstarted(cfg)
-            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, kind(cfg))
     except _Built as built:
-        return _measured(built.args[0])
+        return built.args[0]
     except Exception:  # an estimate must not end a dry run; what is wrong, the run itself will say
         return None
     return None

@@ -2,8 +2,9 @@
 
     python -m corerl.experiments.rates [cpu | cuda]   measures every size of sweeps/, as rows of rates.csv
 
-`rates.csv` holds measurements, one per algorithm and size; nothing is interpolated and no other device's
-figure stands in for one that nobody has measured.
+`rates.csv` holds measurements, one per algorithm and size; no other device's figure stands in for one that
+nobody has measured. A size without one is estimated from the operations of its update beside IQL's, and is
+marked as that.
 """
 
 import csv
@@ -14,7 +15,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from corerl.runs.directory import read_settings, read_status
 from corerl.runs.files import read_json
 
 SHIPPED = "corerl/experiments/rates.csv"
+REFERENCE = "iql"
 ENOUGH = 5_000
 """Updates after which the seconds that went into compiling no longer weigh."""
 
@@ -39,10 +41,11 @@ class Rate(NamedTuple):
     device: str
     on_gpu: bool
     source: str
+    estimated: bool = False
 
 
 def known(cfg: Config, gpu: str | None) -> Rate | None:
-    """Returns the rate of a cell's updates on the GPU of that name, or this CPU; None if not measured.
+    """Returns the rate of a cell's updates on the GPU of that name, or this CPU; None if nothing is known.
 
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """
@@ -55,7 +58,22 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
         return Rate(statistics.median(own_rates), device, gpu is not None, source)
     of_size = [rate for found, rate in _shipped() if found == size]
     on_gpu = [rate for rate in of_size if rate.on_gpu and rate.device == gpu]
-    return next(iter(on_gpu + [rate for rate in of_size if not rate.on_gpu]), None)
+    return next(iter(on_gpu + [rate for rate in of_size if not rate.on_gpu]), None) or _estimated(
+        cfg
+    )
+
+
+def _estimated(cfg: Config) -> Rate | None:
+    """Returns the rate at which IQL's measured operations per second would make this cell's updates."""
+    from corerl.experiments.footprint import operations
+
+    reference = importlib.import_module(f"corerl.algos.{REFERENCE}").Config()
+    known = next(rate for size, rate in _shipped() if size == _size(REFERENCE, vars(reference)))
+    theirs, own = operations(replace(cfg, algo=reference)), operations(cfg)
+    if not theirs or not own:
+        return None
+    rate = known.updates_per_s * theirs / own
+    return Rate(rate, known.device, False, f"{SHIPPED}, by operations beside IQL's", True)
 
 
 def _size(name: str, settings: dict[str, Any]) -> tuple:
