@@ -1,4 +1,4 @@
-"""`corerl train | evaluate | play | record | export | data | label | report | status | bench`."""
+"""`corerl train | evaluate | play | record | export | data | label | report | tuning | status | bench`."""
 
 import argparse
 import importlib
@@ -22,6 +22,7 @@ USAGE = """usage: corerl COMMAND ...
   corerl data ...      list, describe, check, download, make and export datasets
   corerl label TASK    compare segments by eye, in a browser, to learn from
   corerl report RUNS   tables, figures and one HTML page
+  corerl tuning RUNS   what choosing settings costs in episodes: a figure of a sweep
   corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
   corerl bench         updates per second on this machine
 
@@ -35,6 +36,7 @@ COMMANDS = {
     "data": "corerl.experiments.data_cli",
     "label": "corerl.experiments.label",
     "report": "corerl.report.cli",
+    "tuning": "corerl.report.tuning",
     "status": "corerl.experiments.status",
     "bench": "corerl.experiments.bench",
 }
@@ -100,6 +102,8 @@ def _run(argv: list[str]) -> int:
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see experiments/kernel.py
     command, rest = argv[0], argv[1:]
     if command == "train":
+        if sys.stderr.isatty():  # the imports take seconds, and a blank screen looks like a hang
+            print("corerl: loading", file=sys.stderr, flush=True)
         from corerl.experiments.train import main as train
 
         return train(rest)

@@ -85,3 +85,17 @@ def test_ctrl_c_is_no_traceback(monkeypatch):
 
     monkeypatch.setattr("corerl.experiments.bench.run", stopped)
     assert cli.main(["bench"]) == 130
+
+
+def test_a_terminal_shows_at_once_that_something_happens(tmp_path):
+    """Before the imports, which take seconds."""
+    import pty
+
+    main, terminal = pty.openpty()
+    command = [sys.executable, str(IQL), "task=corerl/pendulm"]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=tmp_path) as process:
+        os.close(terminal)
+        first = os.read(main, 1000).decode()
+        assert first.strip() == "corerl: loading" and process.poll() is None
+        os.read(main, 1000)
+    os.close(main)

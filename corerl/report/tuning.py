@@ -1,0 +1,149 @@
+"""What tuning costs in episodes of the environment: `corerl tuning RUNS`, from a sweep that is done.
+
+Offline methods are compared with settings that somebody chose by playing. Of each algorithm on each task
+this shows two curves: the best of k settings, each tried out (expected online performance), and the policy
+that a bandit would deploy after a number of episodes.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from corerl.config import require
+from corerl.errors import CorerlError
+from corerl.report import figures
+from corerl.report.files import make_folder, write
+from corerl.report.stats.tuning import bandit, expected_best
+from corerl.runs.directory import groups, read_settings, read_status
+
+EPISODES = (1, 10, 50, 100, 200)
+"""Numbers of episodes that the printed table shows."""
+
+
+class Policy(NamedTuple):
+    """One seed of one setting, and the returns of its last evaluation."""
+
+    setting: str
+    seed: int
+    returns: np.ndarray
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `corerl tuning`."""
+    add = parser.add_argument
+    add(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="folders of runs, of several settings each",
+    )
+    add("--out", type=Path, default=Path("tuning"), help="folder to write (default: tuning)")
+    add("--arms", type=int, default=8, help="policies that the bandit chooses among (default: 8)")
+    add("--episodes", type=int, default=200, help="that the bandit plays (default: 200)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a table of every algorithm and task with several settings, and writes it with a figure."""
+    require(args.arms > 1 and args.episodes > 0, "--arms must be 2 or more and --episodes positive")
+    found = {
+        at: policies for at, policies in collect(args.paths).items() if _settings(policies) > 1
+    }
+    if not found:
+        where = ", ".join(map(str, args.paths))
+        raise CorerlError(
+            f"No algorithm below {where} has finished seeds of two settings on one task: train some, as in "
+            "corerl train -m algo=iql task=corerl/pendulum algo.expectile=0.6,0.7,0.8,0.9"
+        )
+    make_folder(args.out)
+    for (task, algorithm), policies in sorted(found.items()):
+        table = curves(policies, args.arms, args.episodes)
+        name = f"{algorithm}-{task.replace('/', '-')}".replace(" ", "-")
+        title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
+        write(args.out / f"{name}.csv", table.to_csv(index=False))
+        png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
+        write(args.out / f"{name}.png", png)
+        write(args.out / f"{name}.svg", svg)
+        print("\n".join([title, *_told(table), ""]))
+    print(f"Wrote {args.out}")
+    return 0
+
+
+def _settings(policies: list[Policy]) -> int:
+    return len({policy.setting for policy in policies})
+
+
+def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
+    """Reads the last evaluation of every finished seed, by task and algorithm."""
+    found: dict[tuple[str, str], list[Policy]] = defaultdict(list)
+    for cell in sorted({file.parent for path in paths for file in path.rglob("config.yaml")}):
+        with suppress(CorerlError):  # of what is none of ours, corerl status tells
+            settings = read_settings(cell)
+            for directory, seeds in groups(cell):
+                status = read_status(directory)
+                if status.get("state") == "done":
+                    for seed in set(seeds) - set(map(int, status.get("diverged", {}))):
+                        if (returns := _last(directory, seed)) is not None:
+                            key = settings["task"], settings["algo"]["label"]
+                            found[key].append(Policy(cell.name, seed, returns))
+    return found
+
+
+def _last(directory: Path, seed: int) -> np.ndarray | None:
+    """Returns the episodes of a seed's last evaluation; None where it was never evaluated."""
+    file = directory / "returns.jsonl"
+    lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
+    own = [line for line in lines if line["seed"] == seed]
+    return np.array(own[-1]["returns"]) if own else None
+
+
+def curves(policies: list[Policy], arms: int, episodes: int) -> pd.DataFrame:
+    """Returns rows of `kind` (`settings`, `episodes`), `count`, and the return's `mean`, `low`, `high`."""
+    of_setting = defaultdict(list)
+    for policy in policies:
+        of_setting[policy.setting].append(policy.returns.mean())
+    scores = np.array([np.mean(means) for means in of_setting.values()])
+    rows = []
+    for tried in range(1, len(scores) + 1):
+        mean, spread = expected_best(scores, tried)
+        rows.append(("settings", tried, mean, mean - spread, mean + spread))
+    deployed = bandit([policy.returns for policy in policies], arms=arms, pulls=episodes)
+    rows += [("episodes", i + 1, *values) for i, values in enumerate(zip(*deployed, strict=True))]
+    return pd.DataFrame(rows, columns=["kind", "count", "mean", "low", "high"])
+
+
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """Draws the two curves side by side."""
+    figure, axes = figures.grid(1, 2, 7.2, 2.9)
+    labels = {"settings": "settings tried", "episodes": "episodes played by a bandit"}
+    for axis, (kind, label) in zip(axes, labels.items(), strict=True):
+        rows = table[table["kind"] == kind]
+        axis.fill_between(rows["count"], rows["low"], rows["high"], alpha=0.2, linewidth=0)
+        axis.plot(rows["count"], rows["mean"])
+        axis.set_xlabel(label)
+    axes[0].set_ylabel("return of the policy chosen")
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _told(table: pd.DataFrame) -> list[str]:
+    """Returns the lines that a terminal shows."""
+    lines = []
+    for kind, words in (("settings", "best of"), ("episodes", "after")):
+        rows = table[table["kind"] == kind]
+        for row in rows[rows["count"].isin((*EPISODES, len(rows)))].itertuples():
+            spread = (
+                f"± {row.high - row.mean:.1f}"
+                if kind == "settings"
+                else (f"[{row.low:.1f}, {row.high:.1f}]")
+            )
+            lines.append(f"  {words} {row.count:>4} {kind:<9} {row.mean:10.1f}  {spread}")
+    return lines

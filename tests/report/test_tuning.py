@@ -1,0 +1,82 @@
+"""What tuning costs: against enumeration, and against arms whose means are known."""
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from corerl.cli import main
+from corerl.report.stats.tuning import bandit, expected_best
+
+
+@pytest.mark.parametrize("tried", [1, 2, 3, 5])
+def test_expected_best_is_the_mean_over_all_ways_to_draw(tried):
+    scores = np.array([3.0, -1.0, 7.5, 7.5, 2.0])
+    every = [max(draw) for draw in itertools.product(scores, repeat=tried)]
+    mean, spread = expected_best(scores, tried)
+    assert mean == pytest.approx(np.mean(every)) and spread == pytest.approx(np.std(every))
+
+
+def test_a_bandit_of_certain_arms_knows_the_best_when_it_has_played_all():
+    returns = [np.full(3, value) for value in (1.0, 5.0, 2.0, 4.0)]
+    deployed = bandit(returns, arms=4, pulls=10, repeats=4000)
+    assert deployed.mean[0] == pytest.approx(3.0, abs=0.1)  # any of them
+    pairs = [max(pair) for pair in itertools.combinations((1.0, 5.0, 2.0, 4.0), 2)]
+    assert deployed.mean[1] == pytest.approx(np.mean(pairs), abs=0.1)
+    assert (deployed.mean[3:] == 5).all() and (deployed.low[3:] == 5).all()
+
+
+def test_arms_are_drawn_without_replacement():
+    returns = [np.full(1, float(value)) for value in range(5)]
+    best = bandit(returns, arms=2, pulls=2, repeats=20_000).mean[-1]
+    pairs = [max(pair) for pair in itertools.combinations(range(5), 2)]
+    assert best == pytest.approx(np.mean(pairs), abs=0.03)
+
+
+def test_noisy_arms_take_more_episodes_and_are_found():
+    rng = np.random.default_rng(0)
+    returns = [rng.normal(mean, 3, 500) for mean in (0.0, 1.0, 2.0)]
+    deployed = bandit(returns, pulls=400, repeats=400)
+    truth = [r.mean() for r in returns]
+    assert deployed.mean[2] < max(truth) - 0.3 < deployed.mean[-1] < max(truth) + 1e-9
+
+
+def sweep(root, expectiles: dict[float, list[list[float]]]) -> None:
+    """Finished runs of IQL: the returns of each seed's last evaluation, by expectile."""
+    for number, (expectile, seeds) in enumerate(expectiles.items()):
+        cell = root / "corerl/pendulum" / f"iql-{number:08x}"
+        algo = {"name": "iql", "label": "IQL", "expectile": expectile}
+        settings = {"task": "corerl/pendulum", "seeds": len(seeds), "label": None, "steps": 10}
+        cell.mkdir(parents=True)
+        (cell / "config.yaml").write_text(yaml.safe_dump(settings | {"algo": algo}))
+        for seed, returns in enumerate(seeds):
+            (cell / f"seeds-{seed}").mkdir()
+            early = {"step": 5, "seed": seed, "returns": [999.0]}
+            last = {"step": 10, "seed": seed, "returns": returns}
+            lines = f"{json.dumps(early)}\n{json.dumps(last)}\n"
+            (cell / f"seeds-{seed}/returns.jsonl").write_text(lines)
+            status = json.dumps({"state": "done", "step": 10})
+            (cell / f"seeds-{seed}/status.json").write_text(status)
+
+
+def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys):
+    sweep(tmp_path, {0.5: [[10.0, 20.0], [30.0, 40.0]], 0.9: [[70.0, 70.0]]})
+    out = tmp_path / "out"
+    assert main(["tuning", str(tmp_path), "--out", str(out), "--episodes", "20"]) == 0
+    told = capsys.readouterr().out
+    assert "IQL on corerl/pendulum: 2 settings, 3 policies" in told
+    table = pd.read_csv(out / "IQL-corerl-pendulum.csv").set_index(["kind", "count"])
+    assert table.loc[("settings", 1), "mean"] == pytest.approx((25 + 70) / 2)
+    assert table.loc[("settings", 2), "mean"] == pytest.approx((25 + 3 * 70) / 4)
+    assert table.loc[("episodes", 1), "mean"] == pytest.approx((15 + 35 + 70) / 3, abs=3)
+    assert table.loc[("episodes", 20), "mean"] == pytest.approx(70, abs=1)
+    assert (out / "IQL-corerl-pendulum.png").stat().st_size > 1000
+
+
+def test_one_setting_is_no_choice(tmp_path, capsys):
+    sweep(tmp_path, {0.5: [[10.0], [20.0]]})
+    assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "finished seeds of two settings" in capsys.readouterr().err
