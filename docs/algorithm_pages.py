@@ -18,6 +18,7 @@ from corerl.experiments.composition import sweeps
 from corerl.experiments.tables import rows_of, variants
 
 ROOT = Path(__file__).parents[1]
+RATES = ROOT / "corerl" / "experiments" / "rates.csv"
 SOURCE = re.compile(r"^    (\w+): (?:[^#\n]|\n {8})*?(?:# *(.*))?$", re.MULTILINE)
 
 
@@ -31,6 +32,8 @@ def page(name: str) -> str:
         described(inspect.getdoc(module) or ""),
         commands(name),
         numbers(labels),
+        cost(name),
+        stumbles(name),
         "## Settings\n\n"
         "The defaults of the file; what a task changes is below. Ranges are checked before a run begins.",
         *settings_of(config),
@@ -212,6 +215,35 @@ def _their_table(table: str, rows: pd.DataFrame) -> str:
             f"| {protocol} | {row.source} |"
         )
     return "\n".join(lines)
+
+
+def cost(name: str) -> str:
+    """Measured updates per second and hours of a million; nothing where nobody has measured them."""
+    rates = pd.read_csv(RATES, comment="#", keep_default_na=False)
+    rows = [
+        f"| {row.settings or 'defaults'} | {row.device} | {row.updates_per_s:g} "
+        f"| {1e6 / row.updates_per_s / 3600:.1f} |"
+        for row in rates[rates.algo == name].itertuples()
+    ]
+    if not rows:
+        return ""
+    head = ["| settings | device | updates/s | hours of a million |", "| --- | --- | ---: | ---: |"]
+    told = "One seed, evaluation not counted. Of other sizes `--dry-run` says an estimate."
+    return "\n".join(["## Cost", "", told, "", *head, *rows])
+
+
+def stumbles(name: str) -> str:
+    """What users of public code stumbled on, with links to their threads."""
+    found = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text()).get(name, [])
+    lines = [
+        re.sub(r"\b([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", text)
+        for text in found
+    ]
+    return (
+        "\n".join(["## What users stumble on", "", *(f"- {line}" for line in lines)])
+        if lines
+        else ""
+    )
 
 
 @cache

@@ -41,6 +41,14 @@ def workplace(tmp_path_factory):
         table["action"] = table["action"].clip(-1, 1)
         table[["x", "y", "speed", "torque"]] = table[["obs_0", "obs_1", "obs_2", "action"]]
         table.to_csv("robot.csv", index=False)
+        parts = {"position": steps[:, :2], "velocity": steps[:, 2]}
+        np.savez(
+            "robot.npz",
+            actions=table[["action"]].to_numpy(),
+            rewards=table["reward"].to_numpy(),
+            episode=table["episode"].to_numpy(),
+            **{f"observations/{name}": part for name, part in parts.items()},
+        )
         Path("robot.py").write_text(
             "import gymnasium\n"
             'gymnasium.register("Arm-v0", max_episode_steps=20,\n'

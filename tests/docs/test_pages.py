@@ -37,6 +37,24 @@ def test_a_page_has_comments_ranges_numbers_and_tables():
     assert "results/pendulum/index.md" in page and "d4rl/hopper-medium-v2 | " in page
 
 
+def test_what_users_stumble_on_names_settings_that_exist():
+    told = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text())
+    assert set(told) <= set(algos.names())
+    for name, texts in told.items():
+        page = algorithm_pages.page(name)
+        assert "## What users stumble on" in page
+        named = re.findall(r"`(algo\.[\w.]+?)(?:=[^`]*)?`", " ".join(texts))
+        assert all(f"`{setting}`" in page for setting in named), (name, named)
+        threads = re.findall(r"[\w.-]+/[\w.-]+#(\d+)", " ".join(texts))
+        assert page.count("/issues/") >= len(threads)
+
+
+def test_a_page_tells_what_an_update_costs():
+    assert "## Cost" in algorithm_pages.page("iql") and "| 168 | 1.7 |" in algorithm_pages.page(
+        "iql"
+    )
+
+
 def test_versions_agree():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
