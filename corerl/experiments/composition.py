@@ -101,12 +101,14 @@ def _composed(
     if not flags.multirun:
         yield _without_hydra(compose(flags.overrides)), overrides
         return
-    sweeper = compose([*hydra_overrides, f"algo={algos.names()[0]}"]).hydra.sweeper
+    sweeper = compose([*hydra_overrides, f"algo={algos.names()[0]}"]).hydra.sweeper or {}
+    target = str(sweeper.get("_target_"))
+    require(target != "None", "hydra.sweeper names no sweeper: leave hydra/sweeper as it is")
     require(
-        sweeper._target_.endswith(".BasicSweeper"),
-        f"{sweeper._target_} chooses its cells as it goes, so they cannot be listed beforehand",
+        target.endswith(".BasicSweeper"),
+        f"{target} chooses its cells as it goes, so they cannot be listed beforehand",
     )
-    grid = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
+    grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     parsed = OverridesParser.create().parse_overrides([*grid, *overrides])
     without_task: dict[tuple[str, ...], DictConfig] = {}
     for job in BasicSweeper.split_arguments(parsed, None)[0]:

@@ -458,6 +458,13 @@ def test_a_damaged_sweep_is_one_sentence(capsys, tmp_path, content, reason, dry)
     assert error.count("\n") == 1 and error.endswith("; repair it.\n")
 
 
+def test_a_sweep_without_a_sweeper_is_one_sentence(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [config, _self_]\nhydra:\n  sweeper:\n")
+    flags = ["--config-dir", str(tmp_path), "--config-name", "mine", "-m", "--dry-run"]
+    assert main(["train", *flags, *RUN]) == 2
+    assert "hydra.sweeper names no sweeper" in capsys.readouterr().err
+
+
 def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["train", *RUN, "device=cuda"]) == 2
