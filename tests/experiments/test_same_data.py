@@ -1,0 +1,116 @@
+"""Another code's trainer on our data: what the stand-ins give it, and the table of both."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from corerl.data import export
+from corerl.data.tasks import resolve
+from corerl.training.evaluation import Evaluator
+
+FOLDER = Path(__file__).parents[2] / "results" / "reproduced" / "same_data"
+TRAINER = """
+from dataclasses import dataclass
+import d4rl, gym, numpy, pyrallis, wandb
+
+@dataclass
+class TrainConfig:
+    env: str
+    seed: int
+    device: str = "cuda"
+    n_episodes: int = 10
+    eval_freq: int = 1000
+    gain: float = 0.0
+
+def evaluate(env, config):
+    env.seed(config.seed)
+    for _ in range(config.n_episodes):
+        state, done = env.reset(), False
+        while not done:
+            state, _, done, _ = env.step(numpy.clip(config.gain * state[2:], -1, 1))
+
+@pyrallis.wrap()
+def train(config: TrainConfig):
+    env = gym.wrappers.TransformObservation(gym.make(config.env), lambda x: 2 * x)
+    data = d4rl.qlearning_dataset(env)
+    print("rows", len(data["rewards"]), data["terminals"].sum())
+    wandb.init(project="x"), wandb.run.save()
+    env.seed(config.seed), env.action_space.seed(config.seed)
+    for step in range(1, 5):
+        wandb.log({"loss": 0.0}, step=step)
+        if step % config.eval_freq == 0:
+            evaluate(env, config)
+            wandb.log({"score": 0.0}, step=step)
+
+if __name__ == "__main__":
+    train()
+"""
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in ("gym", "d4rl", "wandb", "pyrallis"):  # found again as they were before
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
+    import compare
+    import run_corl
+
+    return run_corl, compare
+
+
+def test_an_unmodified_trainer_gets_our_rows_and_our_initial_states(scripts, tmp_path, capsys):
+    run_corl, _ = scripts
+    task = resolve("corerl/pendulum")
+    dataset = task.load()
+    export.to_hdf5(dataset, tmp_path / "data.hdf5", {})
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    arguments = [tmp_path / "trainer.py", task.id, tmp_path / "data.hdf5", tmp_path / "out.csv"]
+    options = ["--seeds", "3", "4", "--every", "2", "--episodes", "2", "--set", "gain=-0.25"]
+    run_corl.main([*map(str, arguments), *options])
+    rows = pd.read_csv(tmp_path / "out.csv")
+    printed = capsys.readouterr().out
+    assert printed.count(f"rows {len(dataset) - dataset.truncated.sum()} ") == 2
+    ours = Evaluator(task.make_env, [3, 4], 2)
+    expected = ours(lambda x: (-0.5 * x[..., 2:]).clamp(-1, 1)).returns
+    assert abs(expected[0, 0] - expected[0, 1]) > 1
+    assert rows[["seed", "step"]].to_numpy().tolist() == [[3, 2], [3, 4], [4, 2], [4, 4]]
+    for row in rows.itertuples():
+        got = np.array(row.returns.split(), float)
+        assert got == pytest.approx(expected[row.seed - 3], abs=0.5)
+
+
+def test_rows_at_a_time_limit_are_kept_where_asked(scripts, tmp_path):
+    run_corl, _ = scripts
+    dataset = resolve("corerl/pendulum").load()
+    export.to_hdf5(dataset, tmp_path / "data.hdf5", {})
+    kept, left = (run_corl.rows(tmp_path / "data.hdf5", keep) for keep in (True, False))
+    assert len(kept["rewards"]) == len(dataset)
+    assert np.array_equal(left["observations"], dataset.observations[~dataset.truncated])
+    assert np.array_equal(kept["next_observations"], dataset.next_observations)
+
+
+def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts):
+    _, compare = scripts
+    rows = [("CORL", "a", "t", seed, step, "4000 0") for seed in (0, 1) for step in (5, 10, 15)]
+    rows += [("corerl", "a", "t", seed, 10 * k, "2000 4000") for seed in (0, 1) for k in (1, 2)]
+    rows += [("corerl", "a", "t", 2, 20, "9 9"), ("CORL", "a", "t", 2, 5, "0 0")]
+    text = compare.table(pd.DataFrame(rows, columns=compare.COLUMNS))
+    assert "| a, t | 10 | 1 | mean return | 2000 ± 0 (2) | 3000 ± 0 (2) | +1000 [" in text
+    assert "| share that runs | 0.50 ± 0.00 (2) | 1.00 ± 0.00 (2) | +0.50 [+0.50, +0.50] |" in text
+
+
+def test_runs_of_ours_are_collected(scripts, tmp_path):
+    _, compare = scripts
+    run = tmp_path / "runs" / "t" / "a"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("task: t\nalgo: {name: a}\n")
+    (run / "returns.jsonl").write_text('{"step": 10, "seed": 1, "returns": [1.25, -2.0]}\n')
+    (tmp_path / "corl.csv").write_text("code,algorithm,task,seed,step,returns\nCORL,a,t,1,10,3.0\n")
+    found = compare.collect(tmp_path / "runs", [tmp_path / "corl.csv"])
+    assert found.to_numpy().tolist() == [
+        ["CORL", "a", "t", 1, 10, "3.0"],
+        ["corerl", "a", "t", 1, 10, "1.2 -2.0"],
+    ]
