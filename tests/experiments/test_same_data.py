@@ -92,21 +92,23 @@ def test_rows_at_a_time_limit_are_kept_where_asked(scripts, tmp_path):
     assert np.array_equal(kept["next_observations"], dataset.next_observations)
 
 
-def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts):
+def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts, tmp_path):
     _, compare = scripts
     rows = [("CORL", "a", "t", seed, step, "4000 0") for seed in (0, 1) for step in (5, 10, 15)]
     rows += [("corerl", "a", "t", seed, 10 * k, "2000 4000") for seed in (0, 1) for k in (1, 2)]
     rows += [("corerl", "a", "t", 2, 20, "9 9"), ("CORL", "a", "t", 2, 5, "0 0")]
-    text = compare.table(pd.DataFrame(rows, columns=compare.COLUMNS))
+    pd.DataFrame(rows, columns=compare.COLUMNS).to_csv(tmp_path / "rows.csv", index=False)
+    text = compare.table(compare.read(tmp_path / "rows.csv"))
     assert "| a, t | 10 | 1 | mean return | 2000 ± 0 (2) | 3000 ± 0 (2) | +1000 [" in text
     assert "| share that runs | 0.50 ± 0.00 (2) | 1.00 ± 0.00 (2) | +0.50 [+0.50, +0.50] |" in text
+    assert len(compare.table(compare.read(tmp_path / "rows.csv"), begin=11).splitlines()) == 2
 
 
 def test_runs_of_ours_are_collected(scripts, tmp_path):
     _, compare = scripts
-    run = tmp_path / "runs" / "t" / "a"
+    run = tmp_path / "runs" / "t" / "a" / "seeds-1"
     run.mkdir(parents=True)
-    (run / "config.yaml").write_text("task: t\nalgo: {name: a}\n")
+    (run.parent / "config.yaml").write_text("task: t\nalgo: {name: a}\n")
     (run / "returns.jsonl").write_text('{"step": 10, "seed": 1, "returns": [1.25, -2.0]}\n')
     (tmp_path / "corl.csv").write_text("code,algorithm,task,seed,step,returns\nCORL,a,t,1,10,3.0\n")
     found = compare.collect(tmp_path / "runs", [tmp_path / "corl.csv"])

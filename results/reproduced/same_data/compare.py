@@ -1,7 +1,8 @@
 """CORL's runs beside ours on the same data: returns, and the share of episodes that run.
 
     python results/reproduced/same_data/compare.py collect runs --add corl.csv --out returns.csv
-    python results/reproduced/same_data/compare.py table returns.csv
+    python results/reproduced/same_data/compare.py table returns.csv --from 3000 --to 10000
+    python results/reproduced/same_data/compare.py shares returns.csv
 
 `collect` writes our runs as rows like those of `run_corl.py`, with that file's rows. `table` takes the
 evaluations that both codes made of the same algorithm, task and step, and of each seed the mean over them:
@@ -10,7 +11,6 @@ evaluations of one run are not independent, seeds are. Intervals are Welch's, of
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +26,16 @@ MOVES = 1000.0
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Reads a file of `run_corl.py`, or of `collect`."""
-    return pd.read_csv(path, dtype={"returns": str})
+    """Reads a file of `run_corl.py` or `collect`, and adds mean return and share of episodes that run."""
+    rows = pd.read_csv(path, dtype={"returns": str})
+    returns = rows["returns"].map(lambda text: np.array(text.split(), float))
+    shares = returns.map(lambda r: np.mean(r > MOVES))
+    return rows.assign(mean=returns.map(np.mean), share=shares)
 
 
 def of_run(directory: Path) -> list[tuple]:
-    """Returns the rows of one run directory of `corerl train`."""
-    cfg = yaml.safe_load((directory / "config.yaml").read_text())
+    """Returns the rows of one folder `seeds-*` of a run."""
+    cfg = yaml.safe_load((directory.parent / "config.yaml").read_text())
     lines = (directory / "returns.jsonl").read_text().splitlines()
     start = (OURS, cfg["algo"]["name"], cfg["task"])
     return [(*start, x["seed"], x["step"], texts(x["returns"])) for x in map(json.loads, lines)]
@@ -42,21 +45,19 @@ def collect(root: Path, others: list[Path]) -> pd.DataFrame:
     """Returns the rows of all runs below `root` and of `others`, each seed and step once."""
     runs = sorted(path.parent for path in root.rglob("returns.jsonl"))
     rows = [pd.DataFrame([r for run in runs for r in of_run(run)], columns=COLUMNS)]
-    rows += map(read, others)
+    rows += [read(path)[list(COLUMNS)] for path in others]
     key = list(COLUMNS[:-1])
     return pd.concat(rows).drop_duplicates(key, keep="last").sort_values(key, ignore_index=True)
 
 
-def per_seed(rows: pd.DataFrame, begin: int = 0) -> pd.DataFrame:
+def per_seed(rows: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
     """Returns mean return and share of episodes that run, of each seed over the steps that both codes have.
 
-    Steps before `begin` do not count, and seeds that have not come to the last one are left out.
+    Steps outside [begin, end] do not count, and seeds that lack one of those that do are left out.
     """
     cell = ["algorithm", "task"]
-    rows = rows[rows["step"] >= begin]
+    rows = rows[rows["step"].between(begin, end)]
     rows = rows[rows.groupby([*cell, "step"])["code"].transform("nunique") == 2]
-    returns = rows["returns"].map(lambda text: np.array(text.split(), float))
-    rows = rows.assign(mean=returns.map(np.mean), share=returns.map(lambda r: np.mean(r > MOVES)))
     found = rows.groupby([*cell, "code", "seed"]).agg(
         mean=("mean", "mean"),
         share=("share", "mean"),
@@ -67,13 +68,13 @@ def per_seed(rows: pd.DataFrame, begin: int = 0) -> pd.DataFrame:
     return found[found["evaluations"] == most].reset_index()
 
 
-def table(rows: pd.DataFrame, begin: int = 0) -> str:
+def table(rows: pd.DataFrame, begin: float = 0, end: float = np.inf) -> str:
     """Returns the comparison as a markdown table."""
     lines = [
         "| algorithm, task | updates | evaluations | measure | CORL | ours | difference [95%] |"
     ]
     lines += ["| --- | ---: | ---: | --- | ---: | ---: | ---: |"]
-    for (algorithm, task), cell in per_seed(rows, begin).groupby(["algorithm", "task"]):
+    for (algorithm, task), cell in per_seed(rows, begin, end).groupby(["algorithm", "task"]):
         ours, theirs = (cell[(cell["code"] == OURS) == mine] for mine in (True, False))
         start = f"| {algorithm}, {task} | {cell['last'].max():,} | {cell['evaluations'].max()} |"
         for name, measure, digits in (("mean return", "mean", 0), ("share that runs", "share", 2)):
@@ -88,6 +89,12 @@ def table(rows: pd.DataFrame, begin: int = 0) -> str:
     return "\n".join(lines)
 
 
+def shares(rows: pd.DataFrame) -> str:
+    """Returns the share of episodes that run at every evaluation, a line per seed."""
+    lines = rows.pivot_table("share", ["algorithm", "task", "code", "seed"], "step")
+    return lines.to_string(float_format="{:.1f}".format, na_rep="")
+
+
 def _cell(x: pd.Series, digits: int) -> str:
     return f"{x.mean():.{digits}f} ± {x.std():.{digits}f} ({len(x)})"
 
@@ -99,16 +106,19 @@ def main(argv: list[str] | None = None) -> None:
     part.add_argument("root", type=Path)
     part.add_argument("--add", type=Path, nargs="*", default=[], help="files of run_corl.py")
     part.add_argument("--out", type=Path, required=True)
-    part = parts.add_parser("table", help="the table")
+    part = parts.add_parser("table", help="both codes and their difference")
     part.add_argument("file", type=Path)
-    part.add_argument(
-        "--from", dest="begin", type=int, default=0, help="the first step that counts"
-    )
+    part.add_argument("--from", dest="begin", type=int, default=0, help="first step that counts")
+    part.add_argument("--to", dest="end", type=float, default=np.inf, help="and the last")
+    part = parts.add_parser("shares", help="of episodes that run, at every evaluation")
+    part.add_argument("file", type=Path)
     args = parser.parse_args(argv)
     if args.command == "collect":
         collect(args.root, args.add).to_csv(args.out, index=False)
+    elif args.command == "shares":
+        print(shares(read(args.file)))
     else:
-        sys.stdout.write(table(read(args.file), args.begin) + "\n")
+        print(table(read(args.file), args.begin, args.end))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ def of_iql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
 
     def update(batches: list[Batch]) -> None:
         ours.update(batches[0])
-        theirs.train(_listed(batches[0]))
+        with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):  # of terminals
+            theirs.train(_listed(batches[0]))
 
     pairs = [
         (ours.policy.body, [pi.net.net]),
@@ -143,6 +144,12 @@ def layers(pairs: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
             yield layer.bias, bias.reshape(layer.bias.shape)
 
 
+@torch.no_grad()
+def difference(pairs: Pairs) -> float:
+    """Returns the largest difference of a weight by the largest weight of its layer."""
+    return max(float((x - y).abs().max() / y.abs().max()) for x, y in layers(pairs))
+
+
 def compare(args: argparse.Namespace) -> Iterator[tuple[int, float]]:
     """Yields the number of updates made and the largest difference, at growing distances."""
     torch.set_default_dtype(torch.float64)
@@ -166,7 +173,7 @@ def compare(args: argparse.Namespace) -> Iterator[tuple[int, float]]:
     for done in range(stride, args.updates + 1, stride):
         update([Batch(*(x.double() for x in buffer.sample())) for _ in range(stride)])
         if done >= shown or done == args.updates:
-            yield done, max(float((x - y).abs().max() / y.abs().max()) for x, y in layers(pairs))
+            yield done, difference(pairs)
             shown = 2 * done
 
 
@@ -179,8 +186,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
-    for done, difference in compare(parser.parse_args(argv)):
-        print(f"{done:7,} updates: {difference:.1e}", flush=True)
+    for done, largest in compare(parser.parse_args(argv)):
+        print(f"{done:7,} updates: {largest:.1e}", flush=True)
 
 
 if __name__ == "__main__":
