@@ -68,7 +68,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def linked(text: str) -> str:
     """A file of the repository's root with its links as they are from the site."""
     text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
-    return text.replace("](CHANGELOG.md", "](changes.md")
+    text = text.replace("](CHANGELOG.md", "](changes.md")
+    return re.sub(r"\]\(results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", text)
 
 
 def reproduced() -> list[Path]:

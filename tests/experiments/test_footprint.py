@@ -7,7 +7,7 @@ import tiny
 from small import config, train
 
 from corerl.algos import sac
-from corerl.experiments import footprint
+from corerl.experiments import footprint, rates
 from corerl.experiments.dry_run import row, show
 
 
@@ -51,3 +51,20 @@ def test_the_dry_run_prints_both(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", tiny.LEARNERS)
 def test_every_algorithm_can_be_measured(name):
     assert footprint.of_seed(tiny.settings(name)) > 1000
+
+
+def test_operations_of_an_update_are_those_of_its_matrix_products(tmp_path):
+    """BC by hand: three products forward, and backward two of each but one of the first's weights alone."""
+    cfg = config(tmp_path, "bc", own={"hidden_width": 16, "batch_size": 8, "hidden_layers": 2})
+    first, middle, last = 3 * 16, 16 * 16, 16 * 1
+    expected = 2 * 8 * (2 * first + 3 * middle + 3 * last)
+    assert footprint.operations(cfg) == expected
+
+
+@pytest.mark.parametrize("name", ["cql", "awac", "edac", "td3_bc"])
+def test_what_nobody_has_measured_is_estimated_beside_iql(name, tmp_path):
+    cfg = config(tmp_path, name, own={"batch_size": 24})
+    rate = rates.known(cfg, None)
+    assert rate.estimated and 0 < rate.updates_per_s < 1e6 and "operations" in rate.source
+    larger = config(tmp_path, name, own={"batch_size": 48})
+    assert rate.updates_per_s == pytest.approx(2 * rates.known(larger, None).updates_per_s, rel=0.1)
