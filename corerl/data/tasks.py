@@ -209,7 +209,9 @@ def _making(task_id: str) -> Iterator[None]:
     except CorerlError:
         raise
     except (Exception, SystemExit) as e:
-        frame = traceback.extract_tb(e.__traceback__)[-1]
+        frames = traceback.extract_tb(e.__traceback__)
+        # wandb, once it has been imported, stands in for sys.exit.
+        frame = next((f for f in reversed(frames) if f.name != "exit"), frames[-1])
         where = f"{Path(frame.filename).name}, line {frame.lineno}"
         raise CorerlError(
             f"The environment of {task_id} cannot be made here ({one_line(e)}; {where})."

@@ -347,6 +347,17 @@ def test_an_environment_that_cannot_be_made_is_a_sentence(module, name, message)
     assert "\n" not in str(caught.value)
 
 
+def test_where_an_environment_exits_is_told_also_where_exit_is_wrapped(module, monkeypatch):
+    original = sys.exit
+
+    def exit(code):
+        original(code)
+
+    monkeypatch.setattr(sys, "exit", exit)
+    with pytest.raises(CorerlError, match=r"\(SystemExit: 3; strange_world\.py"):
+        tasks.resolve("gym/strange_world:Exits-v0").make_env()
+
+
 def test_a_task_of_5000_characters_is_a_short_sentence():
     for task in ("gym/" + "x" * 5000, "x" * 5000, "minari/" + "x" * 5000 + "-v0"):
         with pytest.raises(CorerlError, match=r"\(\d+ characters\)") as caught:
