@@ -7,7 +7,8 @@
     D1  one step: a in [0, 1] pays a - a^2/2 + a xi/2 with xi standard normal
     D2  two such steps
 
-As tasks they are `risk/A` ... `risk/D2`; corerl.algos.cvar_tabular solves the finite ones.
+As tasks they are `risk/A` ... `risk/D2`; corerl.algos.cvar_tabular solves the finite ones. Three more, of
+other scales and shapes: envs/textbook_mdps.py.
 """
 
 from __future__ import annotations
@@ -89,12 +90,16 @@ class FiniteEnv(Restorable):
         self.state = self.state if successor == END else successor
         return self._observation(), reward, terminated, False, {}
 
-    def _observation(self) -> np.ndarray:
+    def seen(self, state: int, time: int) -> np.ndarray:
+        """Returns the observation of a state at a time."""
         here = np.zeros(self.observation_space.shape, np.float32)
-        here[self.state] = 1
-        if self.mdp.horizon and self.time < self.mdp.horizon:
-            here[self.mdp.sizes[0] + self.time] = 1
+        here[state] = 1
+        if self.mdp.horizon and time < self.mdp.horizon:
+            here[self.mdp.sizes[0] + time] = 1
         return here
+
+    def _observation(self) -> np.ndarray:
+        return self.seen(self.state, self.time)
 
 
 class Gamble(Restorable):

@@ -1,6 +1,7 @@
 """`risk/...`: tasks whose returns are spread, for risk-sensitive learning.
 
     risk/A, B, C                     finite MDPs whose CVaR optima are known (envs/mdps.py)
+    risk/inventory, machine, market  three more, of other scales (envs/textbook_mdps.py)
     risk/D1, D2                      their continuous siblings; data: uniform actions
     risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
     risk/arbitrage                   statistical arbitrage, online
@@ -34,6 +35,9 @@ SMALL = {
     "A": "mdps:lock_in",
     "B": "mdps:wagers",
     "C": "mdps:hazard",
+    "inventory": "textbook_mdps:inventory",
+    "machine": "textbook_mdps:machine",
+    "market": "textbook_mdps:market",
     "D1": "mdps:Gamble",
     "D2": "mdps:Gamble",
     "low-rank": "low_rank:LowRankEnv",

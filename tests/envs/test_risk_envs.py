@@ -17,7 +17,20 @@ from corerl.risk.solvers import iterated
 from corerl.risk.static_cvar import static
 from corerl.training.environments import load_simulator, save_simulator
 
-SMALL = ("A", "B", "C", "D1", "D2", "low-rank", "linear-mixture", "arbitrage", "pointmass")
+SMALL = (
+    "A",
+    "B",
+    "C",
+    "inventory",
+    "machine",
+    "market",
+    "D1",
+    "D2",
+    "low-rank",
+    "linear-mixture",
+    "arbitrage",
+    "pointmass",
+)
 
 
 def returns(env: gymnasium.Env, policy, episodes: int) -> np.ndarray:
