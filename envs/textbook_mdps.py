@@ -6,10 +6,10 @@
     market      returns in hundredths: six shares of a portfolio that a calm or a volatile market moves,
                 eight times
 
-In each the policies of the largest static CVaR, of the largest mean, of the largest iterated CVaR and of
-naive distortion differ for most levels (tests/envs/test_risk_envs.py). All numbers are ours. The problems are
-the field's: lost-sales inventory (Porteus 2002, chapter 4), machine replacement (Puterman 1994, section 3.5),
-a portfolio in a market of two regimes (Bauerle and Rieder 2011, section 4).
+In each, at tau 0.25 and 0.5, the policies of the largest mean, of the largest iterated CVaR and of naive
+distortion all fall short of the largest static CVaR (tests/envs/test_textbook_mdps.py). The kinds of problem
+are those of Porteus (Foundations of Stochastic Inventory Theory, 2002), Puterman (Markov Decision Processes,
+1994) and Bauerle and Rieder (Markov Decision Processes with Applications to Finance, 2011); all numbers are ours.
 """
 
 import numpy as np
