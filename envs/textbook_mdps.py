@@ -8,8 +8,9 @@
 
 In each, at tau 0.25 and 0.5, the policies of the largest mean, of the largest iterated CVaR and of naive
 distortion all fall short of the largest static CVaR (tests/envs/test_textbook_mdps.py). The kinds of problem
-are those of Porteus (Foundations of Stochastic Inventory Theory, 2002), Puterman (Markov Decision Processes,
-1994) and Bauerle and Rieder (Markov Decision Processes with Applications to Finance, 2011); all numbers are ours.
+are those of Porteus (Foundations of Stochastic Inventory Theory, 2002), Puterman (Markov Decision
+Processes, 1994) and Bauerle and Rieder (Markov Decision Processes with Applications to Finance, 2011); all
+numbers are ours.
 """
 
 import numpy as np
