@@ -33,8 +33,8 @@ Differences, each with its reason:
     what they ran on D4RL.
 
 The labels are taken to be by regret. A teacher that compares returns marks slow starts as not preferred, so
-that the loss repels the data's actions where episodes begin: algo.preferences.judge=advantage is the teacher
-that CPL assumes (results/reproduced/preferences shows both).
+that the loss repels the data's actions where episodes begin; algo.preferences.judge=advantage and =regret are
+teachers of the kind that CPL assumes (results/reproduced/cpl_labels).
 """
 
 from dataclasses import dataclass
