@@ -251,11 +251,12 @@ def train(cfg: Config, run: Run) -> None:
     rows = Rows(cfg, run, data, phases)
     uniforms = run.uniform("choices", 1, agent.choices)
     update = compile.captured(agent.update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "buffer": data, "rows": rows, "uniforms": uniforms, **phases.parts}
     for step in run.steps(**state):
         acts = phases.online(step)
         if acts:  # on the host before the update: see difference 5
-            actions = phases.choose(lambda seen, _: agent.explore(seen, uniforms.next()))
+            actions = phases.choose(lambda seen, _: explore(seen, uniforms.next()))
         if phases.learns(step):
             for _ in range(cfg.utd if acts else 1):
                 metrics = update(rows.sample(step))

@@ -282,11 +282,12 @@ def train(cfg: Config, run: Run) -> None:
     ties = seeding.uniform(run.seeds, "ties", per_update, run.device, 32)
     own = seeding.uniform(run.seeds, "ties in acting", (1, agent.choices), run.device)
     update = compile.captured(agent.update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "buffer": data, "rows": rows, "ties": ties, "own": own}
     for step in run.steps(**state, **phases.parts):
         acts = phases.online(step)
         if acts:  # on the host before the update: see difference 8
-            actions = phases.choose(lambda seen, noise: agent.explore(seen, noise, own.next()))
+            actions = phases.choose(lambda seen, noise: explore(seen, noise, own.next()))
         if phases.learns(step):
             for _ in range(cfg.utd if acts else 1):
                 metrics = update(rows.sample(step), ties.next())

@@ -324,14 +324,15 @@ def train(cfg: Config, run: Run) -> None:
     uniform = seeding.uniform(run.seeds, "random actions", (1, envs.action_dim), run.device)
     update = compile.captured(agent.update, run.mode)
     represent = compile.captured(agent.represent, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "envs": envs, "replay": replay}
     state |= {"noise": noise, "exploration": exploration, "uniform": uniform}
     for step in run.steps(**state):
         updates = step - cfg.random_steps
         actions = 2 * uniform.next() - 1
         if updates > 0:
-            actions = agent.explore(envs.look(), exploration.next())
-        actions = actions.cpu()  # on the host before the update is queued: see difference 14
+            actions = explore(envs.look(), exploration.next())
+        actions = envs.receive(actions)  # on the host before the update: see difference 14
         if updates > 0:
             if updates == 1:
                 _check(replay, run)

@@ -151,12 +151,13 @@ def train(cfg: Config, run: Run) -> None:
     subsets = run.uniform("asked", cfg.utd, cfg.critics)
     uniform = run.uniform("random actions", 1, data.action_dim)
     update = compile.captured(agent.update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "buffer": data, "noise": normal, "asked": subsets, "uniform": uniform}
     for step in run.steps(**state, **phases.parts):
         learns, acts = phases.learns(step), phases.online(step)
         if acts:
-            explore = agent.explore if learns else lambda *_: 2 * uniform.next() - 1
-            actions = phases.choose(explore)  # on the host before the update: see difference 8
+            policy = explore if learns else lambda *_: 2 * uniform.next() - 1
+            actions = phases.choose(policy)  # on the host before the update: see difference 8
         if learns:
             batches = [phases.sample(step) for _ in range(cfg.utd)]
             noise = normal.next()

@@ -153,6 +153,7 @@ def train(cfg: Config, run: Run) -> None:
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     updates = range(cfg.utd)
     state = {"agent": agent, "envs": envs, "replay": replay}
     state |= {"noise": noise, "exploration": exploration, "uniform": uniform}
@@ -160,8 +161,8 @@ def train(cfg: Config, run: Run) -> None:
         if step <= cfg.random_steps:
             actions = 2 * uniform.next() - 1
         else:
-            actions = agent.explore(envs.look(), exploration.next())
-        actions = actions.cpu()  # on the host before the update is queued: see difference 10
+            actions = explore(envs.look(), exploration.next())
+        actions = envs.receive(actions)  # on the host before the update: see difference 10
         if step > cfg.random_steps:
             noises = [Noise(*noise.next().unbind(1)) for _ in updates]
             metrics = update([replay.sample() for _ in updates], noises)

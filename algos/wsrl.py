@@ -269,6 +269,7 @@ def train(cfg: Config, run: Run) -> None:
     tuning = _streams(cfg, run, data.action_dim) if phases.parts else {}
     pretrain = compile.captured(agent.update, run.mode)
     finetune = compile.captured(agent.finetune, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "buffer": data, **noise.streams, **tuning, **phases.parts}
     for step in run.steps(**state):
         if not phases.online(step):
@@ -276,7 +277,7 @@ def train(cfg: Config, run: Run) -> None:
             metrics = pretrain(batch, returns, *noise.next())
             run.log(step, metrics | phases.metrics())
         else:
-            actions = phases.choose(agent.explore)  # on the host before the update: see 12
+            actions = phases.choose(explore)  # on the host before the update: see 12
             if phases.learns(step):
                 backups, normal, subsets = (stream.next() for stream in tuning.values())
                 batches = [phases.sample(step) for _ in range(cfg.utd)]

@@ -14,7 +14,7 @@ ROOMS = {
     "nn": set(),
     "risk": set(),
     "data": {"envs"},
-    "buffers": {"data"},
+    "buffers": {"data", "runs"},  # how a replay is kept on the disk
     "runs": {"data"},
     "training": {"nn", "risk", "data", "buffers", "runs"},
     "preferences": {"training", "nn", "risk", "data", "buffers", "runs"},

@@ -15,6 +15,7 @@ from corerl import seeding
 from corerl.buffers import room
 from corerl.buffers.transfer import Outbox
 from corerl.config import require
+from corerl.runs.history import Ring
 
 
 class DiscreteStep(NamedTuple):
@@ -117,8 +118,11 @@ class FrameReplay:
         """Tells whether there is a whole return to draw."""
         return self._added > len(self._steps) + 1
 
-    def add(self, step: DiscreteStep, rewards: np.ndarray) -> None:
-        """Stores a step of every seed with the rewards `(S, K)` to learn from."""
+    def add(self, step: DiscreteStep, rewards: np.ndarray) -> dict[str, Tensor]:
+        """Stores a step of every seed with the rewards `(S, K)` to learn from.
+
+        Returns the rewards and the `ends` `(S, 3)` on the device, good until the next call.
+        """
         row = self._added % self._capacity
         incoming = self._incoming.open()
         incoming["frames"][:] = step.observations[:, -self._frame[0] :]
@@ -132,6 +136,7 @@ class FrameReplay:
         over = step.terminated | step.truncated
         self._age = np.where(over, 0, np.minimum(self._age, 254) + 1).astype(np.uint8)
         self._added += 1
+        return arrived
 
     def sample(self) -> Transitions:
         """Samples the next batch of every seed, drawn uniformly with replacement."""
@@ -184,7 +189,7 @@ class FrameReplay:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rows themselves, and the position in the stream of row numbers."""
-        parts = {name: part[:, : len(self)] for name, part in self._parts().items()}
+        parts = {name: Ring.of(part, self._added) for name, part in self._parts().items()}
         numbers = self._numbers.state_dict()
         return parts | {
             "age": torch.from_numpy(self._age),

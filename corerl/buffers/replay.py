@@ -14,6 +14,7 @@ from corerl import seeding
 from corerl.buffers import room
 from corerl.buffers.transfer import Outbox
 from corerl.data.dataset import Transitions
+from corerl.runs.history import Ring
 
 
 class Batch(NamedTuple):
@@ -206,7 +207,7 @@ class ReplayBuffer:
     def state_dict(self) -> dict:
         """Returns the rows themselves, and the position in the stream of row numbers."""
         return {
-            "rows": self._rows[:, : len(self)],
+            "rows": Ring.of(self._rows, self._added),
             "added": self._added,
             "numbers": self._numbers.state_dict(),
         }

@@ -89,11 +89,16 @@ def run(args: argparse.Namespace) -> int:
     table = Table()
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:3] else "right")
+    problems: dict[str, None] = {}
     for case in cases:
         for processes in args.processes:
             found = measure_processes(processes, case, args.windows)
             table.add_row(*row(case, processes, found))
+            if found.problem:
+                problems[f"{case.algo}, {case.compile}: {found.problem}"] = None
     Console(width=120).print(table)
+    for problem in problems:
+        print(problem)
     return 0
 
 

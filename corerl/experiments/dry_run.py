@@ -34,7 +34,7 @@ class Row(NamedTuple):
     episodes: int
     rate: Rate | None
     hours: float | None
-    bytes_of_seed: int | None
+    size_of_seed: footprint.Size | None
     refused: str
     remark: str
 
@@ -78,13 +78,13 @@ def _rate(rate: Rate | None) -> str:
 
 def _room(row: Row, gpu: str | None) -> tuple[str, str]:
     """Estimates memory of the seeds that train at a time, and disk of all: their last two checkpoints."""
-    if row.bytes_of_seed is None:
+    if row.size_of_seed is None:
         return "?", "?"
     processes = row.cfg.processes or len(os.sched_getaffinity(0))
     together = row.seeds if gpu else min(row.seeds, processes)
     return (
-        footprint.told(together * row.bytes_of_seed),
-        footprint.told(2 * row.seeds * row.bytes_of_seed),
+        footprint.told(together * row.size_of_seed.memory),
+        footprint.told(row.seeds * row.size_of_seed.disk),
     )
 
 
@@ -170,10 +170,11 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
         lines.append(f"Rates: {'; '.join(sources)}.")
-    if any(each.bytes_of_seed is not None for each in rows):
+    if any(each.size_of_seed is not None for each in rows):
         lines.append(
             "Memory is of networks, optimisers and a full replay, of the seeds that train at a time; data "
-            "and the values within an update come on top. Disk is of each seed's last two checkpoints."
+            "and the values within an update come on top. Disk is of each seed's last two checkpoints, which "
+            "share the files of its replay."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,23 @@ ROWS = 2_000
 """Size of the made-up data that takes the place of a dataset."""
 UPDATES = 20
 """Steps within which an update has to come for its operations to be counted."""
+
+
+class Size(NamedTuple):
+    """Bytes of one seed: its networks and optimisers with all else that learns, and its full replay."""
+
+    state: int
+    replay: int
+
+    @property
+    def memory(self) -> int:
+        """What a device holds of both; data and an update's intermediate values come on top."""
+        return self.state + self.replay
+
+    @property
+    def disk(self) -> int:
+        """What the last two checkpoints take: a step of the replay stands in one file for both."""
+        return 2 * self.state + self.replay
 
 
 class _Built(Exception):
@@ -116,11 +133,8 @@ def _operations(cell: "_Cell") -> int | None:
     return _built(cell.cfg, _Counted)
 
 
-def of_seed(cfg: Config) -> int | None:
-    """Bytes of one seed's networks, optimisers and full replay, in memory and in a checkpoint alike.
-
-    The data and an update's intermediate values come on top in memory. None where it is not known.
-    """
+def of_seed(cfg: Config) -> Size | None:
+    """Returns the size of one seed; None where it is not known."""
     size = rates._size(cfg.algo.name, vars(cfg.algo))
     return _of_seed(_Cell(cfg, (cfg.task, cfg.history, cfg.steps, size)))
 
@@ -139,7 +153,7 @@ class _Cell:
 
 
 @cache
-def _of_seed(cell: _Cell) -> int | None:
+def _of_seed(cell: _Cell) -> Size | None:
     parts = _built(cell.cfg, _Unstarted)
     return None if parts is None else _measured(parts)
 
@@ -157,14 +171,13 @@ def _built(cfg: Config, kind: type[_Unstarted]) -> Any:
     return None
 
 
-def _measured(parts: dict[str, Any]) -> int:
+def _measured(parts: dict[str, Any]) -> Size:
     inner = [part for whole in parts.values() for part in vars(whole).values()]
     replays = {
         id(x): x for x in (*parts.values(), *inner) if isinstance(x, ReplayBuffer | FrameReplay)
     }
     full = sum(replay.nbytes for replay in replays.values())
-    state = sum(_bytes(part.state_dict()) for part in parts.values())
-    return state + full
+    return Size(sum(_bytes(part.state_dict()) for part in parts.values()), full)
 
 
 def _bytes(state: Any) -> int:

@@ -7,18 +7,20 @@
 Stages, in this order: `tests` (the three modes agree for every algorithm), `bench` (updates per second of
 every algorithm, one and ten seeds, graph, eager and compiled), `train` (IQL, ten seeds, a million updates)
 and `demo` (sweep=demo and its report). What a stage has found is on the disk as soon as it is known, in
-gpu.json beside the page, and a later call on the same machine and code adds to it. No network is needed.
+gpu.json beside the page; a stage that fails is told there and keeps no other from its turn. A later call on
+the same machine and code adds to it: it measures what no call has measured, and goes on with what was being
+trained. No network is needed.
 """
 
 import argparse
 import importlib
-import multiprocessing
-import queue
+import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,22 @@ from typing import Any
 from corerl import algos
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.experiments import gpu_page
-from corerl.experiments.stopwatch import Case, Measured, measure
+from corerl.experiments import gpu_page, turns
+from corerl.experiments.stopwatch import Case, Measured
 from corerl.runs import files, provenance
 from corerl.training.run import pick_device
 
 STAGES = ("tests", "bench", "train", "demo")
 SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}
 """Largest share of the time left that a stage may take when it begins."""
-FIRST = ("iql", "rebrac", "td3_bc", "sac", "cql", "edac", "dt", "mrq")
+AIMED = ("iql", "rebrac")
+"""Measured first and with nothing beside them."""
+FIRST = (*AIMED, "td3_bc", "sac", "cql", "edac", "dt", "mrq")
 """Measured before all others, since the time may end."""
+COMPILING_THREADS = 2
+"""Of each process that compiles, so that some cores are left to the one that is measured."""
+SAVING = 60
+"""Seconds in which a command that was asked to stop may save what it has."""
 SIZES = {"rebrac": {"batch_size": 256}}
 """Not the paper's, so that all are compared at one."""
 WITHOUT_NETWORKS = ("cvar_tabular", "ela", "icvar")
@@ -112,10 +120,17 @@ def run(plan: Plan, stages: list[str], end: float) -> int:
         start = time.monotonic()
         until = min(end, start + SHARES[stage] * (end - start))
         print(f"corerl: {stage}, at most {(until - start) / 60:.1f} minutes", flush=True)
-        for result in globals()[f"_{stage}"](plan, until):
-            found.add(stage, result)
-        found.add("seconds", {stage: round(time.monotonic() - start)})
-    return int(any(test["failed"] for test in found.content.get("tests", [])))
+        broken = ""
+        try:
+            for result in globals()[f"_{stage}"](plan, until, found):
+                found.add(stage, result)
+        except Exception:  # the other stages have their own worth
+            broken = traceback.format_exc()
+            print(broken, file=sys.stderr)
+        found.note("broken", {stage: broken[-3000:]})
+        found.note("seconds", {stage: round(time.monotonic() - start)})
+    failed = any(test["failed"] for test in found.content.get("tests", []))
+    return int(failed or any(found.content["broken"].values()))
 
 
 class Found:
@@ -131,14 +146,23 @@ class Found:
         )
         self.content = before if same else {"machine": facts}
 
+    def rated(self, what: str) -> bool:
+        """Tells whether a rate of this name is known."""
+        return any(one["what"] == what and "rate" in one for one in self.content.get("bench", []))
+
     def add(self, stage: str, result: dict[str, Any]) -> None:
         """Keeps a result in place of an earlier one of the same `what`."""
-        if stage == "seconds":
-            self.content["seconds"] = self.content.get("seconds", {}) | result
-        else:
-            others = [one for one in self.content.get(stage, []) if one["what"] != result["what"]]
-            self.content[stage] = [*others, result]
-            print(f"  {gpu_page.line(result)}", flush=True)
+        print(f"  {gpu_page.line(result)}", flush=True)
+        others = [one for one in self.content.get(stage, []) if one["what"] != result["what"]]
+        self.content[stage] = [*others, result]
+        self._write()
+
+    def note(self, name: str, facts: dict[str, Any]) -> None:
+        """Keeps facts about stages beside those of other stages."""
+        self.content[name] = self.content.get(name, {}) | facts
+        self._write()
+
+    def _write(self) -> None:
         files.write_json(self._path, self.content)
         page = gpu_page.page(self.content)
         files.write_atomically(self._plan.out / "gpu.md", page.encode())
@@ -147,7 +171,7 @@ class Found:
 # Stages: each yields what it finds, a dict with `what`.
 
 
-def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+def _tests(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
     """Runs the GPU tests, with algorithms shared out between processes: each compiles a long time."""
     each = [f"{TEST_FILE}::test_the_three_modes_agree_on_a_gpu[{name}]" for name in plan.names]
     groups = [each[i :: plan.workers] for i in range(plan.workers)]
@@ -158,8 +182,11 @@ def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
     groups[-1] = [*groups[-1], f"{TEST_FILE}::test_a_graph_is_recorded_on_the_second_gpu"]
     command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider"]
     with ThreadPoolExecutor(plan.workers) as pool:
-        done = pool.map(lambda ids: _call([*command, *ids], until), groups)
-        for number, (code, text) in enumerate(done):
+        calls = {
+            pool.submit(_call, [*command, *ids], until): number for number, ids in enumerate(groups)
+        }
+        for done in as_completed(calls):
+            number, (code, text) = calls[done], done.result()
             tail = "\n".join(text.strip().splitlines()[-25:])
             failed = code not in (0, 5)
             last = tail.splitlines()[-1] if tail else ""
@@ -171,83 +198,57 @@ def _tests(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
 
 
 def _call(command: list[str], until: float) -> tuple[int, str]:
-    """Runs a command; returns its exit status (124: out of time) and output."""
-    try:
-        ended = subprocess.run(
-            command,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=max(1.0, until - time.monotonic()),
-        )
-    except subprocess.TimeoutExpired as error:
-        told = error.stdout or b""
-        told = told.decode(errors="replace") if isinstance(told, bytes) else told
-        return 124, f"{told}\nout of time"
-    return ended.returncode, ended.stdout
+    """Runs a command; returns its exit status (124: out of time) and output.
+
+    Out of time it is asked to stop, so that a run saves and a later call goes on with it.
+    """
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
+        for stop, seconds in (
+            (process.terminate, until - time.monotonic()),
+            (process.kill, SAVING),
+        ):
+            try:
+                told, _ = process.communicate(timeout=max(1.0, seconds))
+            except subprocess.TimeoutExpired:
+                stop()
+                continue
+            late = stop == process.kill
+            return (124, f"{told}\nout of time") if late else (process.returncode, told)
+        told, _ = process.communicate()
+    return 124, f"{told}\nout of time"
 
 
-def _bench(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
-    """Rates; first all algorithms are compiled, several at a time, into the cache on the disk."""
-    cases = {
-        name: [
+def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
+    """Rates that no earlier call found: graphs of all algorithms first, then eager, then compiled.
+
+    Several processes start and compile at a time, and take turns in what is measured.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(COMPILING_THREADS))
+    jobs = [
+        [
             Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)
-            for mode in plan.modes
             for seeds in plan.seeds
+            if not found.rated(_name(name, mode, seeds))
         ]
+        for mode in plan.modes
         for name in plan.names
-    }
-    compiling = time.monotonic() + (until - time.monotonic()) / 2
-    with ThreadPoolExecutor(plan.workers) as pool:
-        compiled = (
-            pool.submit(
-                list, _measured([c for c in of_one if c.compile == plan.modes[0]], 0, compiling)
-            )
-            for of_one in cases.values()
-        )
-        for each in list(compiled):
-            each.result()
-    for of_one in cases.values():
-        for case, result in _measured(of_one, plan.windows, until):
-            what = {"what": f"{case.algo} {case.compile} {case.seeds}", "case": case._asdict()}
+    ]
+    alone = [job for job in jobs if job and job[0].algo in AIMED]
+    for some, workers in ((alone, 1), ([job for job in jobs if job not in alone], plan.workers)):
+        for case, result in turns.measured(some, plan.windows, until, workers, plan.out / ".turn"):
+            what = {
+                "what": _name(case.algo, case.compile, case.seeds),
+                "case": case._asdict(),
+            }
             if isinstance(result, Measured):
                 yield what | result._asdict() | {"rate": result.rate}
             else:
                 yield what | {"problem": result}
 
 
-def _measured(
-    cases: list[Case], windows: int, until: float
-) -> Iterator[tuple[Case, Measured | str]]:
-    """Measures the cases one after the other in a process of their own, until the time is over."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    worker = context.Process(target=_child, args=(results, cases, windows), daemon=True)
-    worker.start()
-    for case in cases:
-        result: Measured | str = "out of time"
-        while time.monotonic() < until:
-            try:
-                result = results.get(timeout=0.5)
-                break
-            except queue.Empty:
-                if worker.exitcode is not None and results.empty():
-                    result = f"its process ended with status {worker.exitcode}"
-                    break
-        yield case, result
-    worker.terminate()
-    worker.join()
-
-
-def _child(results, cases: list[Case], windows: int) -> None:
-    import torch
-
-    for case in cases:
-        torch._dynamo.reset()
-        try:
-            results.put(measure(case, iter(range(windows))))
-        except Exception as error:  # one that cannot run here must not keep the others from it
-            results.put(f"{type(error).__name__}: {error}"[:300])
+def _name(algo: str, mode: str, seeds: int) -> str:
+    return f"{algo} {mode} {seeds}"
 
 
 def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -263,7 +264,7 @@ def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _train(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+def _train(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
     """Trains one run of full size, through the command line."""
     root = plan.runs
     places = (f"device={plan.device}", f"root={root}", f"task={plan.task}", f"steps={plan.updates}")
@@ -271,7 +272,7 @@ def _train(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
     yield _trained(command, root / plan.task, until, "a run of full size")
 
 
-def _demo(plan: Plan, until: float) -> Iterator[dict[str, Any]]:
+def _demo(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
     root = plan.runs / "demo"
     command = ["train", "sweep=demo", f"device={plan.device}", f"root={root}", *plan.demo]
     yield _trained(command, root, until, "sweep=demo")

@@ -19,6 +19,7 @@ def page(found: dict[str, Any]) -> str:
         _bench(found.get("bench", [])),
         _aims(found.get("bench", [])),
         *(_run(run) for stage in ("train", "demo") for run in found.get(stage, [])),
+        _broken(found.get("broken", {})),
         _seconds(found.get("seconds", {})),
     ]
     return "\n".join(part for part in parts if part)
@@ -70,8 +71,9 @@ def _bench(rows: list[dict[str, Any]]) -> str:
     lines = [
         "## Updates per second",
         "",
-        "`corerl bench`'s loop at each paper's sizes (ReBRAC at batch 256), medians of windows of a second; "
-        "a start includes compiling where the cache on the disk does not have it.",
+        "`corerl bench`'s loop at each paper's sizes (ReBRAC at batch 256), medians of windows of a second, "
+        "in which no other process measures; a start includes compiling where the cache on the disk does "
+        "not have it.",
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * 3}{'---:|' * 4}",
@@ -84,9 +86,14 @@ def _bench(rows: list[dict[str, Any]]) -> str:
         numbers = (row["rate"], row["rate"] / seeds, row["start"], row["memory"] / 2**20)
         cells = [case["algo"], ran, str(seeds), *(f"{number:,.0f}" for number in numbers)]
         lines.append(f"| {' | '.join(cells)} |")
-    missing = [f"{row['what']} ({row['problem']})" for row in rows if "problem" in row]
+    missing = [f"{row['what']} ({row['problem']})" for row in rows if "rate" not in row]
     if missing:
         lines += ["", f"Not measured: {'; '.join(missing)}."]
+    fallen = [
+        f"{row['what']} ({row['problem']})" for row in rows if "rate" in row and row["problem"]
+    ]
+    if fallen:
+        lines += ["", f"Ran otherwise than asked for: {'; '.join(fallen)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -124,6 +131,15 @@ def _run(run: dict[str, Any]) -> str:
     if run.get("told"):
         text += f"\n```\n{run['told'].strip()}\n```\n"
     return text
+
+
+def _broken(broken: dict[str, str]) -> str:
+    told = [
+        f"Stage `{stage}` failed:\n\n```\n{text.strip()}\n```\n"
+        for stage, text in broken.items()
+        if text
+    ]
+    return "\n".join(["## What failed\n", *told]) if told else ""
 
 
 def _seconds(seconds: dict[str, int]) -> str:

@@ -51,12 +51,14 @@ class Measured(NamedTuple):
     Attributes:
         ran: `off`, `compile` or `graph`. start: seconds until the first window.
         memory: the most bytes on the GPU at a time, of torch's tensors; 0 on a CPU.
+        problem: why they did not run as asked for, or "".
     """
 
     rates: list[float]
     ran: str
     start: float
     memory: int
+    problem: str = ""
 
     @property
     def rate(self) -> float:
@@ -159,7 +161,7 @@ def measure(
     with numerics(job, case.threads):
         module.train(cfg, clock)
     memory = torch.cuda.max_memory_reserved(case.device) if on_gpu else 0
-    return Measured(rates, clock.mode.ran, clock.start, memory)
+    return Measured(rates, clock.mode.ran, clock.start, memory, clock.mode.problem)
 
 
 def _child(barrier, results, case: Case, windows: int) -> None:
@@ -186,7 +188,7 @@ def measure_processes(processes: int, case: Case, windows: int) -> Measured:
         worker.join()
     rates = [sum(each) for each in zip(*(one.rates for one in found), strict=True)]
     start, memory = max(one.start for one in found), sum(one.memory for one in found)
-    return Measured(rates, found[0].ran, start, memory)
+    return Measured(rates, found[0].ran, start, memory, found[0].problem)
 
 
 def _collect(workers: list, results) -> list[Measured]:

@@ -4,6 +4,14 @@
 one graph. (A compiled forward with an ordinary `.backward()` stores relu masks as bool, which is slower
 on a CPU than not compiling at all.) `captured` records a whole update, optimisers included, so that
 the host launches one graph instead of about a hundred kernels.
+
+A batch is gathered outside the graph, which costs two launches: the gather, and the copy of all inputs.
+Row numbers and noise alone would be copied either way, and a replay draws its rows by its size, which
+grows: inside, every buffer's size would have to be a tensor. The host makes both launches while the GPU
+is still busy with the graph before.
+
+Compiled code lies on the disk (torch's own cache), so that of a sweep's processes the later ones load
+what the first has made.
 """
 
 import shutil
@@ -31,7 +39,8 @@ class Mode(str):
 
     Attributes:
         demanded: asked for by name, so that a graph that cannot be had is an error.
-        ran: how updates run in fact. problem: why that is not the plan, or "".
+        ran: how updates run in fact, in the words of the plan or as "graph of eager operations".
+        problem: why that is not the plan, or "".
         tell: called with what is waited for, and with "" when it is over.
     """
 
@@ -120,7 +129,8 @@ class _Fallback:
                     f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
                 )
             _Fallback.said = True
-            self._mode.fall_back("off", f"compiling failed: {reason}")
+            ran = "graph of eager operations" if self._mode == "graph" else "off"
+            self._mode.fall_back(ran, f"compiling failed: {reason}")
             self._function = self._eager
             result = self._function(*inputs)
         self._proven = True
@@ -223,7 +233,8 @@ class _Captured:
                     "compile=auto goes on without a graph."
                 ) from error
             print(f"corerl: CUDA graph capture failed, running without ({reason})", file=sys.stderr)
-            self._mode.fall_back("compile", f"CUDA graph capture failed: {reason}")
+            ran = "off" if self._mode.problem else "compile"
+            self._mode.fall_back(ran, f"CUDA graph capture failed: {reason}")
             self._mode.tell("")
             return
         self._recorded = True

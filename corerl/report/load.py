@@ -64,7 +64,7 @@ def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
 
 RUN_COLUMNS = [
     *("algorithm", "task", "seeds", "state", "step", "steps", "message", "counted", "file"),
-    *("updates_per_s", "seconds"),
+    *("updates_per_s", "seconds", "compile"),  # as status.json has them
 ]
 _NO_SCORES = pd.DataFrame(columns=COLUMNS)
 
@@ -184,7 +184,7 @@ def _judge_seeds(
     if not found:
         found[(group.state, group.status.get("step"), False)] = []
     head = (group.algorithm, group.task)
-    last = (str(group.file), group.status.get("updates_per_s"), group.status.get("seconds"))
+    last = (str(group.file), *map(group.status.get, ("updates_per_s", "seconds", "compile")))
     message = str(group.status.get("message", ""))
     name = group.file.parent.name
     table = [

@@ -65,6 +65,8 @@ class Data:
             return found
         cpu, gpu = (results.environments.get(file, {}).get(key) for key in ("cpu", "gpu"))
         found |= {"state": run.state, "machine": gpu or cpu}
+        if isinstance(run.compile, str):
+            found["compile"] = run.compile
         if not pd.isna(run.step):
             found["steps"] = f"{int(run.step):,}"
         if run.updates_per_s and not pd.isna(run.updates_per_s):

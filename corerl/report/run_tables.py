@@ -31,9 +31,9 @@ def runs(results: Results, data: Data) -> str:
     for r in results.runs[results.runs["counted"].astype(bool)].itertuples():
         group = data.group(r.file)
         link = Link(group["href"], group["name"])
-        time, rate = group.get("time", "–"), group.get("rate", "–")
-        rows.append((r.algorithm, r.task, r.seeds, reached(r), time, rate, link))
-    head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "run")
+        told = (group.get(name, "–") for name in ("time", "rate", "compile"))
+        rows.append((r.algorithm, r.task, r.seeds, reached(r), *told, link))
+    head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "updates ran", "run")
     differing = _differing(results)
     settings = (
         "<h3>Settings that differ between algorithms</h3><p>Where two algorithms on one task both have "
@@ -43,7 +43,8 @@ def runs(results: Results, data: Data) -> str:
     )
     return (
         '<section><h2 id="runs">Runs and settings</h2><p>Time is wall-clock where a run '
-        "recorded it, else steps over updates per second.</p><details><summary>"
+        "recorded it, else steps over updates per second. Updates ran eager (off), compiled, or as one CUDA "
+        "graph.</p><details><summary>"
         f"{len(rows)} groups of seeds</summary>{plain(head, rows)}</details>{settings}</section>"
     )
 

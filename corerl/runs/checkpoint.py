@@ -1,40 +1,22 @@
-"""Nested state as one safetensors file with a checksum."""
+"""Nested state as one safetensors file with a checksum, beside the parts of a replay that it names."""
 
-import hashlib
 import json
 import os
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
 from torch import Tensor
 
 import corerl
 from corerl.errors import CorerlError
-from corerl.runs.files import write_pieces
+from corerl.runs import tensorfile
+from corerl.runs.history import History, Ring
 
-FORMAT = 2
-"""2 added the checksum, and what vouches for the logs."""
-READABLE = ("1", str(FORMAT))
-TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""The names of types in safetensors' header."""
-NO_DIGEST = "0" * 64
-CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')
+FORMAT = 3
+"""2 added the checksum, and what vouches for the logs; 3 a replay in parts."""
+READABLE = ("1", "2", str(FORMAT))
 DAMAGE = (
     *(safetensors.SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError),
     RecursionError,
@@ -42,66 +24,27 @@ DAMAGE = (
 """Errors raised by reading bytes that are no checkpoint."""
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Writes nested dicts, lists, numbers and tensors as one safetensors file.
+def save_checkpoint(path: Path, state: dict[str, Any], history: History | None = None) -> None:
+    """Writes nested dicts, lists, numbers and tensors as one file; see `tensorfile.write`.
 
-    Its metadata holds the SHA-256 of the whole file, taken with zeros in the place of the digest. The
-    checkpoint that was at `path` is kept as `previous(path)`. Tensors are read while they are written:
-    beside the state itself no more than one seed's part of one tensor is in memory.
+    The checkpoint that was at `path` is kept as `previous(path)`. With `history` the new steps of a
+    replay (each `Ring`) are written as a part beside it, and not into it; else they are part of it.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = _encode(state, "", tensors)
+    rings = {key: x for key, x in tensors.items() if isinstance(x, Ring) and x.added}
+    if history is not None and rings:
+        history.extend(rings)
+        tensors = {key: x for key, x in tensors.items() if key not in rings}
     metadata = {
-        "checksum": NO_DIGEST,
         "corerl": corerl.__version__,
         "format": str(FORMAT),
         "skeleton": json.dumps(skeleton),
     }
-    # The largest types first, so that each tensor begins at a multiple of its numbers' size.
-    order = sorted(tensors, key=lambda key: -tensors[key].dtype.itemsize)
-    header = _header(metadata, {key: tensors[key] for key in order})
-    start = header.index(f'"checksum":"{NO_DIGEST}"'.encode()) + len('"checksum":"')
-    sha = hashlib.sha256()
-
-    def pieces() -> Iterator[bytes | memoryview]:
-        yield header
-        for key in order:
-            yield from _bytes_of(tensors[key])
-
-    def hashed() -> Iterator[bytes | memoryview]:
-        for piece in pieces():
-            sha.update(piece)
-            yield piece
-
-    write_pieces(
-        path,
-        hashed(),
-        stamp=lambda: (start, sha.hexdigest().encode()),
-        keep=previous(path),
-    )
-
-
-def _header(metadata: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
-    """Returns the header of a safetensors file of these tensors, in this order."""
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for key, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        dtype, shape = TYPES[tensor.dtype], list(tensor.shape)
-        entries[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """Yields its bytes in order, seed by seed where they are not contiguous or not on the CPU."""
-    contiguous = tensor.is_contiguous() and tensor.device.type == "cpu"
-    for part in [tensor] if contiguous or tensor.ndim < 2 else tensor:
-        if part.numel():
-            # One number counts as contiguous whatever its stride, and keeps it in a view.
-            flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
-            yield memoryview(flat.view(torch.uint8).numpy())
+    metadata |= history.metadata() if history is not None else {}
+    tensorfile.write(path, tensors, metadata, keep=previous(path))
+    if history is not None:
+        history.prune()
 
 
 def previous(path: Path) -> Path:
@@ -114,8 +57,15 @@ def exists(path: Path) -> bool:
     return path.exists() or previous(path).exists()
 
 
-def load_latest(path: Path) -> dict[str, Any]:
+def history_of(path: Path) -> History:
+    """Returns the history whose parts lie beside the checkpoint at `path`."""
+    return History(path.with_name("replay"))
+
+
+def load_latest(path: Path, history: History | None = None) -> dict[str, Any]:
     """Loads the checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
+
+    `history` goes on with the parts that the loaded one names.
 
     Raises:
         CorerlError: neither can be read.
@@ -123,13 +73,13 @@ def load_latest(path: Path) -> dict[str, Any]:
     before = previous(path)
     if path.exists() or not before.exists():
         try:
-            return load_checkpoint(path)
+            return load_checkpoint(path, history)
         except Damaged as error:
             if not before.exists():
                 raise
             told = f"{error.problem}: going on from the one before it"
             print(f"corerl: {told}, {before.name}", file=sys.stderr)
-    state = load_checkpoint(before)
+    state = load_checkpoint(before, history)
     os.replace(before, path)
     return state
 
@@ -143,22 +93,24 @@ class Damaged(CorerlError):
         super().__init__(f"{self.problem}; delete {path.parent} to start this run over.")
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads what `save_checkpoint` wrote, tensors on the CPU.
+def load_checkpoint(path: Path, history: History | None = None) -> dict[str, Any]:
+    """Reads what `save_checkpoint` wrote, tensors on the CPU; `history` as for `load_latest`.
 
     Raises:
         Damaged: the file is not what was written.
         CorerlError: another version of corerl wrote it.
     """
     try:
-        checked = _check(path)
+        checked = tensorfile.check(path)
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         written = (metadata["corerl"], metadata["format"])
         if not checked and written[1] != "1":  # the format before there was one
             raise ValueError("it has no checksum")
-        state = _decode(json.loads(metadata["skeleton"]), tensors)
+        history = history_of(path) if history is None else history
+        history.adopt(metadata)
+        state = _decode(json.loads(metadata["skeleton"]), tensors | history.read())
     except DAMAGE as error:
         raise Damaged(path, error) from error
     if written[0] != corerl.__version__ or written[1] not in READABLE:
@@ -170,29 +122,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _check(path: Path) -> bool:
-    """Checks the file; returns whether it has a checksum, and raises ValueError where that does not match."""
-    with open(path, "rb") as file:
-        length = file.read(8)
-        size = int.from_bytes(length, "little")
-        if len(length) < 8 or size > path.stat().st_size:
-            raise ValueError("it is cut off")
-        header = file.read(size)
-        found = CHECKSUM.search(header)
-        if found is None:
-            return False
-        blank = header[: found.start(1)] + NO_DIGEST.encode() + header[found.end(1) :]
-        sha = hashlib.sha256(length + blank)
-        while chunk := file.read(1 << 22):
-            sha.update(chunk)
-    if sha.hexdigest().encode() != found[1]:
-        raise ValueError("its checksum is of other bytes")
-    return True
-
-
 def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[key] = value.detach()
+        tensors[key] = value if isinstance(value, Ring) else value.detach()
         return {"tensor": key}
     if isinstance(value, dict):
         return {"dict": [[k, _encode(v, f"{key}/{k}", tensors)] for k, v in value.items()]}

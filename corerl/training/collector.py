@@ -198,14 +198,13 @@ class Experience(Stateful):
         for number in range(step - self.cfg.train_every + 1, step + 1):
             self.play_one(number, act)
 
-    def play_one(self, number: int, act: Act) -> tuple[DiscreteStep, np.ndarray]:
-        """Plays and stores step `number`; returns it with its rewards `(S, K)` as they are learned."""
+    def play_one(self, number: int, act: Act) -> tuple[DiscreteStep, dict[str, Tensor]]:
+        """Plays and stores step `number`; returns it, and what `FrameReplay.add` does."""
         epsilon = self.cfg.epsilon_at(number)
-        actions = act(self.envs.look()) if epsilon < 1 else None
-        played = self.envs.step(mixed(actions, self._draws.next(), epsilon, self.envs.actions))
-        rewards = self.cfg.rewards(played, self._by_source)
-        self.replay.add(played, rewards)
-        return played, rewards
+        greedy = act(self.envs.look()) if epsilon < 1 else None
+        actions = mixed(greedy, self._draws.next(), epsilon, self.envs.actions)
+        played = self.envs.step(self.envs.receive(actions))
+        return played, self.replay.add(played, self.cfg.rewards(played, self._by_source))
 
     def enough(self, step: int) -> bool:
         """Tells whether the random beginning is over and the replay can be sampled."""
@@ -232,14 +231,14 @@ def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
 
 
 def mixed(greedy: Tensor | None, draws: Tensor, epsilon: float, count: int) -> Tensor:
-    """Returns actions on the host: `greedy` `(S, n)`, replaced at random with probability `epsilon`.
+    """Mixes random actions with `greedy` ones `(S, n)`, which they replace with probability `epsilon`.
 
     `draws` `(S, n, 2)` are uniform: whether, and by which of `count` actions. None: always.
     """
     random = (draws[..., 1] * count).long()
     if greedy is None:
-        return random.cpu()
-    return torch.where(draws[..., 0] < epsilon, random, greedy).cpu()
+        return random
+    return torch.where(draws[..., 0] < epsilon, random, greedy)
 
 
 class EpsilonGreedy(Stateful):

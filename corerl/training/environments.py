@@ -17,7 +17,7 @@ from gymnasium import spaces, wrappers
 from torch import Tensor
 
 from corerl import seeding
-from corerl.buffers.transfer import Outbox
+from corerl.buffers.transfer import Inbox, Outbox
 from corerl.data.observations import History, wrapper
 from corerl.errors import CorerlError
 
@@ -65,6 +65,7 @@ class Environments:
         self._seeds, self._device = list(seeds), device
         self._check(self._envs[0])
         self._outgoing: Outbox | None = None
+        self._incoming = Inbox()
         self._crashed: set[int] = set()
         self._observations = begin(
             [(i, env, seeding.derive(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
@@ -93,6 +94,10 @@ class Environments:
             self._outgoing = Outbox({"seen": (now.shape, now.dtype)}, self._device)
         self._outgoing.open()["seen"][:] = self._observations
         return self._outgoing.send()["seen"][:, None]
+
+    def receive(self, actions: Tensor) -> Tensor:
+        """Returns the policy's actions on the host, to step with."""
+        return self._incoming.receive(actions)
 
     def step(self, actions: Tensor) -> Step:
         """Steps every environment with `(S, 1, A)`; NaN, from a seed that diverged, acts as 0."""

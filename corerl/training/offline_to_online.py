@@ -163,7 +163,7 @@ class Phases:
 
     def choose(self, explore: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Calls `explore` with observations and normal noise `(S, 1, ...)`; the actions are on the host."""
-        return explore(self.envs.look(), self._exploration.next()).cpu()
+        return self.envs.receive(explore(self.envs.look(), self._exploration.next()))
 
     def step(self, actions: Tensor) -> None:
         """Steps every environment with `(S, 1, A)` and keeps the transitions."""

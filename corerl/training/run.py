@@ -63,6 +63,7 @@ class Run:
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
+        self._history = checkpoint.history_of(self.checkpoint)
 
     @property
     def name(self) -> str:
@@ -140,6 +141,7 @@ class Run:
                     raise Interrupted
         self.record.publish(self.cfg.steps, "done")
         checkpoint.previous(self.checkpoint).unlink(missing_ok=True)
+        self._history.prune()
         self.close()
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
@@ -190,7 +192,7 @@ class Run:
             )
         path = self.checkpoint
         if checkpoint.exists(path):
-            self._previous = self._restore(checkpoint.load_latest(path), path)
+            self._previous = self._restore(checkpoint.load_latest(path, self._history), path)
         else:
             self.record.begin_anew()
         self.record.status["compile"] = self.mode.told()
@@ -214,7 +216,7 @@ class Run:
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}
         loop = {"step": step} | self.record.state_dict()
-        save_checkpoint(self.checkpoint, {"loop": loop, "state": state})
+        save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._history)
         self._saved = time.monotonic()
 
     def _tell(self, waiting_for: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,19 +47,26 @@ class Stocks(Stateful):
         """Plays the steps of which `step` is the last, each with the stock that the one before left."""
         for number in range(step - experience.cfg.train_every + 1, step + 1):
             played = experience.play_one(number, lambda x: act(x, self.now))
-            self.follow(*played, experience.envs.look())
+            self.follow(*played, experience.envs.look)
 
-    def follow(self, step: DiscreteStep, rewards, observations: Tensor) -> None:
-        """Updates stocks after a step with rewards `(S, 1)`; play goes on at `observations` `(S, 1, ...)`."""
-        cfg, device = self.cfg, self.now.device
-        rewards = torch.from_numpy(rewards).to(device)
-        ended = torch.from_numpy(step.terminated | step.truncated)
-        left = next_stock(self.now, rewards, cfg.discount).clamp(cfg.low, cfg.high)
+    def follow(
+        self, step: DiscreteStep, stored: dict[str, Tensor], look: Callable[[], Tensor]
+    ) -> None:
+        """Updates stocks after a step, of which `FrameReplay.add` returned `stored`.
+
+        `look` gives the observations `(S, 1, ...)` at which play goes on; it is asked where an episode has
+        ended.
+        """
+        cfg = self.cfg
+        left = next_stock(self.now, stored["rewards"], cfg.discount).clamp(cfg.low, cfg.high)
         explores, share = self._draws.next().unbind(-1)
         random = cfg.low + (cfg.high - cfg.low) * share
         first = torch.where(explores < cfg.explore, random, self.first[:, None])
-        self.now = torch.where(ended[:, None].to(device), first, left)
-        for i in ended.nonzero().flatten().tolist():
+        over = stored["ends"][:, :2].amax(-1, keepdim=True).bool()
+        self.now = torch.where(over, first, left)
+        ended = np.flatnonzero(step.terminated | step.truncated).tolist()
+        observations = look() if ended else None
+        for i in ended:
             self._starts[i, self._episodes[i] % cfg.starts] = observations[i, 0]
             self._episodes[i] += 1
 

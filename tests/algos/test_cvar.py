@@ -150,8 +150,11 @@ def test_the_first_stock_is_a_quantile_of_the_best_law():
 
 
 def played(rewards, over):
+    """A step, and what the replay has of it."""
     zeros, flags = np.zeros((2, O), np.float32), np.array(over)
-    return DiscreteStep(zeros, np.zeros(2, int), rewards, zeros, flags, flags & False, rewards)
+    step = DiscreteStep(zeros, np.zeros(2, int), rewards, zeros, flags & False, flags, rewards)
+    ends = torch.tensor([[0, ended, 7] for ended in over], dtype=torch.uint8)
+    return step, {"rewards": torch.from_numpy(rewards), "ends": ends}
 
 
 def test_the_stock_follows_the_rewards_and_begins_anew():
@@ -160,9 +163,9 @@ def test_the_stock_follows_the_rewards_and_begins_anew():
     assert stocks.now.tolist() == [[5.0], [5.0]]
     stocks.first = torch.tensor([3.0, 4.0])
     rewards = np.array([[2.0], [1.0]], np.float32)
-    stocks.follow(played(rewards, [False, True]), rewards, torch.ones(2, 1, O))
+    stocks.follow(*played(rewards, [False, True]), lambda: torch.ones(2, 1, O))
     assert stocks.now.tolist() == [[6.0], [4.0]]  # (5 - 2) / 0.5, and a new episode
-    stocks.follow(played(rewards * 0, [False, False]), rewards * 0, torch.ones(2, 1, O))
+    stocks.follow(*played(rewards * 0, [False, False]), None)
     assert stocks.now.tolist() == [[10.0], [8.0]]  # 12 is as good as 10
     assert stocks._starts[:, :, 0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
 

@@ -26,7 +26,7 @@ def run(root, name: str, seeds=(0, 4), stop_at: int | None = None, task: str | N
         algo=algo,
         task=task or own,
         steps=12,
-        log_every=1,
+        log_every=3,  # so that means are half taken where a run stops
         save_every=5,
         eval=Eval(every=12, episodes=3),
         root=str(root),

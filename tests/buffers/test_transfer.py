@@ -1,31 +1,61 @@
-"""What is added on the host reaches the device in one transfer; `meta` stands for a GPU."""
+"""What goes to the device goes in one transfer, and actions come back in one; `meta` stands for a GPU."""
+
+import importlib
+import inspect
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from tiny import LEARNERS
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
 from corerl.buffers.replay import ReplayBuffer
-from corerl.buffers.transfer import Outbox
+from corerl.buffers.transfer import Inbox, Outbox
+from corerl.data.tasks import resolve
+from corerl.training.collector import Collect, Experience
 from corerl.training.environments import Environments
+from corerl.training.offline_to_online import Phases
+from corerl.training.stocks import Stocks
 
 SEEDS = [0, 1]
 
 
 class Transfers(TorchDispatchMode):
-    """Counts operations that read on one device and write on another."""
+    """Counts operations that read on one device and write on another; what comes back is zeros."""
 
-    count = 0
+    def __init__(self):
+        super().__init__()
+        self.sent, self.received = 0, 0
+
+    @property
+    def count(self) -> int:
+        return self.sent + self.received
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        leaves = pytree.tree_leaves((args, kwargs, out))
-        self.count += len({x.device for x in leaves if isinstance(x, torch.Tensor)}) > 1
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.copy_.default and _way(args[1], args[0]) == "received":
+            self.received += 1
+            return args[0].zero_()
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+            self.received += args[0].device.type == "meta"
+            return torch.zeros_like(args[0], **kwargs)
+        out = func(*args, **kwargs)
+        leaves = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        made = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        ways = {_way(one, other) for one in leaves for other in (*leaves, *made)}
+        self.sent += "sent" in ways
         return out
+
+
+def _way(read: torch.Tensor, written: torch.Tensor) -> str:
+    return {("cpu", "meta"): "sent", ("meta", "cpu"): "received"}.get(
+        (read.device.type, written.device.type), ""
+    )
 
 
 @pytest.fixture
@@ -33,6 +63,16 @@ def device(monkeypatch):
     """Without generators, which it has none of."""
     monkeypatch.setattr(seeding, "generators", lambda *_: [])
     return "meta"
+
+
+class Draws:
+    """A stream whose numbers are on the device."""
+
+    def __init__(self, _, __, shape, device, ___=None):
+        self._numbers = torch.zeros(2, *shape, device=device)
+
+    def next(self) -> torch.Tensor:
+        return self._numbers
 
 
 def test_all_arrays_arrive_in_one_transfer(device):
@@ -85,3 +125,52 @@ def test_a_look_is_one_transfer_and_keeps_what_it_saw():
     with Transfers() as transfers:
         assert envs.look().shape == (2, 1, 3)
     assert transfers.count == 1
+
+
+def test_what_comes_back_is_what_was_there():
+    inbox = Inbox()
+    one = inbox.receive(torch.ones(2, 1, 3))
+    assert one.tolist() == torch.ones(2, 1, 3).tolist()
+    with Transfers() as transfers:
+        inbox.receive(torch.zeros(2, 1, 3, device="meta"))
+    assert (transfers.sent, transfers.received) == (0, 1)
+
+
+def test_a_step_of_numbered_actions_is_seen_returned_and_stored_in_a_transfer_each(
+    device, monkeypatch
+):
+    monkeypatch.setattr(seeding, "uniform", Draws)
+    cfg = Collect(learning_starts=1, epsilon_steps=1, capacity=50)
+    run = SimpleNamespace(seeds=SEEDS, device=device, task=resolve("maze/v1-vector"))
+    run.cfg = SimpleNamespace(steps=100)
+    experience = Experience(cfg, run, 4, 0.9)
+    with Transfers() as transfers:
+        played, stored = experience.play_one(
+            5, lambda seen: torch.zeros(2, 1, device=device).long()
+        )
+    assert (transfers.sent, transfers.received) == (2, 1)
+
+    stocked = SimpleNamespace(low=0.0, high=1.0, starts=2, discount=0.9, explore=0.5)
+    stocks = Stocks(stocked, experience.envs.look(), SEEDS, device)
+    with Transfers() as transfers:
+        for over in (False, True):  # where an episode ended, what it goes on with is looked at
+            end = played._replace(truncated=np.full(2, over), terminated=np.zeros(2, bool))
+            stocks.follow(end, stored, experience.envs.look)
+            assert (transfers.sent, transfers.received) == (int(over), 0)
+
+
+def test_fine_tuning_acts_with_a_transfer_each_way_and_one_to_store(device, monkeypatch):
+    monkeypatch.setattr(seeding, "normal", Draws)
+    phases = Phases.__new__(Phases)
+    phases.envs = Environments(lambda: gymnasium.make("Pendulum-v1"), SEEDS, device)
+    phases.replay = ReplayBuffer(3, 1, 10, SEEDS, 4, device)
+    phases._exploration, phases._learned = Draws(0, 0, (1, 1), device), lambda step: step
+    with Transfers() as transfers:
+        phases.step(phases.choose(lambda seen, noise: seen.mean(-1, keepdim=True) + noise))
+    assert (transfers.sent, transfers.received) == (2, 1)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_no_algorithm_moves_tensors_by_itself_while_it_trains(name):
+    source = inspect.getsource(importlib.import_module(f"corerl.algos.{name}").train)
+    assert not [call for call in (".cpu()", ".numpy()", ".item()", ".tolist()") if call in source]

@@ -69,6 +69,15 @@ def test_the_table_shows_a_row_per_combination(capsys, monkeypatch):
     assert text.count(" 200 ") == 4 and "torch" in text
 
 
+def test_the_table_says_how_updates_ran_and_why_not_otherwise(capsys, monkeypatch):
+    found = Measured([100.0], "off", 1.0, 0, "compiling failed: no compiler")
+    monkeypatch.setattr(bench, "measure_processes", lambda *_: found)
+    assert main(["bench", "--algo", "bc", "--compile", "compile", "--seeds", "1", "2"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("compile: off") == 2
+    assert text.count("bc, compile: compiling failed: no compiler\n") == 1
+
+
 def test_processes_are_measured_together():
     (rate,) = stopwatch.measure_processes(1, Case("bc", TINY, size=1000), windows=1).rates
     assert rate > 10

@@ -16,21 +16,25 @@ def test_a_checkpoint_is_as_large_as_foretold(tmp_path, algo, task):
     own = {"random_steps": 30, "capacity": 40} if algo == "sac" else {}
     cfg = config(tmp_path, algo, own=own, task=task, steps=40)
     foretold = footprint.of_seed(cfg)
-    written = (train(cfg) / "seeds-0" / "checkpoint.safetensors").stat().st_size
-    assert foretold < written < foretold + 20_000  # names, logs and the header
+    folder = train(cfg) / "seeds-0"
+    written = (folder / "checkpoint.safetensors").stat().st_size
+    assert foretold.state < written < foretold.state + 20_000  # names, logs and the header
+    parts = [path.stat().st_size for path in folder.glob("replay/*")]
+    assert foretold.replay <= sum(parts) <= foretold.replay + 500 * len(parts)
+    assert (foretold.replay > 0) == (algo == "sac") == bool(parts)
 
 
 def test_a_full_replay_counts_and_nothing_is_taken_for_it(tmp_path):
     cfg = config(tmp_path, "sac", own={"capacity": 10**6}, task="gym/Pendulum-v1", steps=10**6)
     small = replace(cfg, algo=replace(cfg.algo, capacity=10**5))
     rows = 4 * (2 * 3 + 1 + 3)  # two observations, an action, a reward and two ends, float32
-    assert footprint.of_seed(cfg) - footprint.of_seed(small) == 9 * 10**5 * rows
+    assert footprint.of_seed(cfg).replay - footprint.of_seed(small).replay == 9 * 10**5 * rows
 
 
 def test_frames_of_a_million_steps_are_told_without_being_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("corerl.buffers.room.available", lambda device: 10**6)
     cfg = config(tmp_path, "sac", own={"capacity": 10**8}, task="gym/Pendulum-v1", steps=10**8)
-    assert 4e9 < footprint.of_seed(cfg) < 4.1e9 and not capsys.readouterr().err
+    assert 4e9 < footprint.of_seed(cfg).memory < 4.1e9 and not capsys.readouterr().err
 
 
 def test_what_cannot_be_built_is_a_question_mark(monkeypatch, tmp_path):
@@ -40,17 +44,17 @@ def test_what_cannot_be_built_is_a_question_mark(monkeypatch, tmp_path):
 
 
 def test_the_dry_run_prints_both(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(footprint, "of_seed", lambda cfg: 700_000_000)
+    monkeypatch.setattr(footprint, "of_seed", lambda cfg: footprint.Size(10**8, 6 * 10**8))
     cfg = config(tmp_path, "iql", seeds=10, processes=2)
-    assert row(cfg, None).bytes_of_seed == 700_000_000
+    assert row(cfg, None).size_of_seed.memory == 700_000_000
     assert show([cfg]) == 0
     told = capsys.readouterr().out
-    assert "1.4 GB" in told and "14.0 GB" in told and "last two checkpoints" in told
+    assert "1.4 GB" in told and "8.0 GB" in told and "last two checkpoints" in told
 
 
 @pytest.mark.parametrize("name", tiny.LEARNERS)
 def test_every_algorithm_can_be_measured(name):
-    assert footprint.of_seed(tiny.settings(name)) > 1000
+    assert footprint.of_seed(tiny.settings(name)).memory > 1000
 
 
 def test_operations_of_an_update_are_those_of_its_matrix_products(tmp_path):

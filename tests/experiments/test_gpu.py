@@ -1,12 +1,14 @@
 """`make gpu`, as far as it goes without one: every stage, what it writes, and that time ends it."""
 
 import json
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from corerl import algos
-from corerl.experiments import gpu, gpu_page
+from corerl.experiments import gpu, gpu_page, turns
 from corerl.experiments.stopwatch import Case, Measured
 
 TINY = {"hidden_width": 8, "batch_size": 8}
@@ -20,11 +22,8 @@ def minutes(number: float) -> float:
 def rate(algo: str, mode: str, seeds: int, rates: list[float], ran: str | None = None) -> dict:
     found = Measured(rates, ran or mode, 12.0, 3 * 2**20)
     case = Case(algo, {}, "cuda", mode, seeds)
-    return {
-        "what": f"{algo} {mode} {seeds}",
-        "case": case._asdict(),
-        "rate": found.rate,
-    } | found._asdict()
+    what = {"what": f"{algo} {mode} {seeds}", "case": case._asdict(), "rate": found.rate}
+    return what | found._asdict()
 
 
 def test_the_real_plan_is_of_all_algorithms_that_have_networks():
@@ -35,21 +34,88 @@ def test_the_real_plan_is_of_all_algorithms_that_have_networks():
         assert gpu._quick(name, {}).get("random_steps", 0) <= 500
 
 
-def test_a_case_that_cannot_run_keeps_no_other_from_it():
+def test_a_case_that_cannot_run_keeps_no_other_from_it(tmp_path):
     wrong = Case("bc", {"hidden_width": "wide"}, size=1000)
     cases = [wrong, Case("bc", TINY, size=1000)]
-    (_, problem), (_, measured) = gpu._measured(cases, 1, minutes(4))
+    (_, problem), (_, measured) = turns.measured([cases], 1, minutes(4), 1, tmp_path / "turn")
     assert problem.startswith(("TypeError", "CorerlError"))
     assert measured.rate > 10 and measured.ran == "off"
 
 
-def test_the_end_of_the_time_ends_a_measurement(monkeypatch):
+def test_the_end_of_the_time_ends_a_measurement(tmp_path):
     start = time.monotonic()
-    assert [told for _, told in gpu._measured([Case("bc", TINY)] * 2, 1, minutes(0))] == [
-        "out of time"
-    ] * 2
+    jobs = [[Case("bc", TINY)] * 2, [Case("iql", TINY)]]
+    ended = list(turns.measured(jobs, 1, minutes(0), 2, tmp_path / "turn"))
+    assert sorted(case.algo for case, _ in ended) == ["bc", "bc", "iql"]
+    assert {told for _, told in ended} == {"out of time"}
     code, text = gpu._call(["sleep", "60"], minutes(0.02))
     assert code == 124 and text.endswith("out of time") and time.monotonic() - start < 30
+
+
+def test_out_of_time_a_command_may_save(monkeypatch):
+    saves = "trap 'echo saved; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    code, text = gpu._call(["bash", "-c", saves], minutes(0.02))
+    assert (code, text) == (124, "begun\nsaved\n\nout of time")
+    monkeypatch.setattr(gpu, "SAVING", 1)
+    code, text = gpu._call(["bash", "-c", "trap '' TERM; echo deaf; sleep 60"], minutes(0.02))
+    assert (code, text) == (124, "deaf\n\nout of time")
+
+
+def test_measuring_is_taken_in_turns_and_a_process_that_dies_gives_its_turn_on(tmp_path):
+    first, second = turns.turns(2, tmp_path / "turn"), turns.turns(1, tmp_path / "turn")
+    next(first)
+    waiting = threading.Thread(target=next, args=(second,), daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    first.close()  # as the system closes a dead process's files
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_a_stage_that_fails_is_told_and_the_others_have_their_turn(tmp_path, monkeypatch):
+    def bench(plan, until, found):
+        yield rate("iql", "graph", 10, [1.0])
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(gpu, "_bench", bench)
+    monkeypatch.setattr(gpu, "_call", lambda *_: (0, "fine"))
+    assert gpu.run(gpu.dry(tmp_path), ["bench", "demo"], minutes(1)) == 1
+    text = (tmp_path / "gpu.md").read_text()
+    assert "RuntimeError: no memory left" in text and "| iql | graph | 10 |" in text
+    assert "## Sweep=demo" in text
+    monkeypatch.setattr(gpu, "_bench", lambda *_: [])
+    assert gpu.run(gpu.dry(tmp_path), ["bench"], minutes(1)) == 0
+    assert "no memory left" not in (tmp_path / "gpu.md").read_text()
+
+
+def test_a_later_call_measures_what_no_call_has(tmp_path, monkeypatch):
+    asked = []
+
+    def measured(jobs, windows, until, workers, turn):
+        asked.extend((case.algo, case.compile, case.seeds, workers) for job in jobs for case in job)
+        return [(case, "out of time") for job in jobs for case in job]
+
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(turns, "measured", measured)
+    plan = replace(gpu.dry(tmp_path), names=("sac", "iql"), modes=("graph", "off"), workers=6)
+    gpu.run(plan, ["bench"], minutes(1))
+    first = [
+        ("iql", "graph", 2, 1),
+        ("iql", "graph", 1, 1),
+        ("iql", "off", 2, 1),
+        ("iql", "off", 1, 1),
+    ]
+    others = [("sac", *rest, 6) for _, *rest, _ in first]
+    assert asked == [*first, *others]
+    gpu.Found(plan).add("bench", rate("iql", "graph", 2, [5.0]))
+    gpu.Found(plan).add("bench", rate("sac", "off", 1, [5.0]))
+    asked.clear()
+    gpu.run(plan, ["bench"], minutes(1))
+    assert asked == [*first[1:], *others[:-1]]
+    text = (tmp_path / "gpu.md").read_text()
+    assert text.count("| 5 |") == 2 and "iql graph 1 (out of time)" in text
 
 
 def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp_path, monkeypatch):

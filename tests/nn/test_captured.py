@@ -169,6 +169,21 @@ def test_a_failed_capture_is_a_warning_where_a_graph_was_not_asked_for(refusing,
     assert capsys.readouterr().err.count("operation not permitted when stream is capturing") == 1
 
 
+def test_what_could_not_be_compiled_is_recorded_as_it_is_and_says_so(refusing, monkeypatch):
+    def broken(_):
+        raise torch._dynamo.exc.TorchDynamoException("no compiler")
+
+    monkeypatch.setattr(compile._Fallback, "said", True)
+    mode = compile.resolve("auto", torch.device("cuda"), 10)
+    gradients = compile._Fallback(broken, lambda x: {"sum": x * 1.0}, mode)
+    gradients(torch.ones(()))
+    assert mode.told() == "graph of eager operations (compiling failed: no compiler)"
+    captured = compile.captured(gradients, mode)
+    for _ in range(5):
+        captured(torch.ones(()))
+    assert mode.ran == "off" and "capture failed" in mode.problem
+
+
 def test_a_failed_capture_is_an_error_where_a_graph_was_asked_for(refusing):
     mode = compile.resolve("graph", torch.device("cuda"), 10)
     captured = compile.captured(lambda x: {"sum": x}, mode)

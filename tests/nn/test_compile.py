@@ -1,5 +1,9 @@
 """Eager, compiled and captured updates are the same numbers; what cannot be had is said in a line."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import tiny
 import torch
@@ -70,6 +74,35 @@ def test_compiled_updates_agree_with_eager_ones():
         for name in one:
             torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
     assert not compile._Fallback.said, "the compiled update fell back to eager"
+
+
+COMPILES = """
+import torch
+from torch import nn
+from corerl.nn import compile
+torch.manual_seed(0)
+weight = nn.Parameter(torch.randn(2, 8, 8))
+def loss(x):
+    per_seed = (x @ weight).relu().square().mean((1, 2))
+    return per_seed, {"loss": per_seed}
+mode = compile.Mode("compile")
+(grad,), _ = compile.gradients(loss, [weight], mode)(torch.ones(2, 4, 8))
+counted = torch._dynamo.utils.counters["inductor"]
+print(mode.told(), counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"], grad.sum().item())
+"""
+
+
+@needs_compiler
+def test_what_one_process_has_compiled_the_next_one_loads(tmp_path):
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = []
+    for _ in range(2):
+        command = [sys.executable, "-c", COMPILES]
+        ended = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        told.append(ended.stdout.split())
+    assert [words[:3] for words in told] == [["compile", "0", "1"], ["compile", "1", "0"]]
+    assert told[0][3] == told[1][3]
 
 
 def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsys):

@@ -42,6 +42,17 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
+def test_the_page_says_how_updates_ran(report, tmp_path):
+    ran = "compile (CUDA graph capture failed: a reason)"
+    write_run(tmp_path / "runs", TASKS[0], "IQL", ran=ran)
+    write_run(tmp_path / "runs", TASKS[0], "CQL")  # from before it was known
+    _, out, _, _ = report(tmp_path / "runs")
+    page = (out / "index.html").read_text()
+    rows = re.search(r'<h2 id="runs">.*?</section>', page, re.S)[0]
+    assert "updates ran" in rows and rows.count(f"<td>{ran}</td>") == 1
+    assert f'"compile":"{ran}"' in page.replace('": "', '":"')
+
+
 @pytest.mark.parametrize("every", [2500, 1500])  # no step of the other task's; one
 def test_tasks_without_common_steps_have_no_curve_of_their_aggregate(report, tmp_path, every):
     root = tmp_path / "runs"

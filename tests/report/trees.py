@@ -25,6 +25,7 @@ def write_run(
     diverged: dict[int, int] | None = None,
     normalised: bool = True,
     message: str = "",
+    ran: str | None = None,
 ) -> Path:
     """One group of seeds; the score of seed s at step k is level * k / steps + s. Its folder."""
     cell = root / task / f"{algorithm.lower()}-{config}"
@@ -47,6 +48,7 @@ def write_run(
     (group / "scores.csv").write_text("\n".join(lines) + "\n")
     status = {"state": state, "step": reached, "steps": steps, "seeds": list(seeds)}
     status |= {"message": message, "diverged": {str(k): v for k, v in diverged.items()}}
+    status |= {"compile": ran} if ran else {}
     (group / "status.json").write_text(json.dumps(status))
     environment = {"torch": "2.13.0", "git": "abc1234", "cpu": "a processor", "gpu": None}
     (group / "env.json").write_text(json.dumps(environment))

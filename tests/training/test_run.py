@@ -143,7 +143,7 @@ def test_nothing_is_evaluated_where_nobody_asks(tmp_path):
 def test_it_saves_at_every_mark_and_at_the_end(tmp_path, monkeypatch, stride, saved):
     steps = []
     monkeypatch.setattr(
-        "corerl.training.run.save_checkpoint", lambda path, s: steps.append(s["loop"]["step"])
+        "corerl.training.run.save_checkpoint", lambda _, s, __: steps.append(s["loop"]["step"])
     )
     count(Run(config(tmp_path, steps=25), [0], quiet), stride=stride)
     assert steps == saved

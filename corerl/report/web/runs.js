@@ -23,12 +23,12 @@ function showRuns(section, algorithm, task) {
   const groups = [...new Set(runs.map((run) => run.group))].map((i) => data.groups[i]);
   const link = (group) => make("a", { href: group.href, text: group.name });
   const seeds = runs.map((run) => [`${run.seed}`, String(run.score), run.step.toLocaleString("en"), link(data.groups[run.group])]);
-  const told = groups.map((g) => [g.name, g.state ?? "–", g.steps ?? "–", g.time ?? "–", g.rate ?? "–", g.machine ?? "–"]);
+  const told = groups.map((g) => [g.name, g.state ?? "–", g.steps ?? "–", g.time ?? "–", g.rate ?? "–", g.compile ?? "–", g.machine ?? "–"]);
   const rest = section.runs.filter((run) => run.task === task && run.algorithm !== algorithm).map((run) => data.groups[run.group].settings);
   openDialog(
     `${algorithm} on ${task}`,
     grid(["seed", "score", "step", "run"], seeds, `Runs of ${algorithm} on ${task}`),
-    ...(groups.some((g) => g.state) ? [grid(["run", "state", "steps", "time", "updates/s", "machine"], told, "Time")] : []),
+    ...(groups.some((g) => g.state) ? [grid(["run", "state", "steps", "time", "updates/s", "updates ran", "machine"], told, "Time")] : []),
     ...settings(groups, [...new Set(rest)]),
   );
 }
