@@ -15,12 +15,14 @@ trained. No network is needed.
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +132,7 @@ def run(plan: Plan, stages: list[str], end: float) -> int:
         found.note("broken", {stage: broken[-3000:]})
         found.note("seconds", {stage: round(time.monotonic() - start)})
     failed = any(test["failed"] for test in found.content.get("tests", []))
-    return int(failed or any(found.content["broken"].values()))
+    return int(failed or any(found.content.get("broken", {}).values()))
 
 
 class Found:
@@ -202,19 +204,18 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
 
     Out of time it is asked to stop, so that a run saves and a later call goes on with it.
     """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
-        for stop, seconds in (
-            (process.terminate, until - time.monotonic()),
-            (process.kill, SAVING),
-        ):
-            try:
-                told, _ = process.communicate(timeout=max(1.0, seconds))
-            except subprocess.TimeoutExpired:
-                stop()
-                continue
-            late = stop == process.kill
-            return (124, f"{told}\nout of time") if late else (process.returncode, told)
+        try:
+            told, _ = process.communicate(timeout=max(1.0, until - time.monotonic()))
+            return process.returncode, told
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SAVING)
+        finally:  # its children too: they would keep the pipe open
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         told, _ = process.communicate()
     return 124, f"{told}\nout of time"
 
@@ -234,7 +235,8 @@ def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
         for mode in plan.modes
         for name in plan.names
     ]
-    alone = [job for job in jobs if job and job[0].algo in AIMED]
+    jobs = [job for job in jobs if job]
+    alone = [job for job in jobs if job[0].algo in AIMED]
     for some, workers in ((alone, 1), ([job for job in jobs if job not in alone], plan.workers)):
         for case, result in turns.measured(some, plan.windows, until, workers, plan.out / ".turn"):
             what = {
