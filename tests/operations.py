@@ -86,7 +86,7 @@ REAL = compile.gradients
 
 
 def watched(name: str) -> list[Watched]:
-    """The captured updates of one run, in the order in which they were first called."""
+    """The captured updates of one run, in the order in which they were first called; not its acting."""
     Watched.made.clear()
     _Gradient.count = 0
     with (
@@ -95,7 +95,8 @@ def watched(name: str) -> list[Watched]:
         patch.object(compile, "gradients", _Gradient),
     ):
         tiny.Short(tiny.settings(name, **_single(name)))
-    return [graph for graph in Watched.made if graph.replays]
+    graphs = [graph for graph in Watched.made if graph.replays]
+    return [graph for graph in graphs if not graph.name.endswith(".explore")]
 
 
 def _single(name: str) -> dict[str, int]:
