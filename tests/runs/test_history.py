@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def add(replay, draw: np.random.Generator, count: int = 1) -> None:
 MAKERS = {
     "vectors": vectors,
     "frames": frames,
-    "prioritised": lambda: vectors(PrioritisedReplay),
+    "prioritised": lambda: vectors(partial(PrioritisedReplay, horizon=3)),
 }
 
 
