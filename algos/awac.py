@@ -37,7 +37,7 @@ from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import CategoricalPolicy, GaussianPolicy, Noise
+from corerl.nn.policies import Noise, unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
@@ -69,13 +69,7 @@ class AWAC(GaussianActing):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        if spec.numbered:
-            policy = CategoricalPolicy([O, *hidden, A], rngs, **cfg.between)
-        else:
-            options = limits | cfg.between
-            policy = GaussianPolicy([O, *hidden, A], rngs, bound=lambda mean: mean, **options)
-        self.policy = policy.to(device)
+        self.policy = unsquashed(cfg, spec, bound=lambda mean: mean, **cfg.between)
         self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer

@@ -48,7 +48,7 @@ from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import GaussianPolicy
+from corerl.nn.policies import GaussianPolicy, unsquashed
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.reward_models import preference_loss
@@ -96,11 +96,7 @@ class CPL(GaussianActing):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
-        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        options = limits | cfg.between
-        policy = GaussianPolicy(sizes, spec.rngs, init=networks.orthogonal(1.0), **options)
-        self.policy = policy.to(spec.device)
+        self.policy = unsquashed(cfg, spec, init=networks.orthogonal(1.0), **cfg.between)
         self.normalizer = spec.normalizer
         if cfg.reference:
             self.reference = optim.target_of(self.policy)

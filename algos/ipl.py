@@ -52,7 +52,7 @@ from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import GaussianPolicy
+from corerl.nn.policies import unsquashed
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
 from corerl.preferences.reward_models import in_pieces, preference_loss
@@ -138,8 +138,7 @@ class IPL(GaussianActing):
         options = {"init": networks.orthogonal(1.0)} | cfg.between
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.critic = Critics([O, A, *hidden], rngs, cfg.critics, **options).to(device)
-        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        self.policy = GaussianPolicy([O, *hidden, A], rngs, **limits, **options).to(device)
+        self.policy = unsquashed(cfg, spec, **options)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)

@@ -29,13 +29,13 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.policies import CategoricalPolicy, GaussianPolicy
+from corerl.nn.policies import unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
@@ -79,15 +79,7 @@ class IQL(GaussianActing):
         options = {"init": init} | cfg.between
         self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.value = StateValue([O, *hidden], rngs, **options).to(device)
-        limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        require(
-            not (spec.numbered and cfg.policy == "deterministic"),
-            "algo.policy=deterministic has no probabilities, which numbered actions need; choose gaussian",
-        )
-        if spec.numbered:
-            self.policy = CategoricalPolicy([O, *hidden, A], rngs, **options).to(device)
-        else:
-            self.policy = GaussianPolicy([O, *hidden, A], rngs, **limits, **options).to(device)
+        self.policy = unsquashed(cfg, spec, **options)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
 
@@ -160,8 +152,7 @@ class IQL(GaussianActing):
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, allow_numbered=True)
     agent = IQL(cfg, run.spec(buffer, normalizer))
-    shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-    dropout = run.uniform("dropout", *shape) if cfg.dropout else None
+    dropout = run.dropout(cfg, cfg.batch_size)
     phases = Phases(cfg, run, buffer, agent)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, dropout=dropout, **phases.parts):

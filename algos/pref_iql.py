@@ -99,8 +99,7 @@ def train(cfg: Config, run: Run) -> None:
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     agent = PrefIQL(cfg, run.spec(segments, normalizer, policy_steps), reward)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
-    shape = (cfg.hidden_layers, rows, cfg.hidden_width)
-    dropout = run.uniform("dropout", *shape, block=32) if cfg.dropout else None
+    dropout = run.dropout(cfg, rows, block=32)
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, pairs=segments, buffer=buffer, dropout=dropout):

@@ -163,8 +163,7 @@ def train(cfg: Config, run: Run) -> None:
     of_reward = replace(spec, rngs=seeding.generators(run.seeds, "reward"))
     reward = RewardModel(cfg.reward, of_reward, pairs.length)
     keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
-    shape = (cfg.hidden_layers, cfg.batch_size, cfg.hidden_width)
-    dropout = run.uniform("dropout", *shape) if cfg.dropout else None
+    dropout = run.dropout(cfg, cfg.batch_size)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
     parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}

@@ -5,12 +5,14 @@ Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`; noise is alwa
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from corerl.config import require
+from corerl.nn.learner import Spec
 from corerl.nn.networks import MLP, Scalar, orthogonal
 
 
@@ -99,6 +101,29 @@ class CategoricalPolicy(nn.Module):
     def best(self, logits: Tensor) -> Tensor:
         """Returns the action to evaluate, the likeliest one's number `(S, B)`."""
         return logits.argmax(-1)
+
+
+def unsquashed(
+    cfg: Any, spec: Spec, *, bound: Callable[[Tensor], Tensor] = torch.tanh, **others
+) -> GaussianPolicy | CategoricalPolicy:
+    """Returns a Gaussian policy, or a categorical one where actions are numbered, on the spec's device.
+
+    Args:
+        cfg: with `hidden_layers`, `hidden_width`, `log_std_min` and `log_std_max`.
+        bound: of the Gaussian's mean. others: as for `MLP`.
+
+    Raises:
+        CorerlError: actions are numbered, and `policy=deterministic` was asked for.
+    """
+    sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
+    if spec.numbered:
+        require(
+            getattr(cfg, "policy", None) != "deterministic",
+            "algo.policy=deterministic has no probabilities, which numbered actions need; choose gaussian",
+        )
+        return CategoricalPolicy(sizes, spec.rngs, **others).to(spec.device)
+    limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
+    return GaussianPolicy(sizes, spec.rngs, bound=bound, **limits, **others).to(spec.device)
 
 
 class TanhGaussian(nn.Module):

@@ -96,6 +96,12 @@ class Run:
         """Returns a stream of draws `(S, *shape)`, uniform on [0, 1)."""
         return seeding.uniform(self.seeds, purpose, shape, self.device, block)
 
+    def dropout(self, cfg: Any, rows: int, block: int | None = None) -> seeding.Stream | None:
+        """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs; None without dropout."""
+        if not cfg.dropout:
+            return None
+        return self.uniform("dropout", cfg.hidden_layers, rows, cfg.hidden_width, block=block)
+
     def spec(
         self, sizes: Any, normalizer: nn.Module | None = None, steps: int | None = None
     ) -> Spec:
