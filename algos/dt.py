@@ -30,20 +30,19 @@ What differs, and its switch:
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.context import ContextWindow
-from corerl.buffers.sequences import SequenceBuffer, Windows
+from corerl.buffers.sequences import Windows
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import categorical_log_prob
-from corerl.training import preprocessing
 from corerl.training.run import Run
-from corerl.training.weighting import Weighting, probabilities
+from corerl.training.weighting import Weighting
+from corerl.training.windows import load_windows
 
 
 @dataclass
@@ -229,39 +228,8 @@ class Player:
         self._ask = self._ask - rewards / self.agent.cfg.return_scale
 
 
-def load(cfg: Config, run: Run) -> tuple[SequenceBuffer, networks.Normalizer, list[float]]:
-    """Returns the run's windows, the states' normaliser, and the targets, largest first.
-
-    Raises:
-        CorerlError: the dataset has images.
-    """
-    dataset = preprocessing.vectors(run, allow_numbered=True)
-    numbered = dataset.discrete
-    actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
-    mean = dataset.observations.mean(0, dtype=np.float64)
-    std = dataset.observations.std(0, dtype=np.float64) + 1e-6
-    filler = (-mean / std, np.full(actions.shape[1], -10.0))
-    buffer = SequenceBuffer(
-        ((dataset.observations - mean) / std).astype(np.float32),
-        actions,
-        dataset.returns_to_go() / np.float32(cfg.return_scale),
-        dataset.episode_ends,
-        run.seeds,
-        cfg.batch_size,
-        cfg.context,
-        filler=filler,
-        padding=cfg.padding,
-        last_timestep=cfg.max_timestep - 1,
-        device=run.device,
-        probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
-    )
-    buffer.numbered = numbered
-    targets = cfg.targets or [float(dataset.episode_returns().max())]
-    return buffer, networks.Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)
-
-
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer, targets = load(cfg, run)
+    buffer, normalizer, targets = load_windows(cfg, run)
     agent = DT(cfg, run.spec(buffer, normalizer))
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
     largest, *others = [agent.player(target) for target in targets]

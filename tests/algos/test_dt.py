@@ -11,7 +11,6 @@ from agreement import SEEDS, assert_networks, generators, net, scramble
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.algos import dt
 from corerl.algos.dt import DT, Config
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
@@ -20,6 +19,7 @@ from corerl.errors import CorerlError
 from corerl.nn import networks, transformer
 from corerl.nn.learner import Spec
 from corerl.nn.optim import clip_per_seed
+from corerl.training.windows import load_windows
 
 O, A, K, B, MAX_TIME = 3, 2, 4, 5, 6
 ENDS = np.array([3, 13, 14, 24])
@@ -66,7 +66,7 @@ def loaded(cfg: Config, data: Dataset | None = None, seeds=range(SEEDS)):
         device=torch.device("cpu"),
         cfg=SimpleNamespace(algo=cfg),
     )
-    return dt.load(cfg, run)
+    return load_windows(cfg, run)
 
 
 VERSIONS = {

@@ -35,6 +35,7 @@ from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.nn.policies import CategoricalPolicy
 from corerl.training import preprocessing
+from corerl.training.windows import load_windows
 
 K = 4  # actions
 
@@ -154,7 +155,7 @@ def loaded(cfg, seeds=range(SEEDS)):
         cfg=SimpleNamespace(algo=cfg),
     )
     run.task = SimpleNamespace(make_env=_no_simulator, id="test/signs")
-    return dt.load(cfg, run)
+    return load_windows(cfg, run)
 
 
 def _no_simulator():

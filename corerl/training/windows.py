@@ -1,0 +1,45 @@
+"""Windows of a dataset for sequence models: states at mean 0 and deviation 1, returns to go, padding."""
+
+from typing import Any
+
+import numpy as np
+
+from corerl.buffers.sequences import SequenceBuffer
+from corerl.nn.networks import Normalizer
+from corerl.training import preprocessing
+from corerl.training.run import Run
+from corerl.training.weighting import probabilities
+
+
+def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[float]]:
+    """Returns the run's windows, the states' normaliser, and the targets, largest first.
+
+    Args:
+        cfg: the Decision Transformer's. Without `targets` there is one, the best return in the data.
+
+    Raises:
+        CorerlError: the dataset has images.
+    """
+    dataset = preprocessing.vectors(run, allow_numbered=True)
+    numbered = dataset.discrete
+    actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
+    mean = dataset.observations.mean(0, dtype=np.float64)
+    std = dataset.observations.std(0, dtype=np.float64) + 1e-6
+    filler = (-mean / std, np.full(actions.shape[1], -10.0))
+    buffer = SequenceBuffer(
+        ((dataset.observations - mean) / std).astype(np.float32),
+        actions,
+        dataset.returns_to_go() / np.float32(cfg.return_scale),
+        dataset.episode_ends,
+        run.seeds,
+        cfg.batch_size,
+        cfg.context,
+        filler=filler,
+        padding=cfg.padding,
+        last_timestep=cfg.max_timestep - 1,
+        device=run.device,
+        probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
+    )
+    buffer.numbered = numbered
+    targets = cfg.targets or [float(dataset.episode_returns().max())]
+    return buffer, Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)
