@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.critics import action_values, of_action
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
@@ -62,9 +62,7 @@ class DiscreteCQL(Stateful):
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         count = cfg.quantiles if cfg.critic == "quantile" else 1
-        outputs, dense = (spec.action_dim, count), (cfg.hidden_layers, cfg.hidden_width)
-        self.critic = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between)
-        self.critic.to(spec.device)
+        self.critic = action_values(cfg, spec, count)
         self.target = optim.target_of(self.critic)
         self.optimizer = optim.Adam(self.critic.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._fractions = midpoints(count, spec.device)

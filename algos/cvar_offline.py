@@ -137,9 +137,8 @@ class CVaROffline(Stateful):
         self.cfg = cfg
         inputs, A, device = spec.observation_dim + 1, spec.action_dim, spec.device
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        self.actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs, **cfg.between).to(
-            device
-        )
+        actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs, **cfg.between)
+        self.actor = actor.to(device)
         sizes = [inputs + A, *hidden, cfg.fractions]
         self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs, **cfg.between).to(device)
         self.target_actor = optim.target_of(self.actor)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import one_of
 from corerl.nn import optim
-from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.critics import action_values, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training.collector import Experience
@@ -47,10 +47,8 @@ class HRA(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec, sources: int):
         self.cfg = cfg
-        outputs, dense = (spec.action_dim, sources), (cfg.hidden_layers, cfg.hidden_width)
-        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding} | cfg.between
-        self.heads = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
-        self.heads.to(spec.device)
+        init = variance_scaling(3**-0.5)
+        self.heads = action_values(cfg, spec, sources, init=init, padding=cfg.padding)
         self.target = optim.target_of(self.heads)
         self.optimizer = optim.Adam(self.heads.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)

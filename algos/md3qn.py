@@ -41,7 +41,7 @@ from torch import Tensor
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, require
 from corerl.nn import optim
-from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.critics import action_values, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.kernels import gaussian_mixture
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -83,11 +83,8 @@ class MD3QN(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec, sources: int):
         self.cfg, self._actions = cfg, spec.action_dim
-        outputs = (spec.action_dim, cfg.particles, sources)
-        dense = (cfg.hidden_layers, cfg.hidden_width)
-        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding} | cfg.between
-        self.particles = ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options)
-        self.particles.to(spec.device)
+        options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
+        self.particles = action_values(cfg, spec, cfg.particles, sources, **options)
         self.target = optim.target_of(self.particles)
         self.optimizer = optim.Adam(self.particles.parameters(), cfg.lr, eps=cfg.adam_eps)
         falling = optim.cosine(spec.steps)

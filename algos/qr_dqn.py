@@ -25,7 +25,7 @@ from torch import Tensor
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, positive
 from corerl.nn import optim
-from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.critics import action_values, of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training.collector import Experience
@@ -48,12 +48,7 @@ class QRDQN(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        outputs = (spec.action_dim, cfg.quantiles)
-        dense = (cfg.hidden_layers, cfg.hidden_width)
-        self.quantiles = ActionValues(
-            spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between
-        )
-        self.quantiles.to(spec.device)
+        self.quantiles = action_values(cfg, spec, cfg.quantiles)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._fractions = midpoints(cfg.quantiles, spec.device)

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from corerl.nn.encoders import Encoder
+from corerl.nn.learner import Spec
 from corerl.nn.networks import MLP, Init, Linear, torch_init
 
 
@@ -98,6 +100,18 @@ class ActionValues(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         return self.head(self.encoder(observations)).unflatten(-1, self.outputs)
+
+
+def action_values(cfg: Any, spec: Spec, *sizes: int, **others) -> ActionValues:
+    """Builds `ActionValues` for a spec, on its device; each action has numbers of `sizes`.
+
+    Args:
+        cfg: with `hidden_layers`, `hidden_width` and `between` (nn/hidden.py).
+        others: as for `Encoder`.
+    """
+    outputs, dense = (spec.action_dim, *sizes), (cfg.hidden_layers, cfg.hidden_width)
+    options = cfg.between | others
+    return ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options).to(spec.device)
 
 
 def of_action(values: Tensor, actions: Tensor) -> Tensor:
