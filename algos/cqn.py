@@ -176,7 +176,7 @@ class CQN(Stateful):
     # loss is (S,).
 
     def loss(self, batch: Batch, uniforms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The distributional loss, and two of the demonstrations."""
+        """Sums the distributional loss and two of the demonstrations."""
         cfg = self.cfg
         logits, taken = self._at(self.critic, batch.observations, batch.actions)
         data_logits = logits.gather(-2, taken).squeeze(-2)
@@ -192,7 +192,7 @@ class CQN(Stateful):
 
     @torch.no_grad()
     def goal(self, batch: Batch, uniforms: Tensor) -> Tensor:
-        """The distribution of r + discount * Z' at s' and the online network's best action there.
+        """Returns the distribution of r + discount * Z' at s' and the online network's best action there.
 
         `(S, L, B, D, atoms)`, on the atoms: what falls between two goes to both by its distance.
         """
@@ -210,8 +210,7 @@ class CQN(Stateful):
         return (levels_last @ shares).unflatten(2, (cfg.levels, -1)).transpose(1, 2)
 
     def demonstration_losses(self, probs: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:
-        """How far the bins not demonstrated are ahead: of their distributions, and of their means
-        with a margin.
+        """Measures by how much bins not demonstrated lead: in distribution, and in mean with a margin.
 
         `probs` (S, L, B, D, bins, atoms); `taken` (S, L, B, D, 1, atoms) numbers the demonstrated bins.
         """
@@ -225,18 +224,18 @@ class CQN(Stateful):
         return (probs * self.support).sum(-1)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Of distributions `(..., atoms)`."""
+        """Returns the means of distributions given as logits `(..., atoms)`."""
         return self._mean(logits.softmax(-1))
 
     def _at(self, critic: Critic, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits along the way to `actions`, and their bins `(S, L, B, D, 1, atoms)` to gather with."""
+        """Returns logits on the way to `actions`, and their bins `(S, L, B, D, 1, atoms)` to gather with."""
         taken, centres = self.bins.encode(actions)
         logits = critic(observations, centres[..., :-1, :].transpose(1, 2))
         rows = taken.transpose(1, 2)[..., None, None]
         return logits, rows.expand(-1, -1, -1, -1, 1, self.cfg.atoms)
 
     def update(self, batch: Batch, uniforms: Tensor) -> dict[str, Tensor]:
-        """One step of the network and of its target."""
+        """Steps the network and its target."""
         metrics = self._step(batch, uniforms)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
@@ -244,7 +243,7 @@ class CQN(Stateful):
     # Acting: level after level, of all seeds, environments and dimensions together.
 
     def _greedy(self, critic: Critic, observations: Tensor, uniforms: Tensor | None) -> Tensor:
-        """The best bins' centres `(S, n, D)`; `uniforms` (S, n, L * D) choose among equal ones."""
+        """Finds the best bins' centres `(S, n, D)`; `uniforms` (S, n, L * D) choose among equal ones."""
         centres = observations.new_zeros(*observations.shape[:-1], self.action_dim)
         for level in range(self.cfg.levels):
             q = self.mean(critic(observations, centres[:, None], level)[:, 0])
@@ -263,13 +262,13 @@ class CQN(Stateful):
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor, uniforms: Tensor) -> Tensor:
-        """The bin around a noisy best action: normal `noise` `(S, n, D)`, uniforms `(S, n, L * D)`."""
+        """Returns the bin around a noisy best action: `noise` `(S, n, D)`, uniforms `(S, n, L * D)`."""
         best = self._greedy(self.actor, self.normalizer(observations), uniforms)
         return self.bins.rounded((best + self.cfg.noise * noise).clamp(-1, 1))
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The best action at raw observations, `(S, n, O) -> (S, n, D)`."""
+        """Returns the best action at raw observations, `(S, n, O) -> (S, n, D)`."""
         return self._greedy(self.actor, self.normalizer(observations), None)
 
 

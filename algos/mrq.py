@@ -43,6 +43,7 @@ on the environments of the authors' curves. An update reads what the replay held
 goes with (14), so that a GPU learns while the simulators run.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -50,12 +51,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.buffers.prioritized import Pieces, PrioritisedReplay
 from corerl.config import Settings, at_least, positive, require, within
-from corerl.errors import CorerlError
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.two_hot import symexp_bins, two_hot
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 
@@ -112,19 +112,9 @@ class Config(Settings):
 
 
 INIT = networks.xavier(math.sqrt(2))
-
-
-def _mlp(sizes: list[int], lead: tuple[int, ...], rngs, activation=F.elu) -> networks.MLP:
-    return networks.MLP(
-        sizes,
-        lead,
-        rngs,
-        init=INIT,
-        layer_norm=1e-5,
-        norm_first=True,
-        plain_norm=True,
-        activation=activation,
-    )
+MLP = functools.partial(
+    networks.MLP, init=INIT, layer_norm=1e-5, norm_first=True, plain_norm=True, activation=F.elu
+)
 
 
 class Encoder(nn.Module):
@@ -136,39 +126,25 @@ class Encoder(nn.Module):
     def __init__(self, cfg: Config, observation_dim: int, action_dim: int, rngs):
         super().__init__()
         lead, width = (len(rngs),), cfg.hidden_width
-        self.state = _mlp([observation_dim, width, width, width], lead, rngs)
+        self.state = MLP([observation_dim, width, width, width], lead, rngs)
         self.norm = networks.PlainLayerNorm()
         self.action = networks.Linear(action_dim, cfg.action_width, lead, rngs, INIT)
-        self.both = _mlp([width + cfg.action_width, width, width, width], lead, rngs)
+        self.both = MLP([width + cfg.action_width, width, width, width], lead, rngs)
         self.model = networks.Linear(width, 1 + width + cfg.reward_bins, lead, rngs, INIT)
         self.outputs = [1, width, cfg.reward_bins]
 
     def forward(self, observations: Tensor) -> Tensor:
-        """z_s `(S, B, width)`."""
+        """Returns z_s `(S, B, width)`."""
         return F.elu(self.norm(self.state(observations)))
 
     def join(self, features: Tensor, actions: Tensor) -> Tensor:
-        """z_sa `(S, B, width)` of z_s and actions."""
+        """Returns z_sa `(S, B, width)` of z_s and actions."""
         return self.both(torch.cat([features, F.elu(self.action(actions))], -1))
 
     def predict(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The end `(S, B)`, the next z_s, and the logits of the reward's bins `(S, B, bins)`."""
+        """Predicts the end `(S, B)`, the next z_s, and the logits of the reward's bins `(S, B, bins)`."""
         end, features, reward = self.model(joined).split(self.outputs, -1)
         return end.squeeze(-1), features, reward
-
-
-class AtLastCopy(nn.Module):
-    """What the last copy of the targets left behind, per seed.
-
-    The mean size of rewards by which values are divided, now and in the target critics, `(S,)`, and the
-    encoders' last losses `(S, 3)`.
-    """
-
-    def __init__(self, seeds: int):
-        super().__init__()
-        self.register_buffer("scale", torch.ones(seeds))
-        self.register_buffer("target_scale", torch.ones(seeds))
-        self.register_buffer("losses", torch.zeros(seeds, len(LOSSES)))
 
 
 class MRQ(Stateful):
@@ -178,19 +154,21 @@ class MRQ(Stateful):
         self.cfg = cfg
         lead, rngs, device, width = spec.lead, spec.rngs, spec.device, cfg.hidden_width
         encoder = Encoder(cfg, spec.observation_dim, spec.action_dim, rngs)
-        policy = _mlp([width, width, width, spec.action_dim], lead, rngs, F.relu)
-        critic = _mlp([width, width, width, width, 1], (*lead, 2), rngs)
+        policy = MLP([width, width, width, spec.action_dim], lead, rngs, activation=F.relu)
+        critic = MLP([width, width, width, width, 1], (*lead, 2), rngs)
         self.encoder, self.policy, self.critic = (x.to(device) for x in (encoder, policy, critic))
         self.targets = nn.ModuleList(optim.target_of(x) for x in self._online())
-        self.since = AtLastCopy(spec.seeds).to(device)
+        # Of the last copy: the rewards' size now and in the targets, and the encoders' last losses.
+        sizes, losses = torch.ones(spec.seeds), torch.zeros(spec.seeds, len(LOSSES))
+        last = networks.Buffers(scale=sizes, target_scale=sizes.clone(), losses=losses)
+        self.since = last.to(device)
         rates = (cfg.encoder_lr, cfg.policy_lr, cfg.critic_lr)
         optimizers = [
             optim.Adam(x.parameters(), lr, weight_decay=cfg.weight_decay)
             for x, lr in zip(self._online(), rates, strict=True)
         ]
         self.encoder_optimizer, self.policy_optimizer, self.critic_optimizer = optimizers
-        steps = torch.linspace(-cfg.reward_limit, cfg.reward_limit, cfg.reward_bins, device=device)
-        self.bins = steps.sign() * torch.expm1(steps.abs())
+        self.bins = symexp_bins(cfg.reward_limit, cfg.reward_bins, device)
         adam = self.critic_optimizer
         self._encoder_step = GradientStep(self.encoder_loss, self.encoder_optimizer, spec.mode)
         self._policy_step = GradientStep(self.policy_loss, self.policy_optimizer, spec.mode)
@@ -202,7 +180,7 @@ class MRQ(Stateful):
     # Losses. Fields of pieces are (S, B, ...), noise is (S, B, A), terminals (S,); each loss is (S,).
 
     def encoder_loss(self, pieces: Pieces, terminals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Errors of next features, rewards and ends along `horizon` predicted steps.
+        """Sums errors of next features, rewards and ends along `horizon` predicted steps.
 
         `terminals` is 1 where a seed has seen one, and 0 elsewhere: there the end does not count.
         """
@@ -210,7 +188,7 @@ class MRQ(Stateful):
         with torch.no_grad():
             following = pieces.next_observations
             goals = self.targets[0](following.flatten(1, 2)).unflatten(1, following.shape[1:3])
-            shares = self.two_hot(pieces.rewards)
+            shares = two_hot(pieces.rewards, self.bins)
         features = self.encoder(pieces.observations)
         losses = {name: [] for name in LOSSES}
         for k in range(cfg.horizon):
@@ -229,7 +207,7 @@ class MRQ(Stateful):
         return loss + cfg.end_weight * terminals * end, losses
 
     def critic_loss(self, pieces: Pieces, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both critics towards the return of the piece and min Q' after it, all over the rewards' scale."""
+        """Pulls both critics to the return of the piece and min Q' after it, over the rewards' scale."""
         y = self.goal(pieces, noise)
         with torch.no_grad():
             joined = self.encoder.join(self.encoder(pieces.observations), pieces.actions[:, :, 0])
@@ -243,7 +221,7 @@ class MRQ(Stateful):
 
     @torch.no_grad()
     def goal(self, pieces: Pieces, noise: Tensor) -> Tensor:
-        """(r + ... + discount ** n * old scale * min Q'(s', a')) / scale, `(S, B)`."""
+        """Returns (r + ... + discount ** n * old scale * min Q'(s', a')) / scale, `(S, B)`."""
         cfg, (encoder, policy, critic) = self.cfg, self.targets
         count = pieces.counted.sum(-1, keepdim=True)
         powers = cfg.discount ** torch.arange(cfg.n_step, device=count.device)
@@ -261,7 +239,7 @@ class MRQ(Stateful):
         return (returns + ahead) / self.since.scale[:, None]
 
     def policy_loss(self, observations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean Q at the policy's own actions, which stay off the flat ends of tanh."""
+        """Returns -mean Q at the policy's own actions, which stay off the flat ends of tanh."""
         with torch.no_grad():
             features = self.encoder(observations)
         raw = self.policy(features)
@@ -269,19 +247,10 @@ class MRQ(Stateful):
         loss = self.cfg.flatness * raw.square().mean((1, 2)) - q
         return loss, {"policy_loss": loss}
 
-    def two_hot(self, rewards: Tensor) -> Tensor:
-        """The shares `(..., bins)` of the two bins around each reward."""
-        inside = rewards.clamp(self.bins[0], self.bins[-1])
-        upper = torch.searchsorted(self.bins, inside.contiguous()).clamp(1, len(self.bins) - 1)
-        low, high = self.bins[upper - 1], self.bins[upper]
-        share = ((inside - low) / (high - low))[..., None]
-        numbers, upper = torch.arange(len(self.bins), device=upper.device), upper[..., None]
-        return torch.where(numbers == upper, share, torch.where(numbers == upper - 1, 1 - share, 0))
-
     # One step of everything that an environment step goes with, and what follows a copy.
 
     def update(self, pieces: Pieces, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """One step of the critics, then of the policy; also the new priorities `(S, B)`."""
+        """Steps the critics, then the policy; also returns the new priorities `(S, B)`."""
         metrics = self._critic_step(pieces, noise)
         priorities = metrics.pop("priorities")
         metrics |= self._policy_step(pieces.observations)
@@ -289,7 +258,7 @@ class MRQ(Stateful):
         return metrics | model, priorities
 
     def represent(self, pieces: Pieces, terminals: Tensor) -> None:
-        """One step of the encoders."""
+        """Steps the encoders."""
         metrics = self._encoder_step(pieces, terminals)
         self.since.losses.copy_(torch.stack([metrics[name] for name in LOSSES], 1))
 
@@ -302,12 +271,12 @@ class MRQ(Stateful):
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """A noisy action, `(S, n, O)` and normal noise `(S, n, A)` to `(S, n, A)`."""
+        """Returns a noisy action, `(S, n, O)` and normal noise `(S, n, A)` to `(S, n, A)`."""
         return (self.act(observations) + self.cfg.noise * noise).clamp(-1, 1)
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """The policy's action at raw observations, `(S, n, O) -> (S, n, A)`."""
+        """Returns the policy's action at raw observations, `(S, n, O) -> (S, n, A)`."""
         return torch.tanh(self.policy(self.encoder(observations)))
 
 
@@ -318,10 +287,9 @@ def train(cfg: Config, run: Run) -> None:
     capacity = max(min(cfg.capacity, run.cfg.steps), cfg.span + 1)
     rows = (capacity, run.seeds, cfg.batch_size, run.device)
     replay = PrioritisedReplay(*sizes, *rows, horizon=cfg.span)
-    shape = (cfg.batch_size, envs.action_dim)
-    noise = seeding.normal(run.seeds, "noise", shape, run.device)
-    exploration = seeding.normal(run.seeds, "exploration", (1, envs.action_dim), run.device)
-    uniform = seeding.uniform(run.seeds, "random actions", (1, envs.action_dim), run.device)
+    noise = run.normal("noise", cfg.batch_size, envs.action_dim)
+    exploration = run.normal("exploration", 1, envs.action_dim)
+    uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
     represent = compile.captured(agent.represent, run.mode)
     explore = compile.captured(agent.explore, run.mode)
@@ -335,7 +303,7 @@ def train(cfg: Config, run: Run) -> None:
         actions = envs.receive(actions)  # on the host before the update: see difference 14
         if updates > 0:
             if updates == 1:
-                _check(replay, run)
+                replay.require_ready(run.task.id)
             if updates % cfg.target_every == 1 % cfg.target_every:
                 agent.copy_targets(replay.mean_size())
                 for _ in range(cfg.target_every):
@@ -347,14 +315,6 @@ def train(cfg: Config, run: Run) -> None:
         replay.add(envs.step(actions))
         run.evaluate(step, agent.act)
         run.save(step)
-
-
-def _check(replay: PrioritisedReplay, run: Run) -> None:
-    if not replay.ready():
-        raise CorerlError(
-            f"No episode of {run.task.id} has had {replay.horizon + 1} steps or a terminal in the first "
-            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps."
-        )
 
 
 if __name__ == "__main__":

@@ -71,20 +71,21 @@ def group(kind: type, **values: Any) -> Any:
     return field(default_factory=lambda: kind(**values))
 
 
+LARGEST_COUNT = 10**6
+"""The largest whole number that no other entry names: of things held in memory or looped over together."""
+LARGEST_NUMBER = 1e18
+"""The largest other number, and minus it the smallest: float32 holds its square, as losses do."""
 LARGEST = {
     "seed": 2**63 - 1,  # the largest that a generator of random numbers takes
     "processes": 10_000,
     "lr": 10,  # Adam moves every weight by so much
     **dict.fromkeys(("levels", "layers", "heads", "critics", "members"), 1_000),
+    "bandwidths": LARGEST_NUMBER,  # of kernels, not of networks
     **dict.fromkeys(("width", "widths", "features", "cosines"), 2**14),  # its square has a gigabyte
     **dict.fromkeys(("steps", "every", "capacity", "learning_starts", "ema_start"), 10**12),
 }
 """The largest values of settings whose names end so; a field whose own interval ends has that end instead.
 Nothing larger fits a machine or a life, and torch would say so in words of its own, or not at all."""
-LARGEST_COUNT = 10**6
-"""Of every other whole number: of things that are held in memory or looped over together."""
-LARGEST_NUMBER = 1e18
-"""Of every other number, and minus it the smallest: float32 holds its square, as losses do."""
 
 
 class Settings:

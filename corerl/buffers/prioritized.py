@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import ReplayBuffer
+from corerl.config import require
 
 
 class Pieces(NamedTuple):
@@ -84,9 +85,13 @@ class PrioritisedReplay(ReplayBuffer):
             self._sums[:, run] = weights.sum(-1, dtype=torch.float64)
         torch.maximum(self.terminated, terminated, out=self.terminated)
 
-    def ready(self) -> bool:
-        """Tells whether every seed has a step that can be drawn; waits for the device."""
-        return bool((self._sums.sum(1) > 0).all())
+    def require_ready(self, task: str) -> None:
+        """Raises CorerlError where a seed has no step that can be drawn yet; waits for the device."""
+        require(
+            bool((self._sums.sum(1) > 0).all()),
+            f"No episode of {task} has had {self.horizon + 1} steps or a terminal in the first "
+            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps.",
+        )
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:
         """Pieces of `length` steps, and the places of their first ones `(S, B)`, for `prioritise`."""

@@ -39,7 +39,7 @@ def measured(
 def _in_process(
     cases: list[Case], windows: int, until: float, turn: Path
 ) -> Iterator[Measured | str]:
-    """What a process found for each of its cases, or why it found nothing."""
+    """Returns what a process found for each of its cases, or why it found nothing."""
     context = multiprocessing.get_context("spawn")
     found = context.Queue()
     worker = context.Process(target=_child, args=(found, cases, windows, turn), daemon=True)
@@ -73,7 +73,7 @@ def _child(results, cases: list[Case], windows: int, turn: Path) -> None:
 
 
 def turns(windows: int, turn: Path) -> Iterator[None]:
-    """Windows in which this process alone measures; where it dies, the system gives the turn on."""
+    """Yields windows in which this process alone measures; where it dies, the system gives the turn on."""
     with open(turn, "w") as file:
         for _ in range(windows):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -214,6 +214,15 @@ def layer_masks(uniforms: Tensor | None, rate: float) -> tuple[Tensor, ...] | No
     return None if uniforms is None else dropout_masks(uniforms, rate).unbind(1)
 
 
+class Buffers(nn.Module):
+    """Holds tensors that a learner's state has and no optimiser moves, as attributes."""
+
+    def __init__(self, **tensors: Tensor):
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+
+
 class Normalizer(nn.Module):
     """`(x - mean) / std` with the dataset's statistics, a part of the agent's state.
 

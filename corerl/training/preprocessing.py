@@ -140,7 +140,7 @@ def vectors(run: Run, allow_numbered: bool = False) -> Dataset:
 
 
 def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
-    """Numbered actions `(N,)` as float32 vectors `(N, A)`, as many as the task's environment has.
+    """Turns numbered actions `(N,)` into float32 vectors `(N, A)`, as many as the task's environment has.
 
     Raises:
         CorerlError: the data has an action that the environment has not.

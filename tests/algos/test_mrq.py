@@ -3,7 +3,6 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,11 +24,11 @@ from agreement import (
 )
 from small import config, flatten
 
-from corerl.algos import mrq
 from corerl.algos.mrq import MRQ, Config, train
 from corerl.buffers.prioritized import Pieces, PrioritisedReplay
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
+from corerl.nn.two_hot import two_hot
 from corerl.runs import checkpoint
 from corerl.training.run import Interrupted, Run
 
@@ -112,7 +111,7 @@ def test_rewards_are_told_by_the_two_bins_around_them():
     e = np.e - 1
     marks = [-(np.e**2 - 1), -e, 0, e, np.e**2 - 1]
     np.testing.assert_allclose(agent.bins, marks, rtol=1e-6)
-    shares = agent.two_hot(torch.tensor([[0.5, 0.0, -100.0, 100.0, marks[1]]]))[0]
+    shares = two_hot(torch.tensor([[0.5, 0.0, -100.0, 100.0, marks[1]]]), agent.bins)[0]
     expected = [
         [0, 0, 1 - 0.5 / e, 0.5 / e, 0],
         [0, 0, 1, 0, 0],
@@ -267,11 +266,10 @@ def test_episodes_too_short_for_a_piece_are_refused():
     row, no, yes = np.zeros((1, 1)), np.zeros(1), np.ones(1)
     for i in range(12):
         replay.add((row, row, no, row, no, yes if i % 3 == 2 else no))
-    run = SimpleNamespace(task=SimpleNamespace(id="gym/Short-v0"))
     with pytest.raises(CorerlError, match="No episode of gym/Short-v0 has had 4 steps"):
-        mrq._check(replay, run)
+        replay.require_ready("gym/Short-v0")
     replay.add((row, row, no, row, yes, no))
-    mrq._check(replay, run)
+    replay.require_ready("gym/Short-v0")
 
 
 def test_numbered_actions_are_refused(tmp_path):

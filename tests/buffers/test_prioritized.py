@@ -7,6 +7,7 @@ from graphs import is_view
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl.buffers.prioritized import PrioritisedReplay
+from corerl.errors import CorerlError
 
 SEEDS = [0, 1]
 
@@ -85,8 +86,11 @@ def test_a_piece_ends_with_a_terminal(added, ends, start, counted):
 def test_drawn_are_steps_with_a_piece_behind_them(added, ends, drawn):
     """Two further steps of the episode, or a terminal before that; no time limit within a piece."""
     replay = filled(added, ends=ends, horizon=2)
-    assert replay.ready() == bool(drawn)
-    if drawn:
+    if not drawn:
+        with pytest.raises(CorerlError, match="No episode of gym/X has had 3 steps"):
+            replay.require_ready("gym/X")
+    else:
+        replay.require_ready("gym/X")
         pieces, places = replay.sample_pieces(2)
         for seed in range(2):
             numbers = pieces.observations[seed, :, 0].long() - 100 * seed

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def expected_best(scores: np.ndarray, tried: int) -> tuple[float, float]:
-    """Mean and standard deviation of the best of `tried` draws from `scores` `(N,)`, with replacement.
+    """Returns mean and standard deviation of the best of `tried` draws from `scores` `(N,)`, put back.
 
     Expected online performance (Kurenkov and Kolesnikov 2022, arXiv:2110.04156): the i-th smallest of N is
     the best of k with probability (i/N)^k - ((i-1)/N)^k. No sampling is involved.
