@@ -15,7 +15,7 @@ from corerl import seeding
 from corerl.buffers import room
 from corerl.buffers.transfer import Outbox
 from corerl.config import require
-from corerl.runs.history import Ring
+from corerl.runs.replay_files import Ring
 
 
 class DiscreteStep(NamedTuple):

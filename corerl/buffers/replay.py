@@ -14,7 +14,7 @@ from corerl import seeding
 from corerl.buffers import room
 from corerl.buffers.transfer import Outbox
 from corerl.data.dataset import Transitions
-from corerl.runs.history import Ring
+from corerl.runs.replay_files import Ring
 
 
 class Batch(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 import corerl
 from corerl.errors import CorerlError
 from corerl.runs import tensorfile
-from corerl.runs.history import History, Ring
+from corerl.runs.replay_files import ReplayFiles, Ring
 
 FORMAT = 3
 """2 added the checksum, and what vouches for the logs; 3 a replay in parts."""
@@ -24,27 +24,27 @@ DAMAGE = (
 """Errors raised by reading bytes that are no checkpoint."""
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], history: History | None = None) -> None:
+def save_checkpoint(path: Path, state: dict[str, Any], replay: ReplayFiles | None = None) -> None:
     """Writes nested dicts, lists, numbers and tensors as one file; see `tensorfile.write`.
 
-    The checkpoint that was at `path` is kept as `previous(path)`. With `history` the new steps of a
+    The checkpoint that was at `path` is kept as `previous(path)`. With `replay` the new steps of a
     replay (each `Ring`) are written as a part beside it, and not into it; else they are part of it.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = _encode(state, "", tensors)
     rings = {key: x for key, x in tensors.items() if isinstance(x, Ring) and x.added}
-    if history is not None and rings:
-        history.extend(rings)
+    if replay is not None and rings:
+        replay.extend(rings)
         tensors = {key: x for key, x in tensors.items() if key not in rings}
     metadata = {
         "corerl": corerl.__version__,
         "format": str(FORMAT),
         "skeleton": json.dumps(skeleton),
     }
-    metadata |= history.metadata() if history is not None else {}
+    metadata |= replay.metadata() if replay is not None else {}
     tensorfile.write(path, tensors, metadata, keep=previous(path))
-    if history is not None:
-        history.prune()
+    if replay is not None:
+        replay.prune()
 
 
 def previous(path: Path) -> Path:
@@ -57,15 +57,15 @@ def exists(path: Path) -> bool:
     return path.exists() or previous(path).exists()
 
 
-def history_of(path: Path) -> History:
-    """Returns the history whose parts lie beside the checkpoint at `path`."""
-    return History(path.with_name("replay"))
+def replay_files_of(path: Path) -> ReplayFiles:
+    """Returns the replay whose parts lie beside the checkpoint at `path`."""
+    return ReplayFiles(path.with_name("replay"))
 
 
-def load_latest(path: Path, history: History | None = None) -> dict[str, Any]:
+def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]:
     """Loads the checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
 
-    `history` goes on with the parts that the loaded one names.
+    `replay` goes on with the parts that the loaded one names.
 
     Raises:
         CorerlError: neither can be read.
@@ -73,13 +73,13 @@ def load_latest(path: Path, history: History | None = None) -> dict[str, Any]:
     before = previous(path)
     if path.exists() or not before.exists():
         try:
-            return load_checkpoint(path, history)
+            return load_checkpoint(path, replay)
         except Damaged as error:
             if not before.exists():
                 raise
             told = f"{error.problem}: going on from the one before it"
             print(f"corerl: {told}, {before.name}", file=sys.stderr)
-    state = load_checkpoint(before, history)
+    state = load_checkpoint(before, replay)
     os.replace(before, path)
     return state
 
@@ -93,8 +93,8 @@ class Damaged(CorerlError):
         super().__init__(f"{self.problem}; delete {path.parent} to start this run over.")
 
 
-def load_checkpoint(path: Path, history: History | None = None) -> dict[str, Any]:
-    """Reads what `save_checkpoint` wrote, tensors on the CPU; `history` as for `load_latest`.
+def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]:
+    """Reads what `save_checkpoint` wrote, tensors on the CPU; `replay` as for `load_latest`.
 
     Raises:
         Damaged: the file is not what was written.
@@ -108,9 +108,9 @@ def load_checkpoint(path: Path, history: History | None = None) -> dict[str, Any
         written = (metadata["corerl"], metadata["format"])
         if not checked and written[1] != "1":  # the format before there was one
             raise ValueError("it has no checksum")
-        history = history_of(path) if history is None else history
-        history.adopt(metadata)
-        state = _decode(json.loads(metadata["skeleton"]), tensors | history.read())
+        replay = replay_files_of(path) if replay is None else replay
+        replay.adopt(metadata)
+        state = _decode(json.loads(metadata["skeleton"]), tensors | replay.read())
     except DAMAGE as error:
         raise Damaged(path, error) from error
     if written[0] != corerl.__version__ or written[1] not in READABLE:

@@ -63,7 +63,7 @@ class Run:
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
-        self._history = checkpoint.history_of(self.checkpoint)
+        self._replay_files = checkpoint.replay_files_of(self.checkpoint)
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ class Run:
                     raise Interrupted
         self.record.publish(self.cfg.steps, "done")
         checkpoint.previous(self.checkpoint).unlink(missing_ok=True)
-        self._history.prune()
+        self._replay_files.prune()
         self.close()
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
@@ -198,7 +198,7 @@ class Run:
             )
         path = self.checkpoint
         if checkpoint.exists(path):
-            self._previous = self._restore(checkpoint.load_latest(path, self._history), path)
+            self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
         else:
             self.record.begin_anew()
         self.record.status["compile"] = self.mode.told()
@@ -222,7 +222,7 @@ class Run:
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}
         loop = {"step": step} | self.record.state_dict()
-        save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._history)
+        save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
         self._saved = time.monotonic()
 
     def _tell(self, waiting_for: str) -> None:

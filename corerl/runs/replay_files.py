@@ -27,7 +27,7 @@ METADATA = "history"
 class Ring(Tensor):
     """The filled places `(S, n, ...)` of a ring of `capacity` steps, of which `added` have come in all.
 
-    In a `state_dict` it stands for a tensor that only `History` knows to save by its new steps. Step t
+    In a `state_dict` it stands for a tensor that only `ReplayFiles` knows to save by its new steps. Step t
     lies at place `t % capacity` and must never change while it is there.
     """
 
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     checksum: str
 
 
-class History:
+class ReplayFiles:
     """The parts of one run's rings, all of one capacity and filled together.
 
     Args:

@@ -18,7 +18,7 @@ from corerl.buffers.prioritized import PrioritisedReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Eval
 from corerl.errors import CorerlError
-from corerl.runs import checkpoint, files, history, tensorfile
+from corerl.runs import checkpoint, files, replay_files, tensorfile
 from corerl.runs.directory import cell_directory
 from corerl.training.run import Interrupted, Run
 
@@ -57,14 +57,14 @@ MAKERS = {
 def test_a_replay_in_parts_is_the_replay_that_was_saved_whole(tmp_path, name):
     """Over three laps of the ring, saved at odd moments, resumed in the middle of each."""
     draw, replay = np.random.default_rng(0), MAKERS[name]()
-    path, kept = tmp_path / "c.safetensors", checkpoint.history_of(tmp_path / "c.safetensors")
+    path, kept = tmp_path / "c.safetensors", checkpoint.replay_files_of(tmp_path / "c.safetensors")
     for count in (0, 3, 1, 13, 3, 4, 7, 29, 2, 20, 1):
         add(replay, draw, count)
         checkpoint.save_checkpoint(tmp_path / "whole", {"replay": replay.state_dict()})
         checkpoint.save_checkpoint(path, {"replay": replay.state_dict()}, kept)
         assert (tmp_path / "whole").stat().st_size > path.stat().st_size or not replay._added
         expected = checkpoint.load_checkpoint(tmp_path / "whole")
-        kept = checkpoint.history_of(path)
+        kept = checkpoint.replay_files_of(path)
         loaded = checkpoint.load_checkpoint(path, kept)
         assert flatten(loaded) == flatten(expected)
         replay = MAKERS[name]()
@@ -73,11 +73,11 @@ def test_a_replay_in_parts_is_the_replay_that_was_saved_whole(tmp_path, name):
 
 
 def test_parts_are_cut_at_their_largest_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "PART_BYTES", 300)
+    monkeypatch.setattr(replay_files, "PART_BYTES", 300)
     draw, replay = np.random.default_rng(0), vectors()
     add(replay, draw, 30)
     path = tmp_path / "c.safetensors"
-    checkpoint.save_checkpoint(path, replay.state_dict(), checkpoint.history_of(path))
+    checkpoint.save_checkpoint(path, replay.state_dict(), checkpoint.replay_files_of(path))
     starts = sorted(int(p.name[:10]) for p in tmp_path.glob("replay/*"))
     assert starts == [10, 13, 16, 19, 20, 23, 26, 29]  # the lap ends at 20
     assert flatten(checkpoint.load_checkpoint(path)["rows"]) == flatten(replay.state_dict()["rows"])
@@ -102,7 +102,7 @@ def test_a_save_writes_what_is_new(tmp_path, monkeypatch):
     replay._rows.normal_()
     replay._added = 90_000
     path = tmp_path / "c.safetensors"
-    kept = checkpoint.history_of(path)
+    kept = checkpoint.replay_files_of(path)
     sizes = written(monkeypatch)
     checkpoint.save_checkpoint(path, replay.state_dict(), kept)
     assert sum(sizes) > 90_000 * 43 * 4
@@ -118,7 +118,7 @@ def test_a_save_writes_what_is_new(tmp_path, monkeypatch):
 def test_files_go_when_no_checkpoint_names_them(tmp_path):
     draw, replay = np.random.default_rng(0), vectors()
     path = tmp_path / "c.safetensors"
-    kept = checkpoint.history_of(path)
+    kept = checkpoint.replay_files_of(path)
     (tmp_path / "replay").mkdir()
     (tmp_path / "replay" / "half.part").touch()
     for _ in range(20):
@@ -222,7 +222,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_history import sac_run
+from test_replay_files import sac_run
 from corerl.runs import files
 moment, calls = int(sys.argv[3]), 0
 def at(function):
@@ -266,7 +266,7 @@ if sys.argv[2] == "save":
     replay._rows.fill_(1.0)
     replay._added = 500_000
     before = peak()
-    checkpoint.save_checkpoint(path, {"replay": replay.state_dict()}, checkpoint.history_of(path))
+    checkpoint.save_checkpoint(path, {"replay": replay.state_dict()}, checkpoint.replay_files_of(path))
 else:
     before = peak()
     replay.load_state_dict(checkpoint.load_checkpoint(path)["replay"])
@@ -284,4 +284,6 @@ def test_a_save_takes_no_memory_and_a_load_two_copies(tmp_path):
         assert told.returncode == 0, told.stderr
         grown, replay = map(int, told.stdout.split())
         assert replay == 2 * 500_000 * 43 * 4
-        assert grown < copies * replay + 2 * history.PART_BYTES, f"{what}: {grown / replay} copies"
+        assert grown < copies * replay + 2 * replay_files.PART_BYTES, (
+            f"{what}: {grown / replay} copies"
+        )
