@@ -122,7 +122,7 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
     assert (on_cpu.updates_per_s, on_cpu.on_gpu) == (100.0, False)  # both seeds
     assert (on_gpu.updates_per_s, on_gpu.on_gpu) == (1800.0, True)
     assert dry_run.row(cfg, None).hours == pytest.approx(3600 / 100 / 3600)
-    assert rates.known(config(tmp_path / "runs", "bc", own={"hidden_width": 64}), None) is None
+    assert rates.known(config(tmp_path / "runs", "bc", own={"hidden_width": 64}), None).estimated
 
 
 def test_runs_too_short_to_time_are_left_out(tmp_path):
@@ -130,7 +130,7 @@ def test_runs_too_short_to_time_are_left_out(tmp_path):
     launch._write_settings(cfg)
     begun(cell_directory(cfg), "seeds-0", "done", rates.ENOUGH - 1)
     files.write_json(cell_directory(cfg) / "seeds-0" / "env.json", provenance.environment())
-    assert rates.known(cfg, None) is None
+    assert rates.known(cfg, None).estimated
 
 
 def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsys):

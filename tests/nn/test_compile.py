@@ -106,10 +106,12 @@ def test_what_one_process_has_compiled_the_next_one_loads(tmp_path):
 
 
 def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsys):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/bin/false",))
-    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    from torch._inductor import config as inductor
+
     monkeypatch.setattr(compile._Fallback, "said", False)
-    probes = {mode: Probe("iql", [0], updates=3, mode=mode) for mode in ("compile", "off")}
+    # torch's own patch: pytest's would hide these settings from later tests.
+    with inductor.patch({"cpp.cxx": ("/bin/false",), "fx_graph_cache": False}):
+        probes = {mode: Probe("iql", [0], updates=3, mode=mode) for mode in ("compile", "off")}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("corerl: compiling failed, running eager instead (")
     assert "C++ compiler" in line
