@@ -45,7 +45,6 @@ read beyond its abstract, so that the equations are our reading of that code.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -208,8 +207,7 @@ def train(cfg: Config, run: Run) -> None:
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None
     rows, _, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
-    states = normalizer(torch.from_numpy(rows.observations).to(run.device)).cpu().numpy()
-    seen = rows._replace(observations=np.asarray(states, np.float32))
+    seen = rows._replace(observations=normalizer.of_array(rows.observations))
     buffer = SegmentBuffer(seen, run.seeds, cfg.batch_size, cfg.length, run.device)
     spec = run.spec(buffer, normalizer, policy_steps)
     agent = RankedCPL(cfg, spec)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers import room
+from corerl.buffers.packed import PackedRows
 from corerl.buffers.transfer import Outbox
 from corerl.data.dataset import Transitions
 from corerl.runs.replay_files import Ring
@@ -28,7 +29,7 @@ class Batch(NamedTuple):
     next_actions: Tensor  # (S, B, A); A = 0 unless the buffer was built with them
 
 
-class OfflineBuffer:
+class OfflineBuffer(PackedRows):
     """A dataset's transitions packed as one row each, so that a batch is one gather.
 
     Args:
@@ -56,11 +57,8 @@ class OfflineBuffer:
     ):
         size = len(transitions.rewards)
         parts = [*(getattr(transitions, name) for name in Batch._fields), labels]
-        parts = [np.empty((size, 0)) if part is None else part.reshape(size, -1) for part in parts]
-        self._sizes = [part.shape[1] for part in parts]
-        self._rows = torch.empty(size, sum(self._sizes), device=device)
-        for column, part in zip(self._rows.split(self._sizes, dim=1), parts, strict=True):
-            column.copy_(torch.from_numpy(part))
+        parts = [np.empty((size, 0)) if part is None else part for part in parts]
+        super().__init__(parts, device)
         self._indices = seeding.indices(
             seeds, size, batch_size, device, probabilities=probabilities
         )
@@ -69,22 +67,9 @@ class OfflineBuffer:
         return len(self._rows)
 
     @property
-    def observation_dim(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def action_dim(self) -> int:
-        return self._sizes[1]
-
-    @property
     def next_action_dim(self) -> int:
         """Features of the next action; 0 where batches have none."""
         return self._sizes[5]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self._rows.nbytes
 
     def sample(self, count: int | None = None) -> Batch:
         """Samples the next batch of every seed, drawn with replacement; of it the first `count`."""

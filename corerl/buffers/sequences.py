@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers.packed import PackedRows
 
 
 class Windows(NamedTuple):
@@ -20,7 +21,7 @@ class Windows(NamedTuple):
     valid: Tensor  # (S, B, K)
 
 
-class SequenceBuffer:
+class SequenceBuffer(PackedRows):
     """An offline dataset whose windows are cut on the device when they are asked for.
 
     A window starts at a row that is drawn, so that with uniform draws an episode is chosen in proportion
@@ -64,16 +65,8 @@ class SequenceBuffer:
         ends = np.repeat(episode_ends, lengths)
         timesteps = np.arange(size) - (ends - np.repeat(lengths, lengths))
         parts = [observations, actions, returns_to_go, np.minimum(timesteps, last_timestep)]
-        parts = [part.reshape(size, -1) for part in parts]
-        self._sizes = [part.shape[1] for part in parts]
-        # One row more than there is data: every padded step of a window points to it.
-        self._rows = torch.empty(size + 1, sum(self._sizes), device=device)
-        fillers = [*filler, np.zeros(1), np.zeros(1)]
-        for column, part, fill in zip(
-            self._rows.split(self._sizes, 1), parts, fillers, strict=True
-        ):
-            column[:-1].copy_(torch.from_numpy(part))
-            column[-1].copy_(torch.from_numpy(fill))
+        # Every padded step of a window points to the filler.
+        super().__init__(parts, device, filler=[*filler, np.zeros(1), np.zeros(1)])
         self._ends = torch.from_numpy(ends).to(device)
         self._steps = torch.arange(length, device=device)
         self._left = padding == "left"
@@ -85,17 +78,8 @@ class SequenceBuffer:
         return len(self._ends)
 
     @property
-    def observation_dim(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def action_dim(self) -> int:
-        return self._sizes[1]
-
-    @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self._rows.nbytes + self._ends.nbytes
+        return super().nbytes + self._ends.nbytes
 
     def sample(self) -> Windows:
         """Samples the next windows of every seed."""

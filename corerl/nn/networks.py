@@ -244,6 +244,11 @@ class Normalizer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
 
+    def of_array(self, x: np.ndarray) -> np.ndarray:
+        """Normalises float32 observations `(..., *shape)` on the host."""
+        mean, std = (statistic.cpu().numpy() for statistic in (self.mean, self.std))
+        return (x - mean) / std
+
 
 class Scalar(nn.Module):
     """One learned number per seed, `(S,)`, such as a log-temperature or a Lagrange multiplier."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers.packed import PackedRows
 from corerl.buffers.replay import Batch
 from corerl.config import require
 from corerl.preferences.comparisons import Comparisons
@@ -34,7 +35,7 @@ def transitions(pairs: Pairs) -> Batch:
     )
 
 
-class PairBuffer:
+class PairBuffer(PackedRows):
     """Comparisons on the device; each seed draws its own, uniformly with replacement.
 
     Attributes:
@@ -67,12 +68,8 @@ class PairBuffer:
             crop is None or 0 < crop <= comparisons.length,
             f"a crop of {crop} steps does not fit segments of {comparisons.length}",
         )
-        parts = [comparisons.observations, comparisons.actions]
         used = np.unique(comparisons.starts[..., None] + np.arange(comparisons.length))
-        self._sizes = [part.shape[1] for part in parts]
-        self._rows = torch.empty(len(used), sum(self._sizes), device=device)
-        for column, part in zip(self._rows.split(self._sizes, dim=1), parts, strict=True):
-            column.copy_(torch.from_numpy(part[used]))
+        super().__init__([comparisons.observations, comparisons.actions], device, only=used)
         # All rows of a segment are used, so that they still follow each other.
         self._starts = torch.from_numpy(np.searchsorted(used, comparisons.starts)).to(device)
         self._labels = torch.from_numpy(comparisons.labels).to(self._rows)
@@ -90,22 +87,9 @@ class PairBuffer:
         return len(self._labels)
 
     @property
-    def observation_dim(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def action_dim(self) -> int:
-        return self._sizes[1]
-
-    @property
     def length(self) -> int:
         """The length L of segments in a batch."""
         return len(self._steps)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self._rows.nbytes
 
     def sample(self) -> Pairs:
         """Samples the next batch of every seed."""

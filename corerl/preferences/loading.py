@@ -68,16 +68,15 @@ def prepared(
         if not data.normalize_states:
             mean, std = 0 * mean, 0 * std + 1
         normalizer = Normalizer.of(mean, std).to(run.device)
-    mean, std = (getattr(normalizer, name).cpu().numpy() for name in ("mean", "std"))
     require(
-        len(mean) == compared.observation_dim,
+        len(normalizer.mean) == compared.observation_dim,
         f"the segments of {compared.id} ({compared.source}) have {compared.observation_dim} features and "
-        f"the data of {run.task.id} {len(mean)}: they are not of the same task",
+        f"the data of {run.task.id} {len(normalizer.mean)}: they are not of the same task",
     )
     compared = replace(
         compared,
-        observations=(compared.observations - mean) / std,
-        next_observations=(compared.next_observations - mean) / std,
+        observations=normalizer.of_array(compared.observations),
+        next_observations=normalizer.of_array(compared.next_observations),
     )
     return compared, normalizer
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from scipy import stats
 
 from corerl.data.dataset import Dataset, Transitions
@@ -80,19 +79,13 @@ def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transiti
     if isinstance(reward, MarkovReward):
         observations = t.observations
         if reward is getattr(learner, "reward", None):  # it saw what the policy sees
-            observations = _normalised(learner, observations)
+            observations = learner.normalizer.of_array(observations)
         members = reward.rewards(observations, rows.actions)
         return ensemble_mean(members, getattr(cfg, "ensemble_normalization", False)).cpu().numpy()
     if reward is not None:
         return reward.rewards(rows).cpu().numpy()
-    pair = [_normalised(learner, x) for x in (t.observations, t.next_observations)]
+    pair = [learner.normalizer.of_array(x) for x in (t.observations, t.next_observations)]
     return learner.implied_rewards(pair[0], rows.actions, pair[1], t.terminated).numpy()
-
-
-def _normalised(learner: Any, observations: np.ndarray) -> np.ndarray:
-    with torch.no_grad():
-        device = next(learner.policy.parameters()).device
-        return learner.normalizer(torch.from_numpy(observations).to(device)).cpu().numpy()
 
 
 def write(agent: Loaded, found: list[Distance]) -> Path:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers.packed import PackedRows
 from corerl.preferences.relabelling import Rows
 
 
@@ -20,7 +21,7 @@ class Segments(NamedTuple):
     scores: Tensor  # (S, B): the larger, the more preferred
 
 
-class SegmentBuffer:
+class SegmentBuffer(PackedRows):
     """Of every row the segment that ends there: `length` steps, or fewer where its episode begins.
 
     Each seed draws its own, uniformly with replacement.
@@ -42,12 +43,9 @@ class SegmentBuffer:
         length: int,
         device: torch.device | str = "cpu",
     ):
-        parts = [rows.observations, rows.actions]
-        count, self._sizes = len(rows.observations), [part.shape[1] for part in parts]
-        # The last row is what padding looks up.
-        self._rows = torch.zeros(count + 1, sum(self._sizes), device=device)
-        for column, part in zip(self._rows.split(self._sizes, dim=1), parts, strict=True):
-            column[:-1].copy_(torch.from_numpy(part))
+        count, parts = len(rows.observations), [rows.observations, rows.actions]
+        # Padding looks up the filler.
+        super().__init__(parts, device, filler=[np.zeros(part.shape[1]) for part in parts])
         self.starts = first_rows(rows, length)
         self._starts = torch.from_numpy(self.starts).to(device)
         self._steps = torch.arange(length, device=device)
@@ -59,17 +57,8 @@ class SegmentBuffer:
         return len(self._starts)
 
     @property
-    def observation_dim(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def action_dim(self) -> int:
-        return self._sizes[1]
-
-    @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self._rows.nbytes + self.scores.nbytes
+        return super().nbytes + self.scores.nbytes
 
     def sample(self) -> Segments:
         """Samples the next batch of every seed."""
