@@ -5,6 +5,7 @@ import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.tables import budget, table, variants
 
 
+@cache
 def register() -> None:
     """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
     store = ConfigStore.instance()

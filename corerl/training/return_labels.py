@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from scipy.signal import lfilter
 
 from corerl.data.dataset import Dataset
 from corerl.training import preprocessing
@@ -19,7 +19,8 @@ def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -
     """
     if failure is not None and (rewards == np.float32(failure)).all():
         return np.full(len(rewards), failure / (1 - discount))
-    return lfilter([1.0], [1.0, -discount], rewards[::-1].astype(np.float64))[::-1]
+    backwards = rewards[::-1].astype(np.float64).tolist()
+    return np.array([*accumulate(backwards, lambda later, now: now + discount * later)])[::-1]
 
 
 def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
