@@ -206,7 +206,7 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
 
     Returns its mean last score, for a sweeper that searches; NaN where it has none.
     """
-    from corerl.experiments import launch, scores
+    from corerl.experiments import launch, scores, worker
 
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     job = None
@@ -217,7 +217,7 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
     except Exception as error:
         if not in_sweep and not isinstance(error, CorerlError):
             raise
-        problems.append(launch.told(error))
+        problems.append(worker.told(error))
         if in_sweep:
             print(f"corerl: {problems[-1]}", file=sys.stderr)
             if job is not None:

@@ -21,7 +21,7 @@ from corerl.algos import bc
 from corerl.config import Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments import launch
+from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
 from corerl.runs import files
 from corerl.runs.directory import cell_directory, settings
@@ -166,7 +166,7 @@ def test_a_second_process_on_the_same_directory_is_refused(tmp_path):
     cfg = config(tmp_path, "bc")
     folder = cell_directory(cfg) / "seeds-0"
     with (
-        launch._locked(folder),
+        worker.locked(folder),
         pytest.raises(CorerlError, match=f"Another process is training in {folder}; wait for it"),
     ):
         launch.launch(cfg)
@@ -179,9 +179,9 @@ def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd
     cell = cell_directory(cfg)
     busy = f"Another process is training in {cell} (seeds 0, 2); wait for it or stop it."
     with (
-        launch._locked(cell / "seeds-0"),
-        launch._locked(cell / "seeds-2"),
-        pytest.raises(launch.Busy, match=re.escape(busy)),
+        worker.locked(cell / "seeds-0"),
+        worker.locked(cell / "seeds-2"),
+        pytest.raises(worker.Busy, match=re.escape(busy)),
     ):
         launch.launch(cfg)
     told = capfd.readouterr().err
@@ -197,7 +197,7 @@ def test_a_failure_is_told_before_what_is_busy(tmp_path, monkeypatch):
     cfg = config(tmp_path, "bc", seeds=2)
     folder = cell_directory(cfg) / "seeds-0"
     told = f"seed 1 failed, and error.txt in .* Another process is training in {folder};"
-    with launch._locked(folder), pytest.raises(launch.SeedsFailed, match=told):
+    with worker.locked(folder), pytest.raises(launch.SeedsFailed, match=told):
         launch.launch(cfg)
 
 
@@ -307,24 +307,24 @@ def test_children_of_a_killed_parent_save_and_stop(tmp_path):
             time.sleep(0.1)
 
 
-def test_a_worker_that_never_saw_its_parent_says_that_it_stopped(tmp_path):
+def test_a_child_that_never_saw_its_parent_says_that_it_stopped(tmp_path):
     cfg = config(tmp_path, "bc")
     context = multiprocessing.get_context("spawn")
-    worker = context.Process(target=launch._worker, args=(cfg, [0], 1, -1))
-    worker.start()
-    worker.join(timeout=250)
+    child = context.Process(target=children._child, args=(cfg, [0], 1, -1))
+    child.start()
+    child.join(timeout=250)
     status = json.loads((cell_directory(cfg) / "seeds-0" / "status.json").read_text())
-    assert (worker.exitcode, status["state"], status["step"]) == (130, "interrupted", 0)
+    assert (child.exitcode, status["state"], status["step"]) == (130, "interrupted", 0)
 
 
 def dies(cfg, seeds, threads, parent) -> None:
-    """In the place of a worker: seed 1 ends as it would by a full memory."""
+    """In the place of a child: seed 1 ends as it would by a full memory."""
     if seeds == [1]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_is_a_failed_seed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "_worker", dies)
+def test_a_killed_child_is_a_failed_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(children, "_child", dies)
     with pytest.raises(CorerlError, match="seed 1 failed"):
         launch.launch(config(tmp_path, "bc", seeds=2, processes=2))
     assert "corerl: seeds-1 was killed by signal 9" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from small import config
 
 from corerl import cli
 from corerl.algos import bc
-from corerl.experiments import launch, memory
+from corerl.experiments import launch, memory, worker
 
 GPU = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB.\n"
@@ -50,7 +50,7 @@ def test_what_torch_and_numpy_say_is_told_in_settings(tmp_path, capfd, monkeypat
 
 def test_other_errors_are_none_of_memory():
     for error in (RuntimeError("shapes do not match"), ValueError("out of memory")):
-        assert not memory.is_full(error) and str(error) in launch.told(error)
+        assert not memory.is_full(error) and str(error) in worker.told(error)
 
 
 def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):

@@ -14,7 +14,7 @@ from corerl.cli import main
 from corerl.data import d4rl, export, minari, own_files, tasks
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments import film, launch
+from corerl.experiments import film, launch, worker
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
 from corerl.runs.directory import cell_directory
@@ -26,8 +26,8 @@ from corerl.training.load import Loaded
 def run(tmp_path_factory) -> Path:
     """Seeds 0 and 3 of TD3+BC, trained as one program, as on a GPU."""
     cfg = config(tmp_path_factory.mktemp("policies"), "td3_bc", seeds=[0, 3], steps=20)
-    launch._write_settings(cfg)
-    assert launch._train(cfg, [0, 3], lambda *_: None) == launch.DONE
+    launch.write_settings(cfg)
+    assert worker.train(cfg, [0, 3], lambda *_: None) == worker.DONE
     return cell_directory(cfg)
 
 

@@ -10,7 +10,7 @@ from corerl import cli
 from corerl.algos import bc
 from corerl.config import Eval
 from corerl.errors import CorerlError
-from corerl.experiments import dry_run, launch, rates, status
+from corerl.experiments import dry_run, launch, rates, status, worker
 from corerl.runs import files, provenance
 from corerl.runs.directory import cell_directory
 
@@ -43,7 +43,7 @@ def test_running_is_told_from_killed():
     folder = cell_directory(cfg) / "seeds-0"
     begun(cell_directory(cfg), "seeds-0", "running", 10)
     assert states(cfg) == [([0], "stopped")]
-    with launch._locked(folder):
+    with worker.locked(folder):
         assert states(cfg) == [([0], "running")]
     assert states(cfg) == [([0], "stopped")]
 
@@ -73,7 +73,7 @@ def test_a_cell_that_did_not_begin_says_why_until_it_does():
 
 def test_seeds_that_another_process_trains_are_no_failure_of_the_cell():
     cfg = config(Path("runs"), "bc")
-    launch.keep_failure(cfg, launch.Busy("Another process is training."))
+    launch.keep_failure(cfg, worker.Busy("Another process is training."))
     assert states(cfg) == [([0], "missing")]
 
 
@@ -114,7 +114,7 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
     ):
         measured = config(tmp_path / "runs" / root, "bc", own={"hidden_width": width})
         cell = cell_directory(measured)
-        launch._write_settings(measured)
+        launch.write_settings(measured)
         begun(cell, "seeds-0-1", "done", 5_000, updates_per_s=rate, seeds=[0, 1])
         files.write_json(cell / "seeds-0-1" / "env.json", facts | {"gpu": gpu})
     cfg = config(tmp_path / "runs", "bc", steps=3600, seeds=1)
@@ -127,7 +127,7 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
 
 def test_runs_too_short_to_time_are_left_out(tmp_path):
     cfg = config(tmp_path, "bc")
-    launch._write_settings(cfg)
+    launch.write_settings(cfg)
     begun(cell_directory(cfg), "seeds-0", "done", rates.ENOUGH - 1)
     files.write_json(cell_directory(cfg) / "seeds-0" / "env.json", provenance.environment())
     assert rates.known(cfg, None).estimated

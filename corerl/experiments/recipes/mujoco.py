@@ -36,11 +36,11 @@ from corerl.data import download, suites
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.launch import _locked as locked
 from corerl.experiments.process import numerics
 from corerl.experiments.recipes import collecting
 from corerl.experiments.recipes.collecting import Act, Chunk, Episode, cut_episodes
 from corerl.experiments.train import typed
+from corerl.experiments.worker import locked
 from corerl.nn.learner import Spec
 from corerl.runs import files
 from corerl.runs.checkpoint import load_checkpoint

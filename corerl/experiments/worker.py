@@ -1,0 +1,97 @@
+"""One group of seeds, trained in this process, and how that ended."""
+
+import fcntl
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from corerl.config import Config
+from corerl.errors import CorerlError
+from corerl.experiments import memory
+from corerl.runs import files
+from corerl.runs.directory import cell_directory, group_name
+from corerl.training.run import Interrupted, Run
+
+
+class Busy(CorerlError):
+    """Another process is training the same seeds."""
+
+
+DONE, FAILED, BUSY = 0, 1, 75
+"""How a group ended, as the exit status of its process; 75 is sysexits.h's EX_TEMPFAIL."""
+
+
+def train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:
+    """Trains one group here, and returns how it ended. A failure is written to its directory.
+
+    Raises:
+        Interrupted: stopped by a signal, after saving.
+    """
+    try:
+        with locked(cell_directory(cfg) / group_name(seeds)):
+            return _train_locked(cfg, seeds, show)
+    except Busy:
+        return BUSY
+
+
+def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:
+    run = Run(cfg, seeds, show)
+    try:
+        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    except KeyboardInterrupt:
+        run.fail("interrupted", "stopped by a signal")
+        raise Interrupted from None
+    except (Exception, SystemExit) as error:
+        _report_failure(run, error)
+        return FAILED
+    return DONE
+
+
+def _report_failure(run: Run, error: BaseException) -> None:
+    problem = told(error, run.cfg)
+    try:
+        run.fail("failed", problem)
+        (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
+    except (CorerlError, OSError):
+        pass  # the disk may be what failed; the message below still reaches the user
+    print(f"corerl: {run.name} failed: {problem}", file=sys.stderr)
+
+
+def told(error: BaseException, cfg: Config | None = None) -> str:
+    """Returns one line: our own sentence, or the last line of the traceback.
+
+    `cfg` is what was trained, for a sentence about a full memory.
+    """
+    if isinstance(error, CorerlError):
+        return str(error)
+    if memory.is_full(error):
+        return memory.told(error, cfg)
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Holds the directory against a second process that would train the same seeds.
+
+    Raises:
+        Busy: another process holds it.
+        CorerlError: the lock cannot be written.
+    """
+    files.make_directory(directory)
+    path = directory / ".lock"
+    try:
+        lock = open(path, "w")  # noqa: SIM115
+    except OSError as error:
+        raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Busy(
+                f"Another process is training in {directory}; wait for it or stop it."
+            ) from error
+        files.remove_half_written(directory)
+        yield
