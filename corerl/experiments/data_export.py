@@ -16,7 +16,8 @@ from corerl.data.dataset import Dataset
 from corerl.data.observations import latest
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
-from corerl.training.load import Loaded, load
+from corerl.training.load import load
+from corerl.training.loaded import Loaded
 from corerl.training.simulation import simulate
 
 

@@ -17,7 +17,8 @@ from corerl.config import require
 from corerl.data.reading import one_line
 from corerl.data.tasks import another
 from corerl.errors import CorerlError
-from corerl.training.load import Loaded, load
+from corerl.training.load import load
+from corerl.training.loaded import Loaded
 from corerl.training.simulation import simulate
 
 VIDEO = 'pip install "corerl[video]"'

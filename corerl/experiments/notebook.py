@@ -30,7 +30,7 @@ from corerl.experiments.composition import cells
 from corerl.runs.directory import cell_directory
 
 if TYPE_CHECKING:
-    from corerl.training.load import Loaded
+    from corerl.training.loaded import Loaded
 
 COMMON = {field.name for field in fields(Config)}
 

@@ -33,7 +33,8 @@ from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
 from corerl.preferences import reward_distances
 from corerl.training import simulation
-from corerl.training.load import Loaded, load
+from corerl.training.load import load
+from corerl.training.loaded import Loaded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

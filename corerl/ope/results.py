@@ -14,7 +14,7 @@ from corerl.ope.evaluation import Judgement, Row
 from corerl.ope.selection import Selection
 from corerl.runs.directory import groups
 from corerl.runs.files import write_atomically
-from corerl.training.load import Loaded
+from corerl.training.loaded import Loaded
 
 FILE = "ope.csv"
 KEYS = ("data", "discount", "facts")

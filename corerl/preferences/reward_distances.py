@@ -20,7 +20,7 @@ from corerl.preferences.relabelling import rows_of
 from corerl.preferences.reward_models import MarkovReward, ensemble_mean
 from corerl.risk.rewards import starc_of_rows
 from corerl.runs.files import write_atomically
-from corerl.training.load import Loaded
+from corerl.training.loaded import Loaded
 
 FILE = "reward_distances.csv"
 ROWS = 20_000

@@ -20,7 +20,7 @@ from corerl.errors import CorerlError
 from corerl.runs import files
 from corerl.runs.record import Episodes
 from corerl.training.evaluation import Evaluator
-from corerl.training.load import Loaded
+from corerl.training.loaded import Loaded
 
 STREAM = "test"
 FILE = "evaluations.jsonl"

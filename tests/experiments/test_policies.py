@@ -19,7 +19,7 @@ from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
-from corerl.training.load import Loaded
+from corerl.training.loaded import Loaded
 
 
 @pytest.fixture(scope="module")
