@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import own_files, simulators
+from corerl.data.contents import Contents, is_number, place, read
 from corerl.data.dataset import Dataset
-from corerl.data.own_files import NEEDED, Contents, place
+from corerl.data.own_files import NEEDED
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 
@@ -33,7 +34,7 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
     """Checks the file of a `file/PATH` task; returns the findings, its contents, and its dataset if any."""
     try:
         path = own_files.find(task.name) or own_files.fetch(task.name)
-        contents = own_files.read(path, task.data.columns)
+        contents = read(path, task.data.columns)
     except CorerlError as error:
         return [Finding(True, "file", str(error))], None, None
     findings = [*_of_columns(contents)]
@@ -78,7 +79,7 @@ def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding
         elif values.dtype.kind in "iub":
             continue
         else:
-            bad = np.array([not own_files.is_number(value) for value in values])
+            bad = np.array([not is_number(value) for value in values])
             what = "is not a number"
         if bad.any() and not (field == "next_observations" and what == "is not finite"):
             row = int(np.argmax(bad))

@@ -1,0 +1,297 @@
+"""What a file holds, under our names of fields: npz, HDF5, CSV and Parquet.
+
+Recognised are the names of D4RL, Minari, d3rlpy, NeoRL-2 and gymnasium. Observations may be dictionaries:
+`observations/position`, `observations/velocity`. In a table a vector is several columns, `obs_0, obs_1, ...`,
+or one column of lists. HDF5 may be flat (D4RL; d3rlpy 1), hold a group per episode (Minari) or an array per
+field and episode (d3rlpy 2).
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from corerl.config import Columns
+from corerl.data.reading import Npz, check_sizes, reading
+from corerl.errors import CorerlError
+
+NAMES = {
+    "observations": ("observations", "observation", "obs", "states", "state", "s"),
+    "actions": ("actions", "action", "act", "acts", "a"),
+    "rewards": ("rewards", "reward", "rew", "r"),
+    "next_observations": (
+        *("next_observations", "next_observation", "next_obs", "observations_next", "obs_next"),
+        *("next_states", "next_state"),
+    ),
+    "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
+    "truncated": ("truncated", "timeouts", "timeout", "truncations", "truncation"),
+    "has_next": ("has_next",),
+    "behaviour_log_prob": ("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
+    "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
+}
+"""Our fields, and what others call them, the least ambiguous first."""
+KINDS = {
+    ".npz": "npz",
+    ".hdf5": "hdf5",
+    ".h5": "hdf5",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+}
+
+
+class Contents(NamedTuple):
+    """A file's arrays by field, and the file's names of each array's columns."""
+
+    arrays: dict[str, np.ndarray]
+    labels: dict[str, list[str]]
+    kind: str
+
+
+def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
+    """Returns the name of the column, the row and the value of the first entry that is not a number."""
+    array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
+    for row, values in enumerate(array):
+        for column, value in enumerate(values):
+            if not is_number(value):
+                return (
+                    contents.labels[field][min(column, len(contents.labels[field]) - 1)],
+                    row,
+                    value,
+                )
+    return contents.labels[field][0], 0, array.flat[0]
+
+
+def is_number(value: Any) -> bool:
+    """Tells whether a cell holds a number; an empty one holds NaN, which counts."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def place(kind: str, row: int) -> str:
+    """Names the place of a row in its file: the line in a CSV file, where line 1 is the header."""
+    return f"line {row + 2}" if kind == "csv" else f"row {row}"
+
+
+def read(path: Path, columns: Columns | None = None) -> Contents:
+    """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
+    columns = columns or Columns()
+    kind = kind_of(path)
+    if kind is None:
+        raise CorerlError(
+            f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
+        )
+    with reading(path, f"of the kind that its name says, {kind}"):
+        if kind in ("csv", "parquet"):
+            return Contents(*_of_table(_table(path, kind), columns), kind)
+        if kind == "npz":
+            with zipfile.ZipFile(path) as archive:
+                return Contents(*_of_arrays(Npz(archive), columns), kind)
+        with h5py.File(path, "r") as file:
+            check_sizes(file)
+            return Contents(*_of_arrays(_flattened(file), columns), kind)
+
+
+def kind_of(path: Path) -> str | None:
+    """Returns the kind of a file by the end of its name, None where it is none of `KINDS`."""
+    return next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
+
+
+def observation_names(path: Path) -> list[str]:
+    """Returns the names of an npz or HDF5 file's arrays of observations: several where they are parts.
+
+    Raises:
+        CorerlError: the file is unreadable.
+    """
+    kind = kind_of(path)
+    if kind not in ("npz", "hdf5"):
+        return []
+    with reading(path, f"of the kind that its name says, {kind}"):
+        if kind == "npz":
+            with zipfile.ZipFile(path) as archive:
+                available = list(Npz(archive))
+        else:
+            with h5py.File(path, "r") as file:
+                groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+                available = list(_arrays(next(groups, file)))
+    return _match(available, Columns()).get("observations", [])
+
+
+def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
+    """Finds the names `observations/...` of the first known name, sorted, as gymnasium sorts a dictionary."""
+    for name in known:
+        found = sorted(n for n in available if n.lower().startswith(f"{name}/"))
+        if found:
+            return found
+    return []
+
+
+# Arrays by name: npz and HDF5.
+
+
+def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
+    arrays, labels = {}, {}
+    for field, found in _match(file.keys(), columns).items():
+        parts = [np.asarray(file[name][()]) for name in found]
+        parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
+        arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
+        widths = [part[0].size if part.ndim > 1 and len(part) else 1 for part in parts]
+        labels[field] = [
+            f"{name}[{i}]" if width > 1 else name
+            for name, width in zip(found, widths, strict=True)
+            for i in range(width)
+        ]
+    return arrays, labels
+
+
+def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
+    """Maps each field to names in the file: those in `columns`, else the first that is recognised."""
+    available = list(available)
+    by_lower = {name.lower(): name for name in reversed(available)}
+    found: dict[str, list[str]] = {}
+    for field, known in NAMES.items():
+        wanted = getattr(columns, field)
+        if wanted is not None:
+            found[field] = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+            missing = [name for name in found[field] if name not in available]
+            if missing:
+                raise CorerlError(
+                    f"it has no column {missing[0]}, which data.columns.{field} names; it holds "
+                    f"{', '.join(available[:30])}."
+                )
+        else:
+            names = [by_lower[name] for name in known if name in by_lower]
+            if names := names[:1] or _parts(available, known):
+                found[field] = names
+    order = [name.rpartition("/")[2] for name in found.get("observations", [])]
+    if len(following := found.get("next_observations", [])) == len(order) > 1:
+        with suppress(ValueError):  # other names, told in an order of their own
+            following.sort(key=lambda name: order.index(name.rpartition("/")[2]))
+    return found
+
+
+def _flattened(file: h5py.File) -> Mapping[str, Any]:
+    """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
+    if any(isinstance(item, h5py.Group) and "rewards" in item for item in file.values()):
+        keys = sorted((k for k in file if "rewards" in file[k]), key=_number)
+        return _joined(_arrays(file[key]) for key in keys)
+    if "columns" in file and "num_episodes" in file:  # d3rlpy 2
+        keys = [key.decode() for key in file["columns"][()]]
+        count = int(file["num_episodes"][()])
+        return _joined({key: file[f"{key}_{i}"] for key in keys} for i in range(count))
+    if "episode_terminals" in file:  # d3rlpy 1
+        ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
+        cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
+        return {**{key: file[key] for key in file}, "truncated": cut}
+    return _arrays(file)
+
+
+def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it."""
+    arrays = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            arrays |= {f"{name}/{k}": v for k, v in item.items() if isinstance(v, h5py.Dataset)}
+        else:
+            arrays[name] = item
+    return arrays
+
+
+def _number(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0
+
+
+def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Joins episodes one after the other; where they have a last observation, it is what followed."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for number, episode in enumerate(episodes):
+        steps = len(episode["rewards"])
+        rows = {
+            key: np.asarray(value[()])
+            for key, value in episode.items()
+            if isinstance(value, h5py.Dataset)
+        }
+        for key in [key for key in rows if key.partition("/")[0] == "observations"]:
+            if rows[key].ndim and len(states := rows[key]) == steps + 1:
+                rows |= {key: states[:-1], f"next_{key}": states[1:]}
+        if (
+            rows.get("terminated") is not None and rows["terminated"].ndim == 0
+        ):  # d3rlpy 2: of the whole
+            rows["terminated"] = (
+                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
+            )
+        rows["episode"] = np.full(steps, number)
+        for key, value in rows.items():
+            if value.ndim and len(value) == steps:
+                parts.setdefault(key, []).append(value)
+    return {key: np.concatenate(value) for key, value in parts.items()}
+
+
+# Columns by name: CSV and Parquet.
+
+
+def _table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
+    import pandas
+
+    if kind == "csv":
+        # pandas' own parser of numbers crashes on exponents such as 1e99900000000.
+        table = pandas.read_csv(path, skipinitialspace=True, float_precision="round_trip")
+    else:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
+        table = pandas.read_parquet(path, engine="pyarrow")
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict]:
+    """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
+    found = _match(table, columns)
+    for field, known in NAMES.items():
+        if field not in found and (numbered := _numbered(table, known)):
+            found[field] = numbered
+    arrays = {field: _stacked([table[name] for name in names]) for field, names in found.items()}
+    widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
+    labels = {
+        field: names
+        if len(names) == widths[field]
+        else [f"{names[0]}[{i}]" for i in range(widths[field])]
+        for field, names in found.items()
+    }
+    return arrays, {field: [f"column {name}" for name in names] for field, names in labels.items()}
+
+
+def _numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    """Finds the columns `obs_0, obs_1, ...` (`obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
+    for name in known:
+        pattern = re.compile(rf"{name}[_.\[ ]?(\d+)\]?", re.IGNORECASE)
+        numbers = {int(m[1]): column for column in table if (m := pattern.fullmatch(column))}
+        if numbers:
+            return [numbers[i] for i in sorted(numbers)]
+    return []
+
+
+def _stacked(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) > 1:
+        return np.stack(parts, 1)
+    (part,) = parts
+    if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
+        lengths = {len(row) for row in part}
+        if len(lengths) > 1:
+            raise CorerlError(
+                f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."
+            )
+        return np.stack([np.asarray(row) for row in part])
+    return part
