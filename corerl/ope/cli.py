@@ -19,7 +19,6 @@ from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +26,7 @@ from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
-from corerl.ope import fqe, intervals, results, selection
+from corerl.ope import fqe, intervals, results, selection_report
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
@@ -99,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         task = args.data or agent.cfg.task
         check_task(agent, another(agent.task, task))
         questions.setdefault((task, _discount(agent, args)), []).append(agent)
+    if args.select:
+        _check_comparable(list(questions))
     judged: list[tuple[Loaded, Judgement]] = []
     for (task, discount), agents in questions.items():
         if task not in datasets:
@@ -108,11 +109,22 @@ def run(args: argparse.Namespace) -> int:
             _print(console, agent, task, judgement)
             print(f"written to {results.write(agent, task, judgement)}")
     if args.select:
-        require(
-            len(datasets) == 1, "--select compares policies on one dataset: name it with --data"
-        )
-        _select(console, judged, next(iter(datasets.values())), methods, args)
+        selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
     return 0
+
+
+def _check_comparable(questions: list[tuple[str, float]]) -> None:
+    """Raises CorerlError where estimates would be of different returns."""
+    require(
+        len({task for task, _ in questions}) == 1,
+        "--select compares policies on one dataset: name it with --data",
+    )
+    discounts = ", ".join(f"{discount:g}" for _, discount in sorted(questions))
+    require(
+        len(questions) == 1,
+        f"--select compares returns of one discount, and the runs have {discounts}: name one with "
+        "--discount",
+    )
 
 
 def _play(console: Console, args: argparse.Namespace) -> int:
@@ -233,64 +245,3 @@ def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> 
     if known:
         told = ", ".join(f"seed {seed} {value:.5g}" for seed, value in known.items())
         console.print(f"undiscounted return in the simulator: {told}", highlight=False)
-
-
-def _select(console, judged, dataset: Dataset, methods: list[str], args) -> None:
-    truths, labels, estimates = [], [], {name: [] for name in methods}
-    for agent, judgement in judged:
-        known = results.simulated(agent)
-        for i, seed in enumerate(agent.seeds):
-            if seed not in known:
-                print(
-                    f"corerl: {agent.path}, seed {seed}, was never played: left out",
-                    file=sys.stderr,
-                )
-                continue
-            truths.append(known[seed])
-            labels.append(agent.label)
-            for name in methods:
-                estimates[name].append(judgement.of(name)[i])
-    require(
-        len(truths) > 1, "--select needs at least two policies that were played in the simulator"
-    )
-    truths = np.array(truths)
-    behaviour = _of_behaviour(judged[0][1], dataset, args)
-    estimates = {name: np.array(values) for name, values in estimates.items()}
-    same = behaviour[2]
-    rows = [
-        selection.assess(name, values, truths, behaviour[:2], same_unit=same)
-        for name, values in estimates.items()
-    ]
-    args.select.mkdir(parents=True, exist_ok=True)
-    figure = selection.draw(estimates, truths, labels, behaviour[1])
-    figure.savefig(args.select / "selection.png", dpi=130)
-    results.write_selection(args.select, rows, estimates, truths, labels)
-    table = Table(title=f"choosing among {len(truths)} policies", title_justify="left")
-    names = (
-        "method",
-        "rank correlation",
-        "regret@1",
-        "regret@3",
-        "type I",
-        "type II",
-        "Sharpe@3",
-        "MSE",
-    )
-    for column in names:
-        table.add_column(column, justify="left" if column == "method" else "right")
-    for s in rows:
-        rank = f"{s.rank:.2f} [{s.rank_low:.2f}, {s.rank_high:.2f}]"
-        rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
-        table.add_row(s.method, rank, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
-    console.print(table)
-    print(f"written to {args.select}/selection.csv, policies.csv and selection.png")
-
-
-def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
-    """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
-    from corerl.ope.logs import Logs
-
-    discount = judgement.discount
-    logs = Logs.of(dataset, discount, args.horizon, leave_out_cut=args.leave_out_cut)
-    same = discount == 1 and args.horizon is None and args.finite
-    return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same

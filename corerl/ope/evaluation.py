@@ -126,7 +126,8 @@ def judge(
         weights = _weights(policy, dataset, logs, behaved, options, facts)
     models = None
     if set(methods) & set(estimators.NEEDS_MODEL):
-        models = _models(policy, dataset, logs, options, device, show, facts)
+        corrected = bool(set(methods) & (set(estimators.NEEDS_MODEL) - {"fqe"}))
+        models = _models(policy, dataset, logs, options, device, show, facts, corrected=corrected)
     rows = []
     for i, seed in enumerate(policy.seeds):
         for name in methods:
@@ -233,14 +234,21 @@ def _models(
     device,
     show,
     facts: dict[str, str],
+    *,
+    corrected: bool,
 ) -> list[Model]:
-    """Fits the critics of every policy and evaluates them at the recorded steps."""
+    """Fits the critics of every policy and evaluates them at the recorded steps.
+
+    `corrected` is whether an estimate has terms of every step; otherwise the first ones are enough.
+    """
     horizon = logs.rewards.shape[1] if options.finite else None
     cfg = replace(options.fqe, discount=options.discount, horizon=horizon, seed=options.seed)
     critics = FQE(policy, dataset, cfg, device=device)
     critics.fit(show)
-    used = logs.rows[logs.alive]
-    steps = np.nonzero(logs.alive)[1]
+    asked = logs.alive.copy()
+    if not corrected:
+        asked[:, 1:] = False
+    used, steps = logs.rows[asked], np.nonzero(asked)[1]
     observations = dataset.observations[used]
     of_steps = (
         critics.q(observations, dataset.actions[used], steps),
@@ -249,7 +257,7 @@ def _models(
     facts["fqe"] = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
     models = []
     for i in range(len(policy.seeds)):
-        q, v = np.zeros(logs.alive.shape), np.zeros(logs.alive.shape)
-        q[logs.alive], v[logs.alive] = of_steps[0][i], of_steps[1][i]
+        q, v = np.zeros(asked.shape), np.zeros(asked.shape)
+        q[asked], v[asked] = of_steps[0][i], of_steps[1][i]
         models.append(Model(q, v))
     return models

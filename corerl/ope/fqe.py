@@ -214,7 +214,7 @@ class FQE:
     def _at(self, observations: np.ndarray) -> Tensor:
         """Probabilities `(S, n, K)` or actions `(S, n, M, A)` of every policy."""
         ask = self.policy.probabilities if self.policy.numbered else self.policy.actions
-        return torch.from_numpy(ask(observations).astype(np.float32)).to(self._device)
+        return torch.from_numpy(ask(observations).astype(np.float32, copy=False)).to(self._device)
 
 
 def _scale(dataset: Dataset, discount: float) -> float:

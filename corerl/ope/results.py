@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,20 +73,41 @@ def simulated(agent: Loaded) -> dict[int, float]:
     return found
 
 
+class Judged(NamedTuple):
+    """One policy that was judged and played: what it is, and its mean return in the simulator."""
+
+    algorithm: str
+    run: str  # its folder's name
+    seed: int
+    updates: int
+    truth: float
+
+
 def write_selection(
     folder: Path,
     rows: Sequence[Selection],
     estimates: dict[str, np.ndarray],
-    truths: np.ndarray,
-    labels: Sequence[str],
+    policies: Sequence[Judged],
+    ranks: dict[str, dict[str, tuple[int, float, float]]],
 ) -> None:
-    """Writes `selection.csv`, a row per method, and `policies.csv`, a row per policy."""
+    """Writes `selection.csv`, a row per method, `policies.csv` and `algorithms.csv`.
+
+    `ranks` has for every method what `selection.overrated` returns.
+    """
     _write_table(folder / "selection.csv", Selection._fields, [r._asdict() for r in rows])
-    policies = [
-        {"algorithm": label, "return": truth} | {name: x[i] for name, x in estimates.items()}
-        for i, (label, truth) in enumerate(zip(labels, truths, strict=True))
+    facts = [*Judged._fields[:-1], "return"]
+    lines = [
+        dict(zip(facts, policy, strict=True)) | {name: x[i] for name, x in estimates.items()}
+        for i, policy in enumerate(policies)
     ]
-    _write_table(folder / "policies.csv", ["algorithm", "return", *estimates], policies)
+    _write_table(folder / "policies.csv", [*facts, *estimates], lines)
+    columns = ("method", "algorithm", "policies", "rank_by_estimate", "rank_by_return")
+    groups = [
+        dict(zip(columns, (method, label, *group), strict=True))
+        for method, of_labels in ranks.items()
+        for label, group in of_labels.items()
+    ]
+    _write_table(folder / "algorithms.csv", columns, groups)
 
 
 def _write_table(path: Path, columns: Sequence[str], rows) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import stats
 
 from corerl.config import require
+from corerl.report.colours import looks
 
 
 class Top(NamedTuple):
@@ -97,6 +98,23 @@ def error_rates(
     return false_alarm, missed
 
 
+def overrated(
+    estimates: np.ndarray, truths: np.ndarray, labels: Sequence[str]
+) -> dict[str, tuple[int, float, float]]:
+    """Returns for every label how many policies bear it, and their mean ranks by estimate and by truth.
+
+    A rank is a share, 0 for the worst policy and 1 for the best; ties share theirs. A label whose first
+    rank is above its second is overrated.
+    """
+    estimates, truths = _checked(estimates, truths)
+    ranks = [(stats.rankdata(x) - 1) / max(1, len(x) - 1) for x in (estimates, truths)]
+    groups = {label: np.array([x == label for x in labels]) for label in dict.fromkeys(labels)}
+    return {
+        label: (int(mine.sum()), *(float(x[mine].mean()) for x in ranks))
+        for label, mine in groups.items()
+    }
+
+
 class Selection(NamedTuple):
     """The quality of one method's choice. Intervals and shares as in the functions of this file."""
 
@@ -150,13 +168,14 @@ def draw(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.2 * len(estimates)), layout="constrained")
+    figure = Figure(figsize=(11.5, 3.4 * len(estimates)), layout="constrained")
     axes = figure.subplots(len(estimates), 3, squeeze=False)
-    ks = np.arange(1, len(truths) + 1)
+    ks, colours = np.arange(1, len(truths) + 1), looks(labels)
     for row, (method, values) in zip(axes, estimates.items(), strict=True):
         for label in dict.fromkeys(labels):
             mine = np.array([x == label for x in labels])
-            row[0].plot(values[mine], truths[mine], "o", ms=5, label=label)
+            colour = colours[label]["color"]
+            row[0].plot(values[mine], truths[mine], "o", ms=5, label=label, color=colour)
         row[0].axhline(behaviour, color="0.6", lw=1, ls="--")
         row[0].set(xlabel=f"estimate by {method}", ylabel="return in the simulator")
         row[0].set_title(f"rank correlation {rank_correlation(values, truths):.2f}", fontsize=10)
@@ -164,7 +183,8 @@ def draw(
         row[1].set(xlabel="k", ylabel="regret@k (share of the range)", ylim=(-0.03, 1.03))
         row[2].plot(ks, [sharpe_ratio(values, truths, behaviour, k) for k in ks], "o-", ms=3)
         row[2].set(xlabel="k", ylabel="SharpeRatio@k")
-    axes[0, 0].legend(fontsize=7, ncols=2)
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right upper", fontsize=8)
     return figure
 
 

@@ -89,9 +89,29 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
     )
     assert status == 0, err
     assert "choosing among 4 policies" in out
-    assert {f.name for f in chosen.iterdir()} == {"selection.csv", "policies.csv", "selection.png"}
+    names = {"selection.csv", "policies.csv", "algorithms.csv", "selection.png"}
+    assert {f.name for f in chosen.iterdir()} == names
     with open(chosen / "policies.csv") as file:
-        assert [row["algorithm"] for row in csv.DictReader(file)] == ["BC", "BC", "IQL", "IQL"]
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in rows] == ["BC", "BC", "IQL", "IQL"]
+    assert [(row["seed"], row["updates"]) for row in rows] == [("0", "40"), ("1", "40")] * 2
+    with open(f"{runs['iql']}/seeds-1/scores.csv") as file:
+        assert rows[3]["return"] == str(float(list(csv.DictReader(file))[-1]["return"]))
+    with open(chosen / "algorithms.csv") as file:
+        assert [(r["algorithm"], r["policies"]) for r in csv.DictReader(file)] == [
+            ("BC", "2"),
+            ("IQL", "2"),
+        ]
+    assert "overrated by" in out
+
+
+def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_path):
+    other = train(config(tmp_path, "iql", own={"discount": 0.9}))
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, _, err = evaluate(capsys, runs["iql"], str(other), *options)
+    assert status == 2 and "0.9, 0.99: name one with --discount" in err
+    assert not (tmp_path / "chosen").exists()
+    assert evaluate(capsys, runs["iql"], str(other), "--discount", "0.95", *options)[0] == 0
 
 
 @pytest.mark.parametrize(

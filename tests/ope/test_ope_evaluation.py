@@ -71,6 +71,23 @@ def test_every_method_finds_the_value_and_says_what_it_rests_on():
         assert row.low - 1e-9 <= row.value <= row.high + 1e-9
 
 
+def test_fqe_alone_asks_its_critics_at_first_states_only():
+    dataset, policy, asked = chain(np.random.default_rng(0)), constant(0.5, 0.8), []
+
+    def probabilities(x):
+        asked.append(len(x))
+        return policy.probabilities(x)
+
+    counted, options = (
+        replace(policy, probabilities=probabilities),
+        Options(fqe=replace(QUICK, steps=5)),
+    )
+    alone = judge(counted, dataset, ["fqe"], options).of("fqe")
+    rows, starts = len(dataset.transitions().actions), len(dataset.episode_starts)
+    assert rows > starts and sum(asked) <= rows + 2 * starts
+    np.testing.assert_array_equal(alone, judge(policy, dataset, ["fqe", "dr"], options).of("fqe"))
+
+
 def test_a_fitted_behaviour_is_near_the_recorded_one():
     dataset = chain(np.random.default_rng(1), chance=0.3)
     found = behaviour.fitted(dataset, steps=300, hidden_width=16)

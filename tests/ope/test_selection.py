@@ -35,6 +35,16 @@ def test_error_rates_by_hand():
     assert math.isnan(one) and two == 0.5
 
 
+def test_whom_an_estimate_overrates():
+    ranks = selection.overrated(np.array([9.0, 1.0, 2.0, 3.0]), TRUTHS, list("aabc"))
+    # By estimate 1, 0, 1/3, 2/3; by truth 0, 1, 2/3, 1/3.
+    assert ranks["a"] == (2, 0.5, 0.5)
+    assert ranks["b"] == (1, pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert ranks["c"] == (1, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    # Tied estimates have their mean rank.
+    assert selection.overrated(np.ones(4), TRUTHS, list("aaaa"))["a"][1] == 0.5
+
+
 def test_an_estimate_that_says_nothing_has_no_rank():
     assert math.isnan(selection.rank_correlation(np.ones(4), TRUTHS))
     chosen = selection.assess("fqe", np.ones(4), TRUTHS, (1.0, 2.5))

@@ -1,0 +1,117 @@
+"""What `corerl evaluate --select` prints and writes: how well estimates choose among runs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from corerl.config import require
+from corerl.data.dataset import Dataset
+from corerl.ope import results, selection
+from corerl.ope.evaluation import Judgement
+from corerl.ope.logs import Logs
+from corerl.training.load import Loaded
+
+
+def report(
+    console: Console,
+    judged: list[tuple[Loaded, Judgement]],
+    dataset: Dataset,
+    methods: list[str],
+    args: argparse.Namespace,
+) -> None:
+    """Compares the estimates of all runs with their returns in the simulator, in `args.select`.
+
+    Raises:
+        CorerlError: fewer than two policies were played.
+    """
+    policies, estimates = _played(judged, methods)
+    require(
+        len(policies) > 1, "--select needs at least two policies that were played in the simulator"
+    )
+    truths = np.array([policy.truth for policy in policies])
+    labels = [policy.algorithm for policy in policies]
+    behaviour = _of_behaviour(judged[0][1], dataset, args)
+    same = behaviour[2]
+    rows = [
+        selection.assess(name, values, truths, behaviour[:2], same_unit=same)
+        for name, values in estimates.items()
+    ]
+    ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
+    args.select.mkdir(parents=True, exist_ok=True)
+    figure = selection.draw(estimates, truths, labels, behaviour[1])
+    figure.savefig(args.select / "selection.png", dpi=130)
+    results.write_selection(args.select, rows, estimates, policies, ranks)
+    _print_selection(console, rows)
+    for name, of_labels in ranks.items():
+        _print_ranks(console, name, of_labels)
+    print(
+        f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
+    )
+
+
+def _played(
+    judged: list[tuple[Loaded, Judgement]], methods: list[str]
+) -> tuple[list[results.Judged], dict[str, np.ndarray]]:
+    """Returns the policies of which returns in the simulator are known, and their estimates."""
+    policies, estimates = [], {name: [] for name in methods}
+    for agent, judgement in judged:
+        known = results.simulated(agent)
+        for i, seed in enumerate(agent.seeds):
+            if seed not in known:
+                print(
+                    f"corerl: {agent.path}, seed {seed}, was never played: left out",
+                    file=sys.stderr,
+                )
+                continue
+            facts = (agent.label, agent.path.name, seed, agent.steps[i], known[seed])
+            policies.append(results.Judged(*facts))
+            for name in methods:
+                estimates[name].append(judgement.of(name)[i])
+    return policies, {name: np.array(values) for name, values in estimates.items()}
+
+
+def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
+    table = Table(title=f"choosing among {rows[0].policies} policies", title_justify="left")
+    names = (
+        "method",
+        "rank correlation",
+        "regret@1",
+        "regret@3",
+        "type I",
+        "type II",
+        "Sharpe@3",
+        "MSE",
+    )
+    for column in names:
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for s in rows:
+        rank = f"{s.rank:.2f} [{s.rank_low:.2f}, {s.rank_high:.2f}]"
+        rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
+        table.add_row(s.method, rank, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
+    console.print(table)
+
+
+def _print_ranks(console: Console, method: str, ranks: dict[str, tuple[int, float, float]]) -> None:
+    """Prints the mean rank of each algorithm's policies, those that the method overrates most first."""
+    table = Table(title=f"mean ranks (0 worst, 1 best), by {method}", title_justify="left")
+    for column in ("algorithm", "policies", "by estimate", "by return", "overrated by"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    order = sorted(ranks.items(), key=lambda item: item[1][2] - item[1][1])
+    for label, (count, guessed, true) in order:
+        numbers = (f"{guessed:.2f}", f"{true:.2f}", f"{guessed - true:+.2f}")
+        table.add_row(label, str(count), *numbers)
+    console.print(table)
+
+
+def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
+    """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
+    discount = judgement.discount
+    logs = Logs.of(dataset, discount, args.horizon, leave_out_cut=args.leave_out_cut)
+    same = discount == 1 and args.horizon is None and args.finite
+    return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same
