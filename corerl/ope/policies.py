@@ -103,6 +103,25 @@ def together(policies: Sequence[Policy]) -> Policy:
     )
 
 
+def distance(policy: Policy, dataset: Dataset, rows: int = AT_ONCE, seed: int = 0) -> np.ndarray:
+    """Measures how far every policy's actions lie from the recorded ones, `(S,)`.
+
+    Continuous actions: the root mean square of their difference, each feature in the standard deviation
+    that it has in the data; 1 is as far as the data's mean action, and what independent draws from the
+    data would be is sqrt(2). Numbered actions: one less the chance of the recorded one.
+
+    Args:
+        rows: as many of the data's rows, drawn with `seed`, are looked at.
+    """
+    chosen = np.random.default_rng(seed).permutation(len(dataset))[:rows]
+    states, taken = dataset.observations[chosen], dataset.actions[chosen]
+    if policy.numbered:
+        return 1 - policy.probabilities(states)[:, np.arange(len(taken)), taken].mean(1)
+    spread = dataset.actions.std(0, dtype=np.float64)
+    apart = policy.actions(states) - taken[:, None]
+    return np.sqrt(np.square(apart / np.where(spread > 0, spread, 1.0)).mean((1, 2, 3)))
+
+
 def of_run(
     agent: Loaded,
     *,

@@ -74,12 +74,16 @@ def simulated(agent: Loaded) -> dict[int, float]:
 
 
 class Judged(NamedTuple):
-    """One policy that was judged and played: what it is, and its mean return in the simulator."""
+    """One policy that was judged and played: what it is, and its mean return in the simulator.
+
+    `distance` is of its actions from the recorded ones, as `policies.distance` measures it.
+    """
 
     algorithm: str
     run: str  # its folder's name
     seed: int
     updates: int
+    distance: float
     truth: float
 
 
@@ -89,10 +93,11 @@ def write_selection(
     estimates: dict[str, np.ndarray],
     policies: Sequence[Judged],
     ranks: dict[str, dict[str, tuple[int, float, float]]],
+    distances: dict[str, float],
 ) -> None:
     """Writes `selection.csv`, a row per method, `policies.csv` and `algorithms.csv`.
 
-    `ranks` has for every method what `selection.overrated` returns.
+    `ranks` has for every method what `selection.overrated` returns, `distances` the algorithms' means.
     """
     _write_table(folder / "selection.csv", Selection._fields, [r._asdict() for r in rows])
     facts = [*Judged._fields[:-1], "return"]
@@ -101,9 +106,10 @@ def write_selection(
         for i, policy in enumerate(policies)
     ]
     _write_table(folder / "policies.csv", [*facts, *estimates], lines)
-    columns = ("method", "algorithm", "policies", "rank_by_estimate", "rank_by_return")
+    ranked = ("rank_by_estimate", "rank_by_return")
+    columns = ("method", "algorithm", "policies", *ranked, "distance")
     groups = [
-        dict(zip(columns, (method, label, *group), strict=True))
+        dict(zip(columns, (method, label, *group, distances[label]), strict=True))
         for method, of_labels in ranks.items()
         for label, group in of_labels.items()
     ]

@@ -15,6 +15,7 @@ from corerl.data.dataset import Dataset
 from corerl.ope import results, selection
 from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
+from corerl.ope.policies import distance, of_run
 from corerl.training.load import Loaded
 
 
@@ -30,7 +31,7 @@ def report(
     Raises:
         CorerlError: fewer than two policies were played.
     """
-    policies, estimates = _played(judged, methods)
+    policies, estimates = _played(judged, dataset, methods, args)
     require(
         len(policies) > 1, "--select needs at least two policies that were played in the simulator"
     )
@@ -43,25 +44,34 @@ def report(
         for name, values in estimates.items()
     ]
     ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
+    distances = {
+        label: float(np.mean([p.distance for p in policies if p.algorithm == label]))
+        for label in dict.fromkeys(labels)
+    }
     args.select.mkdir(parents=True, exist_ok=True)
     figure = selection.draw(estimates, truths, labels, behaviour[1])
     figure.savefig(args.select / "selection.png", dpi=130)
-    results.write_selection(args.select, rows, estimates, policies, ranks)
+    results.write_selection(args.select, rows, estimates, policies, ranks, distances)
     _print_selection(console, rows)
     for name, of_labels in ranks.items():
-        _print_ranks(console, name, of_labels)
+        _print_ranks(console, name, of_labels, distances)
     print(
         f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
     )
 
 
 def _played(
-    judged: list[tuple[Loaded, Judgement]], methods: list[str]
+    judged: list[tuple[Loaded, Judgement]],
+    dataset: Dataset,
+    methods: list[str],
+    args: argparse.Namespace,
 ) -> tuple[list[results.Judged], dict[str, np.ndarray]]:
     """Returns the policies of which returns in the simulator are known, and their estimates."""
     policies, estimates = [], {name: [] for name in methods}
     for agent, judgement in judged:
         known = results.simulated(agent)
+        policy = of_run(agent, chance=args.policy, epsilon=args.epsilon)
+        far = distance(policy, dataset)
         for i, seed in enumerate(agent.seeds):
             if seed not in known:
                 print(
@@ -69,8 +79,8 @@ def _played(
                     file=sys.stderr,
                 )
                 continue
-            facts = (agent.label, agent.path.name, seed, agent.steps[i], known[seed])
-            policies.append(results.Judged(*facts))
+            facts = (agent.label, agent.path.name, seed, agent.steps[i], float(far[i]))
+            policies.append(results.Judged(*facts, known[seed]))
             for name in methods:
                 estimates[name].append(judgement.of(name)[i])
     return policies, {name: np.array(values) for name, values in estimates.items()}
@@ -97,15 +107,21 @@ def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
     console.print(table)
 
 
-def _print_ranks(console: Console, method: str, ranks: dict[str, tuple[int, float, float]]) -> None:
+def _print_ranks(
+    console: Console,
+    method: str,
+    ranks: dict[str, tuple[int, float, float]],
+    distances: dict[str, float],
+) -> None:
     """Prints the mean rank of each algorithm's policies, those that the method overrates most first."""
     table = Table(title=f"mean ranks (0 worst, 1 best), by {method}", title_justify="left")
-    for column in ("algorithm", "policies", "by estimate", "by return", "overrated by"):
+    names = ("policies", "by estimate", "by return", "overrated by", "distance from the data")
+    for column in ("algorithm", *names):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     order = sorted(ranks.items(), key=lambda item: item[1][2] - item[1][1])
     for label, (count, guessed, true) in order:
         numbers = (f"{guessed:.2f}", f"{true:.2f}", f"{guessed - true:+.2f}")
-        table.add_row(label, str(count), *numbers)
+        table.add_row(label, str(count), *numbers, f"{distances[label]:.2f}")
     console.print(table)
 
 

@@ -95,6 +95,7 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["algorithm"] for row in rows] == ["BC", "BC", "IQL", "IQL"]
     assert [(row["seed"], row["updates"]) for row in rows] == [("0", "40"), ("1", "40")] * 2
+    assert all(float(row["distance"]) > 0 for row in rows)
     with open(f"{runs['iql']}/seeds-1/scores.csv") as file:
         assert rows[3]["return"] == str(float(list(csv.DictReader(file))[-1]["return"]))
     with open(chosen / "algorithms.csv") as file:

@@ -15,7 +15,7 @@ from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import Options, judge
 from corerl.ope.fqe import Settings
 from corerl.ope.logs import Logs
-from corerl.ope.policies import Policy
+from corerl.ope.policies import Policy, distance
 
 torch.set_num_threads(1)
 
@@ -228,3 +228,22 @@ def test_an_estimate_that_nobody_can_earn_is_marked():
     assert "too few effective episodes" in row.note
     (own,) = judge(constant(0.1), dataset, ["is"], Options(discount=1.0)).rows
     assert own.note == ""
+
+
+def test_the_distance_from_the_recorded_actions():
+    rng = np.random.default_rng(5)
+    dataset = chain(rng, chance=0.3)
+    recorded = dataset.actions.mean()
+    np.testing.assert_allclose(
+        distance(constant(1.0, 0.0, 0.5), dataset, rows=10**6), [1 - recorded, recorded, 0.5]
+    )
+    actions = np.stack([rng.normal(size=500), 10 * rng.normal(size=500)], 1).astype(np.float32)
+    states = np.arange(500, dtype=np.float32)[:, None]
+    ends = np.arange(500) % 10 == 9
+    dataset = Dataset.from_steps(
+        "test/far", states, actions, states[:, 0], states + 1, ends, np.zeros(500, bool)
+    )
+    far = np.stack([actions, np.tile(actions.mean(0), (500, 1)), actions + 2 * actions.std(0)])
+    policy = Policy([0, 1, 2], actions=lambda x: far[:, x[:, 0].astype(int), None], sizes=(1, 2))
+    np.testing.assert_allclose(distance(policy, dataset), [0, 1, 2], atol=1e-5)
+    assert distance(policy, dataset, rows=20)[2] == pytest.approx(2, abs=1e-5)
