@@ -164,7 +164,8 @@ def draw(
 ):
     """Draws estimates against true values, and regret@k and SharpeRatio@k, one row per method.
 
-    `labels` `(n,)` names the groups that share a colour; `behaviour` is its true value.
+    `labels` `(n,)` names the groups that share a colour; `behaviour` is its true value. An estimate far
+    from all others, as of a critic that diverged, is a triangle at the edge, or they would be one line.
     """
     from matplotlib.figure import Figure
 
@@ -172,10 +173,14 @@ def draw(
     axes = figure.subplots(len(estimates), 3, squeeze=False)
     ks, colours = np.arange(1, len(truths) + 1), looks(labels)
     for row, (method, values) in zip(axes, estimates.items(), strict=True):
+        shown = _without_outliers(values)
         for label in dict.fromkeys(labels):
             mine = np.array([x == label for x in labels])
             colour = colours[label]["color"]
-            row[0].plot(values[mine], truths[mine], "o", ms=5, label=label, color=colour)
+            row[0].plot(shown[mine], truths[mine], "o", ms=5, label=label, color=colour)
+            for away, marker in ((shown > values, "<"), (shown < values, ">")):
+                at = mine & away
+                row[0].plot(shown[at], truths[at], marker, ms=9, color=colour)
         row[0].axhline(behaviour, color="0.6", lw=1, ls="--")
         row[0].set(xlabel=f"estimate by {method}", ylabel="return in the simulator")
         row[0].set_title(f"rank correlation {rank_correlation(values, truths):.2f}", fontsize=10)
@@ -186,6 +191,12 @@ def draw(
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside right upper", fontsize=8)
     return figure
+
+
+def _without_outliers(values: np.ndarray) -> np.ndarray:
+    """Returns values, those further than three interquartile ranges from the middle half cut there."""
+    low, high = np.percentile(values, [25, 75])
+    return np.clip(values, low - 3 * (high - low), high + 3 * (high - low))
 
 
 def _checked(estimates: np.ndarray, truths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -64,3 +64,13 @@ def test_policies_without_numbers_are_refused():
 def test_the_figure_has_a_row_per_method():
     figure = selection.draw({"fqe": TRUTHS, "is": -TRUTHS}, TRUTHS, list("aabb"), 2.0)
     assert len(figure.axes) == 6
+
+
+def test_a_critic_that_diverged_does_not_squeeze_the_figure():
+    estimates = np.array([1.0, 2.0, 3.0, 4.0, 5.0, -80_000.0])
+    axis = selection.draw({"fqe": estimates}, np.arange(6.0), list("aabbcc"), 2.0).axes[0]
+    low, high = axis.get_xlim()
+    assert -10 < low < 1 and 5 < high < 10
+    (edge,) = [line for line in axis.lines if line.get_marker() == "<" and len(line.get_xdata())]
+    assert list(edge.get_ydata()) == [5.0]
+    assert not any(len(line.get_xdata()) for line in axis.lines if line.get_marker() == ">")
