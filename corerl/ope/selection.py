@@ -46,17 +46,28 @@ def rank_interval(
     truths: np.ndarray,
     level: float = 0.95,
     *,
+    groups: Sequence[str] | None = None,
     replicates: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Returns a percentile bootstrap interval of the rank correlation over policies, taken as independent."""
+    """Returns a percentile bootstrap interval of the rank correlation.
+
+    Policies are drawn, as if independent, or with `groups` `(n,)` whole groups: policies of one algorithm
+    are alike, and so is what is wrong about their estimates. NaN for fewer than three of what is drawn.
+    """
     estimates, truths = _checked(estimates, truths)
-    n = len(truths)
-    chosen = np.random.default_rng(seed).integers(n, size=(replicates, n))
-    a, b = (stats.rankdata(x[chosen], axis=1) - (n + 1) / 2 for x in (estimates, truths))
-    sizes = np.sqrt((a**2).sum(1) * (b**2).sum(1))  # 0 where one policy was drawn n times
-    draws = (a * b).sum(1)[sizes > 0] / sizes[sizes > 0]
-    if n < 3 or not len(draws):
+    names = range(len(truths)) if groups is None else groups
+    members = [np.flatnonzero([x == name for x in names]) for name in dict.fromkeys(names)]
+    if len(members) < 3:
+        return math.nan, math.nan
+    rng, draws = np.random.default_rng(seed), []
+    for chosen in rng.integers(len(members), size=(replicates, len(members))):
+        rows = np.concatenate([members[i] for i in chosen])
+        a, b = (stats.rankdata(x[rows]) - (len(rows) + 1) / 2 for x in (estimates, truths))
+        size = math.sqrt((a @ a) * (b @ b))  # 0 where one policy was drawn every time
+        if size > 0:
+            draws.append((a @ b) / size)
+    if not draws:
         return math.nan, math.nan
     low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
     return float(low), float(high)
@@ -123,6 +134,8 @@ class Selection(NamedTuple):
     rank: float
     rank_low: float
     rank_high: float
+    rank_low_of_groups: float  # the interval where whole algorithms are drawn
+    rank_high_of_groups: float
     regret_1: float
     regret_3: float
     type_1: float
@@ -137,19 +150,23 @@ def assess(
     truths: np.ndarray,
     behaviour: tuple[float, float],
     *,
+    groups: Sequence[str] | None = None,
     same_unit: bool = False,
 ) -> Selection:
     """Computes all of it for one method.
 
     Args:
         behaviour: the behaviour policy's value in the estimates' unit and in the true values'.
+        groups: which policies are of one algorithm, `(n,)`; None leaves that interval out.
         same_unit: estimates are of the true values themselves, so that their error has a meaning.
     """
     k = min(3, len(truths))
     mse = float(np.square(estimates - truths).mean()) if same_unit else math.nan
+    unknown = (math.nan, math.nan)
     return Selection(
         *(method, len(truths), rank_correlation(estimates, truths)),
         *rank_interval(estimates, truths),
+        *(unknown if groups is None else rank_interval(estimates, truths, groups=groups)),
         *(regret(estimates, truths), regret(estimates, truths, k)),
         *error_rates(estimates, truths, behaviour),
         *(sharpe_ratio(estimates, truths, behaviour[1], k), mse),

@@ -40,7 +40,7 @@ def report(
     behaviour = _of_behaviour(judged[0][1], dataset, args)
     same = behaviour[2]
     rows = [
-        selection.assess(name, values, truths, behaviour[:2], same_unit=same)
+        selection.assess(name, values, truths, behaviour[:2], groups=labels, same_unit=same)
         for name, values in estimates.items()
     ]
     ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
@@ -91,6 +91,7 @@ def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
     names = (
         "method",
         "rank correlation",
+        "over algorithms",
         "regret@1",
         "regret@3",
         "type I",
@@ -103,7 +104,9 @@ def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
     for s in rows:
         rank = f"{s.rank:.2f} [{s.rank_low:.2f}, {s.rank_high:.2f}]"
         rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
-        table.add_row(s.method, rank, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
+        low, high = s.rank_low_of_groups, s.rank_high_of_groups
+        over = "-" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]"
+        table.add_row(s.method, rank, over, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
     console.print(table)
 
 

@@ -35,6 +35,20 @@ def test_error_rates_by_hand():
     assert math.isnan(one) and two == 0.5
 
 
+def test_policies_of_one_algorithm_are_drawn_together():
+    # Three algorithms; the estimate is right within each, and takes the worst of them for the best.
+    truths = np.concatenate([np.arange(8.0), 10 + np.arange(8.0), 20 + np.arange(8.0)])
+    estimates = truths + 30 * (truths < 8)
+    labels = np.repeat(["a", "b", "c"], 8)
+    alone = selection.rank_interval(estimates, truths)
+    low, high = selection.rank_interval(estimates, truths, groups=labels)
+    # A third of the draws of algorithms lack the first or have it alone; hardly any draw of policies does.
+    assert high == pytest.approx(1) and low < 0 and alone[1] < 0.5
+    single = [str(i) for i in range(24)]
+    assert selection.rank_interval(estimates, truths, groups=single) == alone
+    assert math.isnan(selection.rank_interval(estimates, truths, groups=["a", "b"] * 12)[0])
+
+
 def test_whom_an_estimate_overrates():
     ranks = selection.overrated(np.array([9.0, 1.0, 2.0, 3.0]), TRUTHS, list("aabc"))
     # By estimate 1, 0, 1/3, 2/3; by truth 0, 1, 2/3, 1/3.
