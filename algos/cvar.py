@@ -50,20 +50,20 @@ first stock that it chooses is then too high: at tau 0.25 that of another policy
 the better half of the stocks goes on to the next.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, positive, require, within
-from corerl.nn import compile, networks, optim
+from corerl.nn import compile, optim
 from corerl.nn.critics import of_action
-from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
-from corerl.risk.stock_augmentation import cvar, next_stock, shortfall
+from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock
 from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ
 from corerl.training.racing import raced
@@ -81,12 +81,12 @@ class Config(DeepQ):
     low: float | None = None  # no discounted return to come is below this; static needs it
     high: float | None = None  # none is above this
     explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
-    stocks: int = at_least(2, 201)  # static: first stocks to choose from
+    stocks: int = at_least(2, 201)  # static: first stocks to choose from; the shortfall's grid
     starts: int = positive(32)  # static: first states remembered, to choose the first stock for
     race: int = at_least(0, 0)  # static: episodes for each of `stocks` at the end; 0: no race
     cosines: int = positive(16)  # static: of the stock's embedding
 
-    critic: str = one_of("quantile")  # the only one; runs are named by it
+    critic: str = one_of("quantile", "shortfall")  # what static learns; the others learn quantiles
     quantiles: int = at_least(2, 100)  # N
     kappa: float = at_least(0, 0.0)  # where the squared error turns absolute; 0: always absolute
     discount: float = within(0.99, "(0, 1]")
@@ -113,6 +113,11 @@ class Config(DeepQ):
         return None not in (self.low, self.high)
 
     @property
+    def by_shortfall(self) -> bool:
+        """Whether what is learned are shortfalls."""
+        return self.stocked and self.critic == "shortfall"
+
+    @property
     def stocked(self) -> bool:
         """Whether there is a stock."""
         return self.objective == "static"
@@ -126,47 +131,21 @@ class Config(DeepQ):
         )
 
 
-class StockQuantiles(nn.Module):
-    """Quantiles `(S, B, A, N)` of the return of A actions, at states `(S, B, *shape)` and, if there are any,
-    stocks `(S, B)`."""
-
-    def __init__(self, cfg: Config, spec: Spec):
-        super().__init__()
-        self.encoder = Encoder(spec.observation_dim, 0, 0, spec.rngs)
-        inputs = self.encoder.features + (cfg.cosines if cfg.stocked else 0)
-        hidden = [cfg.hidden_width] * cfg.hidden_layers
-        self.outputs = (spec.action_dim, cfg.quantiles)
-        sizes = [inputs, *hidden, math.prod(self.outputs)]
-        self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.between)
-        self.cosines = networks.Cosines(cfg.cosines)
-        self.range = (cfg.low, cfg.high)
-        self.unit = (cfg.high - cfg.low) / 2 if cfg.ranged else 1.0
-
-    def forward(self, observations: Tensor, stock: Tensor | None) -> Tensor:
-        return self.of_features(self.encoder(observations), stock)
-
-    def of_features(self, x: Tensor, stock: Tensor | None) -> Tensor:
-        """Returns the same from the features `(S, B, F)` of the states."""
-        if stock is not None:
-            low, high = self.range
-            share = (stock.clamp(low, high) - low) / (high - low)
-            x = torch.cat([x, self.cosines(share)], -1)
-        return self.unit * self.head(x).unflatten(-1, self.outputs)
-
-
 class CVaR(Stateful):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
         cfg.require_range()
         self.cfg, self.device = cfg, spec.device
-        self.quantiles = StockQuantiles(cfg, spec).to(spec.device)
+        critic = StockShortfalls if cfg.by_shortfall else StockQuantiles
+        self.quantiles = critic(cfg, spec).to(spec.device)
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
         steps = spec.steps if cfg.cosine else None
         (self.schedule,) = optim.cosine_schedules(steps, self.optimizer)
         self._fractions = midpoints(cfg.quantiles, spec.device)
-        self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
+        loss = self.shortfall_loss if cfg.by_shortfall else self.loss
+        self._step = GradientStep(loss, self.optimizer, spec.mode, self.schedule)
 
     # Losses. Batch fields are (S, B, ...), draws are (S, B); the loss is (S,).
 
@@ -186,10 +165,24 @@ class CVaR(Stateful):
         loss = quantile_regression(z, y, self._fractions, self.cfg.kappa).mean(-1)
         return loss, {"loss": loss, "value": z.mean(-1).mean(-1)}
 
+    def shortfall_loss(self, batch: Transitions, _: None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Fits the slopes of the taken action's shortfall to those after the step, at all stocks."""
+        net, discounts = self.quantiles, batch.discounts[..., None]
+        with torch.no_grad():
+            ahead = net.on_grid(self.target(batch.next_observations)).amin(-2)
+            left = next_stock(net.grid, batch.rewards, discounts)
+            over = (net.grid - batch.rewards).clamp(min=0)
+            short = torch.where(discounts == 0, over, discounts * at_stocks(ahead, net.grid, left))
+        logits = of_action(net(batch.observations), batch.actions)
+        slopes = short.diff(dim=-1) / net.gap
+        loss = F.binary_cross_entropy_with_logits(logits, slopes, reduction="none")
+        loss = loss.mean(-1).mean(-1)
+        return loss, {"loss": loss, "value": (net.grid[-1] - short[..., -1]).mean(-1)}
+
     def best(self, values: Tensor, stock: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns the action to take and its value, `(S, B)` each, from quantiles `(S, B, A, N)`."""
+        """Returns the action to take and its value, `(S, B)` each, from what the critic puts out."""
         if self.cfg.objective == "static":
-            value = -shortfall(values, stock[..., None])
+            value = -self.quantiles.shortfall(values, stock)
         elif self.cfg.objective == "mean":
             value = values.mean(-1)
         else:
@@ -202,7 +195,7 @@ class CVaR(Stateful):
         return self.cfg.low + (self.cfg.high - self.cfg.low) * shares
 
     def update(self, batch: Transitions, draws: Tensor | None = None) -> dict[str, Tensor]:
-        """Takes one step of Adam. `draws` (S, B) are uniform, for the stocks."""
+        """Takes one step of Adam. `draws` (S, B) are uniform, for the stocks of quantiles."""
         return self._step(batch, draws)
 
     def copy_target(self) -> None:
@@ -224,10 +217,13 @@ class CVaR(Stateful):
     def first_stock(self, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the best first stock `(S,)` and the CVaR it promises, for first states `(S, K, ...)`."""
         stocks = self.candidates(len(starts), starts.device)
-        repeated = stocks.repeat_interleave(starts.shape[1], 1)  # each stock for all first states
-        features = self.quantiles.encoder(starts).repeat(1, self.cfg.stocks, 1)
-        values = self.quantiles.of_features(features, repeated)
-        short = -self.best(values, repeated)[1].view(*stocks.shape, -1).mean(-1)
+        if self.cfg.by_shortfall:
+            short = self.quantiles.on_grid(self.quantiles(starts)).amin(-2).mean(-2)
+        else:
+            repeated = stocks.repeat_interleave(starts.shape[1], 1)  # each for all first states
+            features = self.quantiles.encoder(starts).repeat(1, self.cfg.stocks, 1)
+            values = self.quantiles.of_features(features, repeated)
+            short = -self.best(values, repeated)[1].view(*stocks.shape, -1).mean(-1)
         promised, place = (stocks - short / self.cfg.tau).max(-1)
         return stocks.gather(-1, place[:, None]).squeeze(-1), promised
 
@@ -238,7 +234,7 @@ def train(cfg: Config, run: Run) -> None:
     stocks = noise = None
     if cfg.stocked:
         stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
-        noise = run.uniform("noise", cfg.batch_size)
+        noise = None if cfg.by_shortfall else run.uniform("noise", cfg.batch_size)
     policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}

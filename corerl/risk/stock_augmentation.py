@@ -34,6 +34,20 @@ def shortfall(quantiles: Tensor, stock: Tensor) -> Tensor:
     return (stock[..., None] - quantiles).clamp(min=0).mean(-1)
 
 
+def at_stocks(shortfalls: Tensor, grid: Tensor, stock: Tensor) -> Tensor:
+    """Returns shortfalls `(..., K)` at stocks `(..., K)` from those `(..., G)` at an even grid `(G,)`.
+
+    Between neighbours they are straight; below the grid they stay, and above it they rise as the stock does.
+    Both are right where the grid holds all returns.
+    """
+    low, high = grid[0], grid[-1]
+    place = (stock - low) * ((len(grid) - 1) / (high - low))
+    below = place.long().clamp(0, len(grid) - 2)
+    left, right = shortfalls.gather(-1, below), shortfalls.gather(-1, below + 1)
+    share = (place - below).clamp(0, 1)
+    return torch.lerp(left, right, share) + (stock - high).clamp(min=0)
+
+
 def start_stock(quantiles: Tensor, stocks: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     """Returns the c `(...)` of the largest c - E[(c - G)^+] / tau among `stocks` `(..., C)`, and that value.
 

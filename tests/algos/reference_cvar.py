@@ -32,7 +32,8 @@ class CVaR(Learner):
             s = torch.cat([s, torch.tensor(waves, dtype=torch.float64)])
         for i in range(self.c.hidden_layers):
             s = torch.relu(layer(net, f"head.layers.{i}", s))
-        return layer(net, f"head.layers.{self.c.hidden_layers}", s).reshape(-1, self.c.quantiles)
+        outputs = self.c.stocks - 1 if self.c.critic == "shortfall" else self.c.quantiles
+        return layer(net, f"head.layers.{self.c.hidden_layers}", s).reshape(-1, outputs)
 
     def law(self, out):
         """Pairs of a value and its probability, from below."""
@@ -51,7 +52,38 @@ class CVaR(Learner):
         y = torch.tensor([z for z, _ in law], dtype=torch.float64)
         return quantile_loss(out, taus, y, self.c.kappa)
 
+    def shortfall(self, out, c):
+        """Adds up, from `low` to c, the slopes whose logits are given; above `high` the slope is 1."""
+        gap, total = (self.c.high - self.c.low) / len(out), max(c - self.c.high, 0.0)
+        for i, logit in enumerate(out):
+            width = min(max(c - self.c.low - i * gap, 0.0), gap)
+            total += width / (1 + math.exp(-float(logit)))
+        return total
+
+    def shortfall_loss(self, s, a, r, s_next, discount):
+        """Cross-entropy of the slopes between neighbouring stocks, whose next value is straight too."""
+        gap = (self.c.high - self.c.low) / (self.c.stocks - 1)
+        grid = [self.c.low + i * gap for i in range(self.c.stocks)]
+        ahead = self.table(self.target, s_next, None).detach()
+        best = [min(self.shortfall(out, c) for out in ahead) for c in grid]
+
+        def value(c):
+            left = c - float(r)
+            if discount == 0:
+                return max(left, 0.0)
+            left /= float(discount)
+            return float(discount) * (np.interp(left, grid, best) + max(left - grid[-1], 0.0))
+
+        chances = torch.sigmoid(self.table(self.online, s, None)[a])
+        loss = 0.0
+        for i, p in enumerate(chances):
+            slope = (value(grid[i + 1]) - value(grid[i])) / gap
+            loss = loss - slope * torch.log(p) - (1 - slope) * torch.log(1 - p)
+        return loss / len(chances)
+
     def row_loss(self, s, a, r, s_next, discount, draw=None):
+        if self.c.critic == "shortfall":
+            return self.shortfall_loss(s, a, r, s_next, discount)
         c = following = None
         if draw is not None:
             c = self.c.low + float(draw) * (self.c.high - self.c.low)

@@ -33,6 +33,7 @@ RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall 
 SWITCHES = {
     "static": {"objective": "static", **RANGE},
     "static, Huber": {"objective": "static", "kappa": 0.3, **RANGE},
+    "shortfall": {"critic": "shortfall", "stocks": 6, **RANGE},
     "iterated": {"objective": "iterated", "tau": 0.3},
     "distortion": {"objective": "distortion", "tau": 0.3},
     "mean": {"objective": "mean"},
@@ -144,6 +145,70 @@ def test_the_first_stock_is_a_quantile_of_the_best_law():
         torch.testing.assert_close(promised, torch.full((2,), value))
         if tau < 1:  # at 1 every stock above all returns is as good
             torch.testing.assert_close(found, torch.full((2,), stock))
+
+
+# The shortfall's critic.
+
+
+def foretell(laws, *critics) -> None:
+    """Makes them foretell these laws, equally likely values per action, everywhere."""
+    for critic in critics:
+        left = critic.grid[:-1]
+        chances = torch.stack(
+            [(torch.tensor(law)[:, None] <= left).float().mean(0) for law in laws]
+        )
+        with torch.no_grad():
+            for p in critic.parameters():
+                p.zero_()
+            bias = critic.head.layers[-1].bias
+            bias.copy_(chances.logit(1e-7).view(1, 1, -1))
+
+
+def shortfall_agent(seeds=1, **changes):
+    own = {"critic": "shortfall", "low": -10.0, "high": 10.0, "stocks": 41} | changes
+    return agent_of(seeds, **own)
+
+
+def test_shortfalls_by_hand():
+    """Between the grid's stocks, below them and above."""
+    agent = shortfall_agent()
+    foretell(LAWS, agent.quantiles)
+    values = agent.quantiles(torch.zeros(1, 5, O))
+    stock = torch.tensor([[-11.0, -2.75, 1.0, 9.25, 12.0]])
+    expected = [  # of 1 and 1; 4 and -3; -9 and -9
+        [0, 0, 0, 8.25, 11],
+        [0, 0.125, 2, 8.75, 11.5],
+        [0, 6.25, 10, 18.25, 21],
+    ]
+    found = agent.quantiles.shortfall(values, stock)[0, :, [0, 1, 3]].T
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=0)
+
+
+def test_the_shortfall_s_critic_gambles_for_a_large_stock_and_finds_the_first():
+    """Action 0 pays 1; action 1 pays 4 or -1.5. At tau 1/2 hold, from c = 1; at 1 gamble, from c >= 4."""
+    laws = [[1.0, 1.0], [4.0, -1.5], [-9.0] * 2, [-9.0] * 2]
+    for tau, value in ((0.5, 1.0), (1.0, 1.25)):
+        agent = shortfall_agent(2, tau=tau)
+        foretell(laws, agent.quantiles)
+        stocks = torch.tensor([[1.0, 4.0]] * 2)
+        assert agent.act(torch.zeros(2, 2, O), stocks).tolist() == [[0, 1]] * 2
+        first, promised = agent.first_stock(torch.zeros(2, 3, O))
+        torch.testing.assert_close(promised, torch.full((2,), value), atol=1e-4, rtol=0)
+        assert (first == 1.0).all() if tau < 1 else (first >= 4.0).all()
+
+
+@pytest.mark.parametrize(("discount", "comes"), [(0.5, 1.5), (0.0, 1.0)])
+def test_the_shortfall_s_loss_is_none_at_what_comes(discount, comes):
+    """A reward of 1, and discounted the best action's law, which is 1 for sure; or the end."""
+    agent, one = shortfall_agent(), torch.ones(1, 1)
+    foretell([[1.0], [-3.0], [-3.0], [-3.0]], agent.target)
+    rewards, nothing = one[..., None], torch.zeros(1, 1, O)
+    batch = Transitions(nothing, one.long(), rewards, nothing, discount * one)
+    losses = []
+    for value in (comes - 0.5, comes, comes + 0.5):
+        foretell([[9.0], [value], [9.0], [9.0]], agent.quantiles)
+        losses.append(agent.shortfall_loss(batch, None)[0].item())
+    assert losses[1] < 1e-5 and min(losses[0], losses[2]) > 0.1
 
 
 # The stock in play.
@@ -261,10 +326,12 @@ def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
 
 
 def settings(root, objective="static", task="risk/B", **changes):
+    """`objective` "shortfall" is static, by the critic of that name."""
     data = {"learning_starts": 20, "train_every": 2, "capacity": 60, "epsilon_steps": 50}
     data |= {"epsilon": 0.3, "eval_epsilon": 0.3}
     own = SMALL | {"batch_size": 4, "target_every": 10, "starts": 3, "stocks": 11, "cosine": True}
-    own |= {"objective": objective, "low": -15.0, "high": 20.0, "data": Collect(**data)}
+    own |= {"low": -15.0, "high": 20.0, "data": Collect(**data)}
+    own |= {"critic" if objective == "shortfall" else "objective": objective}
     cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
     return config(root, "cvar", own=own, **cell)
 
@@ -279,7 +346,7 @@ def train(cfg, seeds=(0, 1), stop_at=None):
     return run.directory
 
 
-@pytest.mark.parametrize("objective", ["static", "distortion"])
+@pytest.mark.parametrize("objective", ["static", "shortfall", "distortion"])
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
     whole = train(settings(tmp_path / "whole", objective))
     broken = settings(tmp_path / "broken", objective)
@@ -288,14 +355,18 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
     for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
         assert (directory / file).read_text() == (whole / file).read_text()
     one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
-    assert ("stocks" in one) == (objective == "static")
+    assert ("stocks" in one) == (objective != "distortion")
+    assert ("noise" in one) == (objective == "static")
     assert flatten(one) == flatten(two)
 
 
-def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
-    together = load_checkpoint(train(settings(tmp_path / "a")) / "checkpoint.safetensors")
-    alone = load_checkpoint(train(settings(tmp_path / "b"), [1]) / "checkpoint.safetensors")
-    both, one = (state["state"] for state in (together, alone))
+@pytest.mark.parametrize("objective", ["static", "shortfall"])
+def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, objective):
+    together = train(settings(tmp_path / "a", objective))
+    alone = train(settings(tmp_path / "b", objective), [1])
+    both, one = (
+        load_checkpoint(folder / "checkpoint.safetensors")["state"] for folder in (together, alone)
+    )
     for part in ("actions", "rewards", "ends"):
         replays = (state["experience"]["replay"][part] for state in (both, one))
         company, own = replays
@@ -306,7 +377,7 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["static", "iterated"])
+@pytest.mark.parametrize("objective", ["static", "shortfall", "iterated"])
 def test_compiled_runs_equal_eager_ones(tmp_path, objective):
     eager, compiled = (
         load_checkpoint(
