@@ -22,6 +22,7 @@ from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
 from corerl.risk.stock_augmentation import successive_halving
+from corerl.risk.stock_policy import stock_policies
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training import racing
 from corerl.training.collector import Collect
@@ -392,81 +393,101 @@ def test_compiled_runs_equal_eager_ones(tmp_path, objective):
 
 # Against exact optima: what is compared is the exact CVaR of the learned policy, not a sample of it.
 
-FINITE = {"A": mdps.lock_in(), "B": mdps.wagers()}
+NAMES = ("A", "B", "C", "inventory", "machine", "market")
 SEEDS_LEARNED = [0, 1, 2]
+NEAR = 0.003
+"""Of the range of returns: what is optimal for the mean, an iterated or naive CVaR is further off."""
 
 
-def learned(root, name: str, **own) -> CVaR:
+def learned(root, name: str, steps: int | None = None, **own) -> CVaR:
     """The agent at the end of a run of three seeds with the settings of configs/cvar.yaml."""
     rows = table("cvar", f"risk/{name}")
     data = {k.removeprefix("algo.data."): v for k, v in rows.items() if ".data." in k}
     mine = {k.removeprefix("algo."): v for k, v in rows.items() if k.startswith("algo.")}
     mine = {k: v for k, v in mine.items() if not k.startswith("data.")}
-    mine |= {"data": Collect(**data)} | own
-    job = config(root, "cvar", own=mine, task=f"risk/{name}", steps=rows["steps"])
+    mine |= {"data": Collect(**(data | own.pop("data", {})))} | own
+    job = config(root, "cvar", own=mine, task=f"risk/{name}", steps=steps or rows["steps"])
     job.eval.episodes = 0
     state = load_checkpoint(train(job, SEEDS_LEARNED) / "checkpoint.safetensors")["state"]
-    mdp = FINITE[name]
-    shape = (mdp.sizes[0] + mdp.horizon,)
+    env = finite(name)
     rngs = seeding.generators(SEEDS_LEARNED, "init")
-    agent = CVaR(job.algo, Spec(shape, mdp.sizes[1], rngs))
+    agent = CVaR(job.algo, Spec(env.observation_space.shape, env.mdp.sizes[1], rngs))
     agent.load_state_dict(state["agent"])
     return agent
 
 
-def laws(agent: CVaR, mdp, first: torch.Tensor | None = None) -> list:
-    """The exact law of the return of each seed's policy, begun with the stocks `first`."""
-
-    def policy(seed):
-        def act(t, state, collected):
-            stock = None
-            if first is not None:
-                left = (float(first[seed]) - collected) / mdp.discount**t
-                stock = torch.full((3, 1), left).clamp(agent.cfg.low, agent.cfg.high)
-            return int(agent.act(one_hot(mdp, t, state).expand(3, -1, -1), stock)[seed, 0])
-
-        return act
-
-    return [return_law(mdp, policy(s))[0] for s in range(3)]
+def finite(name: str) -> mdps.FiniteEnv:
+    return resolve(f"risk/{name}").make_env().unwrapped
 
 
-def one_hot(mdp, t: int, state: int) -> torch.Tensor:
-    x = torch.zeros(1, 1, mdp.sizes[0] + mdp.horizon)
-    x[0, 0, state] = x[0, 0, mdp.sizes[0] + t] = 1
-    return x
+def cvars(agent: CVaR, env: mdps.FiniteEnv, first: torch.Tensor) -> np.ndarray:
+    """The exact CVaR of each seed's policy, begun with the stocks `first`."""
+    bounds = agent.cfg.low, agent.cfg.high
+    policies = stock_policies(env.mdp, agent.act, env.seen, first, bounds)
+    return np.array([return_law(env.mdp, policy)[0].cvar(agent.cfg.tau) for policy in policies])
 
 
-NEAR = {"A": 0.05, "B": 0.1}
+def of_the_critic(agent: CVaR, env: mdps.FiniteEnv) -> np.ndarray:
+    """The same, begun with the stocks that the critic finds best."""
+    start = torch.as_tensor(env.seen(0, 0)).expand(len(SEEDS_LEARNED), 1, -1)
+    return cvars(agent, env, agent.first_stock(start)[0])
+
+
+def test_the_shortfall_s_critic_soon_solves_the_lock_in(tmp_path):
+    """At 1/2 blind, iterated and naive policies reach 1.6 of 2.2; at 3/4 the stock decides as well."""
+    own = {"target_every": 20, "data": {"train_every": 2, "learning_starts": 100}}
+    agent, env = learned(tmp_path, "A", 700, **own), finite("A")
+    for tau in (0.5, 0.75):
+        agent.cfg.tau = tau
+        best = cvar_tabular.static(env.mdp, tau).value
+        assert of_the_critic(agent, env) == pytest.approx([best] * 3)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NEAR)
-def test_static_comes_near_the_optimum(tmp_path, name):
-    """One training serves every level: only the first stock differs."""
-    agent, mdp = learned(tmp_path, name, race=0), FINITE[name]
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("name", NAMES)
+def test_static_reaches_the_optimum_whatever_the_scale(tmp_path, name):
+    """Settings are the same but for the range of returns, and one training serves every level."""
+    agent, env = learned(tmp_path, name), finite(name)
+    for tau in (0.25, 0.5):
+        agent.cfg.tau = tau
+        best = cvar_tabular.static(env.mdp, tau).value
+        found = of_the_critic(agent, env)
+        assert (found <= best + 1e-9).all()
+        lost = (best - found) / (agent.cfg.high - agent.cfg.low)
+        assert (lost < NEAR).all(), (tau, best, found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(("name", "near", "race"), [("A", 0.05, 0), ("B", 0.1, 300)])
+def test_quantiles_come_near_the_optimum_of_short_episodes(tmp_path, name, near, race):
+    """With the first stock by a race where the critic promises too much."""
+    agent, env = learned(tmp_path, name, critic="quantile", stocks=141), finite(name)
     worst = {}
     for tau in (0.25, 0.5, 0.75):
-        agent.cfg.tau, agent.cfg.race = tau, table("cvar", f"risk/{name}").get("algo.race", 0)
-        if agent.cfg.race:
+        agent.cfg.tau, agent.cfg.race = tau, race
+        best = cvar_tabular.static(env.mdp, tau).value
+        if race:
             make_env = resolve(f"risk/{name}").make_env
-            first = racing.raced(agent, make_env, mdp.sizes[1], SEEDS_LEARNED)
+            first = racing.raced(agent, make_env, env.mdp.sizes[1], SEEDS_LEARNED)
+            found = cvars(agent, env, first)
         else:
-            first, _ = agent.first_stock(one_hot(mdp, 0, 0).expand(3, -1, -1))
-        best = cvar_tabular.static(mdp, tau).value
-        found = [law.cvar(tau) for law in laws(agent, mdp, first)]
-        print(name, tau, "optimum", round(best, 4), first, "policies", np.round(found, 4).tolist())
-        worst[tau] = best - min(found)
-    assert all(gap < NEAR[name] for gap in worst.values()), worst
+            found = of_the_critic(agent, env)
+        worst[tau] = best - found.min()
+    assert all(gap < near for gap in worst.values()), worst
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
     ("objective", "tau", "static"), [("iterated", 0.75, 32 / 3), ("distortion", 0.25, 5.0)]
 )
 def test_the_other_objectives_find_their_own_policies(tmp_path, objective, tau, static):
     """Five wagers: iterated at 3/4 always gambles, naive distortion at 1/4 never does."""
-    agent = learned(tmp_path, "B", objective=objective, tau=tau, race=0)
-    found = [law.cvar(tau) for law in laws(agent, FINITE["B"])]
+    agent, env = learned(tmp_path, "B", objective=objective, tau=tau), finite("B")
+    policies = stock_policies(
+        env.mdp, lambda x, _: agent.act(x), env.seen, torch.zeros(3), (-15, 20)
+    )
+    found = [return_law(env.mdp, policy)[0].cvar(tau) for policy in policies]
     assert found == pytest.approx([static] * 3)

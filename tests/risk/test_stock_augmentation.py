@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from corerl.envs.mdps import wagers
 from corerl.risk import measures
+from corerl.risk.static_cvar import static
 from corerl.risk.stock_augmentation import (
+    at_stocks,
     cvar,
     next_stock,
     shortfall,
@@ -37,6 +40,28 @@ def test_nothing_is_divided_by_the_discount_of_an_end():
 def test_shortfall_by_hand():
     values = torch.tensor([[4.0, -1.0, 2.0, 9.0]])
     assert shortfall(values, torch.tensor([3.0])).item() == (4 + 1) / 4
+
+
+def test_shortfalls_between_below_and_above_a_grid():
+    grid, shortfalls = torch.tensor([-2.0, 0.0, 2.0]), torch.tensor([[0.0, 0.5, 2.0]])
+    stocks = torch.tensor([[-9.0, -2.0, -0.5, 0.0, 1.0, 2.0, 7.0]])
+    found = at_stocks(shortfalls, grid, stocks)
+    assert found.tolist() == [[0, 0, 0.375, 0.5, 1.25, 2, 7]]
+
+
+@pytest.mark.parametrize("tau", [0.25, 0.5, 0.75, 1.0])
+def test_backups_of_shortfalls_on_a_grid_find_the_optimum(tau):
+    """Of five wagers, whose returns lie on the grid: W(c) <- min_a E[W(c - r)] from c^+."""
+    mdp, grid = wagers(), torch.arange(-15.0, 21.0, dtype=torch.float64)
+    shortfalls = grid.clamp(min=0)
+    for _ in range(mdp.horizon):
+        of_actions = [
+            sum(p * at_stocks(shortfalls, grid, grid - r) for p, r in zip(*law, strict=True))
+            for law in zip(mdp.probabilities[0], mdp.rewards[0], strict=True)
+        ]
+        shortfalls = torch.stack(of_actions).amin(0)
+    promised = (grid - shortfalls / tau).max().item()
+    assert promised == pytest.approx(static(mdp, tau).value)
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.3, 0.5, 0.999, 1.0])
