@@ -1,8 +1,8 @@
 """Deep CVaR with numbered actions: static by the stock (Pires et al. 2025, arXiv:2501.13028), and others.
 
 A quantile critic Z(s, a) as in QR-DQN (static has another too, below); `objective` says what an action is
-chosen for, and what is learned. X is the discounted return, higher is better, and tau in (0, 1] is the mass of
-the lower tail.
+chosen for, and what is learned. X is the discounted return, higher is better, and tau in (0, 1] is the mass
+of the lower tail.
 
     static      CVaR_tau(X). Z is the law of the return to come of a state and a stock c, and
                     a(s, c) = argmin_a E[(c - Z(s, c, a))^+],   Z <- r + discount Z(s', c', a(s', c')),
@@ -58,8 +58,8 @@ program of Bauerle and Ott (2011):
     W(s, a, c) <- E[discount min_a' W(s', a', (c - r) / discount)],   (c - r)^+ where the episode ends
 
 at `stocks` even stocks from `low` to `high`, straight in between. W does not jump; its slope in c is a
-chance, that of less than c (by the best policy for c). So each slope is a logit, learned by cross-entropy from
-the slopes of the right side, of which the mean is what is wanted, and in every problem the scale is 1. The
+chance, that of less than c (by the best policy for c). So each slope is a logit, learned by cross-entropy
+from the slopes of the right side, of which the mean is wanted, and in every problem the scale is 1. The
 stock is no input, so that each replayed step teaches all stocks at once (item 1), and nothing is sorted, cut
 or drawn towards a jump (4 to 7). It is ours, not the paper's; configs/cvar.yaml takes it for the exact
 problems, and results/reproduced/risk_exact says how near the optimum it comes.
@@ -78,7 +78,7 @@ from corerl.nn.critics import of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
-from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock
+from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
 from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ
 from corerl.training.racing import raced
@@ -197,13 +197,21 @@ class CVaR(Stateful):
     def best(self, values: Tensor, stock: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns the action to take and its value, `(S, B)` each, from what the critic puts out."""
         if self.cfg.objective == "static":
-            value = -self.quantiles.shortfall(values, stock)
+            value = -self.shortfall(values, stock)
         elif self.cfg.objective == "mean":
             value = values.mean(-1)
         else:
             value = cvar(values, self.cfg.tau)
         value, action = value.max(-1)
         return action, value
+
+    def shortfall(self, values: Tensor, stock: Tensor) -> Tensor:
+        """Returns E[(c - Z)^+] `(S, B, A)` at stocks c `(S, B)`, from what the critic puts out."""
+        if not self.cfg.by_shortfall:
+            return shortfall(values, stock[..., None])
+        curve, stock = self.quantiles.on_grid(values), stock[..., None, None]
+        stock = stock.expand(*curve.shape[:-1], 1)
+        return at_stocks(curve, self.quantiles.grid, stock).squeeze(-1)
 
     def stocks_at(self, shares: Tensor) -> Tensor:
         """Returns the stocks at these shares of the way from `low` to `high`."""

@@ -1,7 +1,4 @@
-"""What static CVaR learns of a state and a stock: the law of the return to come, or its shortfall alone.
-
-Both have `shortfall`, which makes of what they put out the expected shortfall of every action.
-"""
+"""What static CVaR learns of a state and a stock: the law of the return to come, or its shortfall alone."""
 
 import math
 from typing import Any
@@ -13,7 +10,6 @@ from torch.nn import functional as F
 from corerl.nn import networks
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
-from corerl.risk.stock_augmentation import at_stocks, shortfall
 
 
 class StockQuantiles(nn.Module):
@@ -43,10 +39,6 @@ class StockQuantiles(nn.Module):
             x = torch.cat([x, self.cosines(share)], -1)
         return self.unit * self.head(x).unflatten(-1, self.outputs)
 
-    def shortfall(self, quantiles: Tensor, stock: Tensor) -> Tensor:
-        """Returns E[(c - Z)^+] `(S, B, A)` at stocks c `(S, B)`."""
-        return shortfall(quantiles, stock[..., None])
-
 
 class StockShortfalls(nn.Module):
     """Shortfalls E[(c - Z)^+] of A actions at G even stocks c, from `low` to `high`.
@@ -71,8 +63,3 @@ class StockShortfalls(nn.Module):
     def on_grid(self, logits: Tensor) -> Tensor:
         """Returns the shortfalls `(..., G)`; at `low` it is 0."""
         return F.pad(self.gap * logits.sigmoid().cumsum(-1), (1, 0))
-
-    def shortfall(self, logits: Tensor, stock: Tensor) -> Tensor:
-        """Returns E[(c - Z)^+] `(S, B, A)` at stocks c `(S, B)`."""
-        stock = stock[..., None, None].expand(*logits.shape[:-1], 1)
-        return at_stocks(self.on_grid(logits), self.grid, stock).squeeze(-1)

@@ -181,7 +181,7 @@ def test_shortfalls_by_hand():
         [0, 0.125, 2, 8.75, 11.5],
         [0, 6.25, 10, 18.25, 21],
     ]
-    found = agent.quantiles.shortfall(values, stock)[0, :, [0, 1, 3]].T
+    found = agent.shortfall(values, stock)[0, :, [0, 1, 3]].T
     torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=0)
 
 
