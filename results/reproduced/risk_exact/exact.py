@@ -37,7 +37,7 @@ FIELDS = ("task", "tau", "seed", "first_stock", "promised", "cvar", "optimum", "
 def trained(root: Path, task: str, seeds: int, settings: list[str]) -> CVaR:
     """Trains what is missing, and returns the agent of all seeds."""
     arguments = ["algo=cvar", f"task=risk/{task}", f"seeds={seeds}", f"root={root}"]
-    (cfg,) = cells([*arguments, "compile=off", *settings])
+    (cfg,) = cells([*arguments, *settings])
     run = Run(cfg, range(seeds), lambda *_: None)
     if not (run.directory / "scores.csv").exists():
         train(cfg.algo, run)
