@@ -11,7 +11,7 @@ from reference_distributional import SEEDS, A, B, O, agree, make_transitions
 from small import config, flatten
 
 from corerl import seeding
-from corerl.algos import cvar, cvar_tabular
+from corerl.algos import cvar
 from corerl.algos.cvar import Config, CVaR
 from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.data.tasks import resolve
@@ -21,6 +21,8 @@ from corerl.experiments.tables import table
 from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
+from corerl.risk.solvers import iterated, naive
+from corerl.risk.static_cvar import static
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.risk.stock_policy import stock_policies
 from corerl.runs.checkpoint import load_checkpoint
@@ -395,8 +397,8 @@ def test_compiled_runs_equal_eager_ones(tmp_path, objective):
 
 NAMES = ("A", "B", "C", "inventory", "machine", "market")
 SEEDS_LEARNED = [0, 1, 2]
-NEAR = 0.003
-"""Of the range of returns: what is optimal for the mean, an iterated or naive CVaR is further off."""
+NEAR = 0.004
+"""Of the range of returns."""
 
 
 def learned(root, name: str, steps: int | None = None, **own) -> CVaR:
@@ -439,7 +441,7 @@ def test_the_shortfall_s_critic_soon_solves_the_lock_in(tmp_path):
     agent, env = learned(tmp_path, "A", 700, **own), finite("A")
     for tau in (0.5, 0.75):
         agent.cfg.tau = tau
-        best = cvar_tabular.static(env.mdp, tau).value
+        best = static(env.mdp, tau).value
         assert of_the_critic(agent, env) == pytest.approx([best] * 3)
 
 
@@ -447,15 +449,20 @@ def test_the_shortfall_s_critic_soon_solves_the_lock_in(tmp_path):
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("name", NAMES)
 def test_static_reaches_the_optimum_whatever_the_scale(tmp_path, name):
-    """Settings are the same but for the range of returns, and one training serves every level."""
+    """Settings are the same but for the range of returns, and one training serves every level.
+
+    Better than what is best for the mean, the iterated or the naive CVaR, where that falls short at all.
+    """
     agent, env = learned(tmp_path, name), finite(name)
     for tau in (0.25, 0.5):
         agent.cfg.tau = tau
-        best = cvar_tabular.static(env.mdp, tau).value
-        found = of_the_critic(agent, env)
+        best, found = static(env.mdp, tau).value, of_the_critic(agent, env)
+        others = (static(env.mdp, 1.0), iterated(env.mdp, tau), naive(env.mdp, tau))
+        other = max(solution.law.cvar(tau) for solution in others)
         assert (found <= best + 1e-9).all()
         lost = (best - found) / (agent.cfg.high - agent.cfg.low)
         assert (lost < NEAR).all(), (tau, best, found)
+        assert other > best - 1e-9 or (found > other).all(), (tau, best, found, other)
 
 
 @pytest.mark.slow
@@ -467,7 +474,7 @@ def test_quantiles_come_near_the_optimum_of_short_episodes(tmp_path, name, near,
     worst = {}
     for tau in (0.25, 0.5, 0.75):
         agent.cfg.tau, agent.cfg.race = tau, race
-        best = cvar_tabular.static(env.mdp, tau).value
+        best = static(env.mdp, tau).value
         if race:
             make_env = resolve(f"risk/{name}").make_env
             first = racing.raced(agent, make_env, env.mdp.sizes[1], SEEDS_LEARNED)
@@ -481,13 +488,13 @@ def test_quantiles_come_near_the_optimum_of_short_episodes(tmp_path, name, near,
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
-    ("objective", "tau", "static"), [("iterated", 0.75, 32 / 3), ("distortion", 0.25, 5.0)]
+    ("objective", "tau", "reached"), [("iterated", 0.75, 32 / 3), ("distortion", 0.25, 5.0)]
 )
-def test_the_other_objectives_find_their_own_policies(tmp_path, objective, tau, static):
+def test_the_other_objectives_find_their_own_policies(tmp_path, objective, tau, reached):
     """Five wagers: iterated at 3/4 always gambles, naive distortion at 1/4 never does."""
     agent, env = learned(tmp_path, "B", objective=objective, tau=tau), finite("B")
     policies = stock_policies(
         env.mdp, lambda x, _: agent.act(x), env.seen, torch.zeros(3), (-15, 20)
     )
     found = [return_law(env.mdp, policy)[0].cvar(tau) for policy in policies]
-    assert found == pytest.approx([static] * 3)
+    assert found == pytest.approx([reached] * 3)

@@ -73,9 +73,9 @@ def optima(mdp: FiniteMDP, tau: float) -> tuple[float, float]:
 def table(rows: list[dict]) -> str:
     """A row of Markdown per task and level."""
     lines = [
-        "| task | tau | optimum | next best | learned: mean | worst | lost, % of the range: mean | "
-        "worst | next best loses | promise less truth, % |",
-        "| --- |" + " ---: |" * 9,
+        "| task | tau | optimum | next best | seeds | learned: mean | worst | lost: mean | worst | "
+        "next best loses | promise less truth |",
+        "| --- |" + " ---: |" * 10,
     ]
     for task, tau in dict.fromkeys((row["task"], row["tau"]) for row in rows):
         group = [row for row in rows if (row["task"], row["tau"]) == (task, tau)]
@@ -83,11 +83,10 @@ def table(rows: list[dict]) -> str:
         values = np.array([row["cvar"] for row in group])
         lost, next_lost = share * (one["optimum"] - values), one["optimum"] - one["next_best"]
         over = share * (np.array([row["promised"] for row in group]) - values)
-        lines.append(
-            f"| {task} | {tau:g} | {one['optimum']:.4g} | {one['next_best']:.4g} | {values.mean():.4g} | "
-            f"{values.min():.4g} | {lost.mean():.2f} | {lost.max():.2f} | {share * next_lost:.2f} | "
-            f"{over.min():.2f} to {over.max():.2f} |"
-        )
+        shown = [one["optimum"], one["next_best"], len(group), values.mean(), values.min()]
+        cells = [task, f"{tau:g}", *(f"{value:.4g}" for value in shown)]
+        cells += [f"{x:.2f}" for x in (lost.mean(), lost.max(), share * next_lost)]
+        lines.append("| " + " | ".join([*cells, f"{over.min():.2f} to {over.max():.2f}"]) + " |")
     return "\n".join(lines)
 
 
