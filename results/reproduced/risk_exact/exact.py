@@ -103,7 +103,7 @@ def main() -> None:
         agent = trained(asked.root, task, asked.seeds, asked.settings)
         rows += rows_of(task, agent, asked.seeds, asked.tau)
         with asked.scores.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(
                 {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
