@@ -53,6 +53,9 @@ class Options:
         require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
 
 
+IMPOSSIBLE = "beyond any possible return"
+
+
 class Row(NamedTuple):
     """One estimate of one policy.
 
@@ -85,6 +88,11 @@ class Judgement:
         return np.array(
             [r.value for r in self.rows if (r.method, r.statistic) == (method, statistic)]
         )
+
+    def impossible(self, method: str) -> np.ndarray:
+        """Tells for every policy whether no policy could earn what this method says of it, `(S,)`."""
+        rows = [r for r in self.rows if (r.method, r.statistic) == (method, "mean")]
+        return np.array([r.note.startswith(IMPOSSIBLE) for r in rows])
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -179,7 +187,7 @@ def _impossible(name: str, value: float, logs: Logs, options: Options) -> str:
     if low <= value <= high:
         return ""
     reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"
-    return f"beyond any possible return: {reason}"
+    return f"{IMPOSSIBLE}: {reason}"
 
 
 def _return(logs: Logs, options: Options) -> str:

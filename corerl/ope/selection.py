@@ -126,6 +126,16 @@ def overrated(
     }
 
 
+def last(estimates: np.ndarray, marked: np.ndarray) -> np.ndarray:
+    """Returns estimates, the marked ones `(n,)` below all others: those policies are chosen last.
+
+    A value that no policy can earn is no estimate, and says that the critic diverged.
+    """
+    estimates = np.asarray(estimates, float)
+    low = estimates[~marked].min() if (~marked).any() else 0.0
+    return np.where(marked, low - 1, estimates)
+
+
 class Selection(NamedTuple):
     """The quality of one method's choice. Intervals and shares as in the functions of this file."""
 

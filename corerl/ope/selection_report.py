@@ -31,7 +31,7 @@ def report(
     Raises:
         CorerlError: fewer than two policies were played.
     """
-    policies, estimates = _played(judged, dataset, methods, args)
+    policies, estimates, impossible = _played(judged, dataset, methods, args)
     require(
         len(policies) > 1, "--select needs at least two policies that were played in the simulator"
     )
@@ -43,6 +43,11 @@ def report(
         selection.assess(name, values, truths, behaviour[:2], groups=labels, same_unit=same)
         for name, values in estimates.items()
     ]
+    for name, marked in impossible.items():
+        if marked.any():
+            values = selection.last(estimates[name], marked)
+            title = f"{name}, impossible ones last"
+            rows.append(selection.assess(title, values, truths, behaviour[:2], groups=labels))
     ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
     distances = {
         label: float(np.mean([p.distance for p in policies if p.algorithm == label]))
@@ -51,7 +56,8 @@ def report(
     args.select.mkdir(parents=True, exist_ok=True)
     figure = selection.draw(estimates, truths, labels, behaviour[1])
     figure.savefig(args.select / "selection.png", dpi=130)
-    results.write_selection(args.select, rows, estimates, policies, ranks, distances)
+    marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
+    results.write_selection(args.select, rows, estimates | marks, policies, ranks, distances)
     _print_selection(console, rows)
     for name, of_labels in ranks.items():
         _print_ranks(console, name, of_labels, distances)
@@ -65,9 +71,10 @@ def _played(
     dataset: Dataset,
     methods: list[str],
     args: argparse.Namespace,
-) -> tuple[list[results.Judged], dict[str, np.ndarray]]:
-    """Returns the policies of which returns in the simulator are known, and their estimates."""
-    policies, estimates = [], {name: [] for name in methods}
+) -> tuple[list[results.Judged], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns the policies that were played, their estimates, and which of these are impossible."""
+    policies = []
+    estimates, impossible = {name: [] for name in methods}, {name: [] for name in methods}
     for agent, judgement in judged:
         known = results.simulated(agent)
         policy = of_run(agent, chance=args.policy, epsilon=args.epsilon)
@@ -83,7 +90,9 @@ def _played(
             policies.append(results.Judged(*facts, known[seed]))
             for name in methods:
                 estimates[name].append(judgement.of(name)[i])
-    return policies, {name: np.array(values) for name, values in estimates.items()}
+                impossible[name].append(judgement.impossible(name)[i])
+    arrays = ({k: np.array(v) for k, v in x.items()} for x in (estimates, impossible))
+    return policies, *arrays
 
 
 def _print_selection(console: Console, rows: list[selection.Selection]) -> None:

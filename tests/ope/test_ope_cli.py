@@ -106,6 +106,23 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
     assert "overrated by" in out
 
 
+def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, monkeypatch):
+    # Asked once for each policy of each run: two of BC, two of IQL.
+    marks = iter([[True, False]] * 2 + [[False, False]] * 2)
+    monkeypatch.setattr(evaluation.Judgement, "impossible", lambda *_: np.array(next(marks)))
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options)
+    assert status == 0, err
+    assert "choosing among 4 policies" in out
+    with open(tmp_path / "chosen" / "policies.csv") as file:
+        assert [row["fqe impossible"] for row in csv.DictReader(file)] == ["1", "0", "0", "0"]
+    with open(tmp_path / "chosen" / "selection.csv") as file:
+        assert [row["method"] for row in csv.DictReader(file)] == [
+            "fqe",
+            "fqe, impossible ones last",
+        ]
+
+
 def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_path):
     other = train(config(tmp_path, "iql", own={"discount": 0.9}))
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)

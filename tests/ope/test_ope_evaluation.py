@@ -223,10 +223,11 @@ def test_an_estimate_that_nobody_can_earn_is_marked():
     likely = np.log(np.where(actions.ravel() == 1, 0.1, 0.9)).astype(np.float32)
     rewards = actions.ravel().astype(np.float32)
     dataset = replace(whole, actions=actions.ravel(), rewards=rewards, behaviour_log_prob=likely)
-    (row,) = judge(constant(0.99), dataset, ["is"], Options(discount=1.0)).rows
+    both = judge(constant(0.99, 0.1), dataset, ["is"], Options(discount=1.0))
+    row, own = both.rows
+    assert list(both.impossible("is")) == [True, False]
     assert row.value == pytest.approx(3 * 9.9**3 / 8, rel=1e-5)
     assert "too few effective episodes" in row.note
-    (own,) = judge(constant(0.1), dataset, ["is"], Options(discount=1.0)).rows
     assert own.note == ""
 
 

@@ -59,6 +59,14 @@ def test_whom_an_estimate_overrates():
     assert selection.overrated(np.ones(4), TRUTHS, list("aaaa"))["a"][1] == 0.5
 
 
+def test_impossible_estimates_are_chosen_last():
+    marked = np.array([True, False, False, True])
+    values = selection.last(np.array([1e6, 5.0, 3.0, -1e6]), marked)
+    assert list(np.argsort(-values[:3])) == [1, 2, 0] and values[0] == values[3] < 3
+    assert selection.regret(values, TRUTHS) == 0
+    assert np.ptp(selection.last(TRUTHS, np.ones(4, bool))) == 0
+
+
 def test_an_estimate_that_says_nothing_has_no_rank():
     assert math.isnan(selection.rank_correlation(np.ones(4), TRUTHS))
     chosen = selection.assess("fqe", np.ones(4), TRUTHS, (1.0, 2.5))
