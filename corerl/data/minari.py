@@ -33,6 +33,7 @@ from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
 FIELDS = ("rewards", "terminations", "truncations")
+ARRAYS = ("observations", "actions", *FIELDS)
 PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasium")
 """Packages that register, when imported, environments of Minari's own datasets."""
 
@@ -216,7 +217,7 @@ def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None
         raise CorerlError(f"episode {number}: its {field} have shape {array.shape}, not {shape}.")
 
 
-def _episodes(source) -> Iterator[dict | h5py.Group]:
+def _episodes(source) -> Iterator[dict]:
     """Yields each episode as a mapping of arrays.
 
     minari's own iterator also decodes the infos, which takes twice as long as all the rest.
@@ -232,7 +233,8 @@ def _episodes(source) -> Iterator[dict | h5py.Group]:
         for i in source.episode_indices:
             if f"episode_{i}" not in file:
                 raise CorerlError(f"main_data.hdf5 has no episode_{i}, which the metadata counts.")
-            yield file[f"episode_{i}"]
+            episode = file[f"episode_{i}"]
+            yield {key: episode[key] for key in ARRAYS}  # opening one takes longer than reading it
 
 
 def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
