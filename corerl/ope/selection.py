@@ -33,6 +33,14 @@ class Top(NamedTuple):
     std: float
 
 
+def members(labels: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the rows that bear each label, in the order in which the labels come."""
+    return {
+        label: np.flatnonzero([other == label for other in labels])
+        for label in dict.fromkeys(labels)
+    }
+
+
 def rank_correlation(estimates: np.ndarray, truths: np.ndarray) -> float:
     """Returns Spearman's correlation; NaN for fewer than three policies, or where one side is constant."""
     estimates, truths = _checked(estimates, truths)
@@ -56,13 +64,12 @@ def rank_interval(
     are alike, and so is what is wrong about their estimates. NaN for fewer than three of what is drawn.
     """
     estimates, truths = _checked(estimates, truths)
-    names = range(len(truths)) if groups is None else groups
-    members = [np.flatnonzero([x == name for x in names]) for name in dict.fromkeys(names)]
-    if len(members) < 3:
+    drawn = [*members(range(len(truths)) if groups is None else groups).values()]
+    if len(drawn) < 3:
         return math.nan, math.nan
     rng, draws = np.random.default_rng(seed), []
-    for chosen in rng.integers(len(members), size=(replicates, len(members))):
-        rows = np.concatenate([members[i] for i in chosen])
+    for chosen in rng.integers(len(drawn), size=(replicates, len(drawn))):
+        rows = np.concatenate([drawn[i] for i in chosen])
         a, b = (stats.rankdata(x[rows]) - (len(rows) + 1) / 2 for x in (estimates, truths))
         size = math.sqrt((a @ a) * (b @ b))  # 0 where one policy was drawn every time
         if size > 0:
@@ -119,10 +126,9 @@ def overrated(
     """
     estimates, truths = _checked(estimates, truths)
     ranks = [(stats.rankdata(x) - 1) / max(1, len(x) - 1) for x in (estimates, truths)]
-    groups = {label: np.array([x == label for x in labels]) for label in dict.fromkeys(labels)}
     return {
-        label: (int(mine.sum()), *(float(x[mine].mean()) for x in ranks))
-        for label, mine in groups.items()
+        label: (len(mine), *(float(x[mine].mean()) for x in ranks))
+        for label, mine in members(labels).items()
     }
 
 
@@ -201,12 +207,11 @@ def draw(
     ks, colours = np.arange(1, len(truths) + 1), looks(labels)
     for row, (method, values) in zip(axes, estimates.items(), strict=True):
         shown = _without_outliers(values)
-        for label in dict.fromkeys(labels):
-            mine = np.array([x == label for x in labels])
+        for label, mine in members(labels).items():
             colour = colours[label]["color"]
             row[0].plot(shown[mine], truths[mine], "o", ms=5, label=label, color=colour)
             for away, marker in ((shown > values, "<"), (shown < values, ">")):
-                at = mine & away
+                at = mine[away[mine]]
                 row[0].plot(shown[at], truths[at], marker, ms=9, color=colour)
         row[0].axhline(behaviour, color="0.6", lw=1, ls="--")
         row[0].set(xlabel=f"estimate by {method}", ylabel="return in the simulator")

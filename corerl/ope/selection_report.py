@@ -49,9 +49,9 @@ def report(
             title = f"{name}, impossible ones last"
             rows.append(selection.assess(title, values, truths, behaviour[:2], groups=labels))
     ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
+    far = np.array([policy.distance for policy in policies])
     distances = {
-        label: float(np.mean([p.distance for p in policies if p.algorithm == label]))
-        for label in dict.fromkeys(labels)
+        label: float(far[mine].mean()) for label, mine in selection.members(labels).items()
     }
     args.select.mkdir(parents=True, exist_ok=True)
     figure = selection.draw(estimates, truths, labels, behaviour[1])
