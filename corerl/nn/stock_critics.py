@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.nn import networks
+from corerl.nn.critics import ActionValues
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
 
@@ -40,25 +41,22 @@ class StockQuantiles(nn.Module):
         return self.unit * self.head(x).unflatten(-1, self.outputs)
 
 
-class StockShortfalls(nn.Module):
+class StockShortfalls(ActionValues):
     """Shortfalls E[(c - Z)^+] of A actions at G even stocks c, from `low` to `high`.
 
     Puts out logits `(S, B, A, G - 1)` of their slopes between neighbouring stocks: chances of less than c.
     """
 
     def __init__(self, cfg: Any, spec: Spec):
-        super().__init__()
-        self.encoder = Encoder(spec.observation_dim, 0, 0, spec.rngs)
-        hidden = [cfg.hidden_width] * cfg.hidden_layers
-        self.outputs = (spec.action_dim, cfg.stocks - 1)
-        sizes = [self.encoder.features, *hidden, math.prod(self.outputs)]
-        self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.between)
+        outputs = (spec.action_dim, cfg.stocks - 1)
+        dense = (cfg.hidden_layers, cfg.hidden_width)
+        super().__init__(spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between)
         self.register_buffer("grid", torch.linspace(cfg.low, cfg.high, cfg.stocks), False)
         self.gap = (cfg.high - cfg.low) / (cfg.stocks - 1)
 
     def forward(self, observations: Tensor, stock: Tensor | None = None) -> Tensor:
         """Returns the logits; they are of all stocks at once, whatever `stock` is."""
-        return self.head(self.encoder(observations)).unflatten(-1, self.outputs)
+        return super().forward(observations)
 
     def on_grid(self, logits: Tensor) -> Tensor:
         """Returns the shortfalls `(..., G)`; at `low` it is 0."""

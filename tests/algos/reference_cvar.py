@@ -30,10 +30,12 @@ class CVaR(Learner):
             share = min(max((c - self.c.low) / (self.c.high - self.c.low), 0.0), 1.0)
             waves = [math.cos(math.pi * i * share) for i in range(1, self.c.cosines + 1)]
             s = torch.cat([s, torch.tensor(waves, dtype=torch.float64)])
+        slopes = self.c.critic == "shortfall"
+        hidden = "encoder.dense.layers" if slopes else "head.layers"
         for i in range(self.c.hidden_layers):
-            s = torch.relu(layer(net, f"head.layers.{i}", s))
-        outputs = self.c.stocks - 1 if self.c.critic == "shortfall" else self.c.quantiles
-        return layer(net, f"head.layers.{self.c.hidden_layers}", s).reshape(-1, outputs)
+            s = torch.relu(layer(net, f"{hidden}.{i}", s))
+        last = "head" if slopes else f"head.layers.{self.c.hidden_layers}"
+        return layer(net, last, s).reshape(-1, self.c.stocks - 1 if slopes else self.c.quantiles)
 
     def law(self, out):
         """Pairs of a value and its probability, from below."""

@@ -163,7 +163,7 @@ def foretell(laws, *critics) -> None:
         with torch.no_grad():
             for p in critic.parameters():
                 p.zero_()
-            bias = critic.head.layers[-1].bias
+            bias = critic.head.bias
             bias.copy_(chances.logit(1e-7).view(1, 1, -1))
 
 
