@@ -23,7 +23,8 @@ import h5py
 import numpy as np
 
 from corerl.data import download, tables
-from corerl.data.dataset import Dataset, flags
+from corerl.data.columns import flags
+from corerl.data.dataset import Dataset
 from corerl.data.reading import check_sizes, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data.reading import unit_actions
+from corerl.data.columns import column, flags, floats, scaled, side_by_side
+from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
 
@@ -57,7 +58,7 @@ class Dataset:
     parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
 
     def __post_init__(self):
-        self.validate()
+        check(self)
 
     @classmethod
     def from_steps(
@@ -78,9 +79,9 @@ class Dataset:
         is marked truncated there. Rewards and flags may be (N,) or (N, 1). Without `has_next` every
         next observation is taken as real.
         """
-        observations = _floats(observations, "observations")
-        next_observations = _floats(next_observations, "next_observations")
-        rewards = _floats(_column(rewards), "rewards")
+        observations = floats(observations, "observations")
+        next_observations = floats(next_observations, "next_observations")
+        rewards = floats(column(rewards), "rewards")
         terminated = flags(terminated, "terminated")
         truncated = flags(truncated, "truncated")
         if len(terminated) and len(truncated) and not (terminated[-1] or truncated[-1]):
@@ -89,11 +90,11 @@ class Dataset:
         ends = terminated | truncated if len(terminated) == len(truncated) else truncated
         actions = np.asarray(actions)
         discrete = actions.dtype.kind in "iu"
-        actions = _column(actions).astype(np.int64) if discrete else _floats(actions, "actions")
+        actions = column(actions).astype(np.int64) if discrete else floats(actions, "actions")
         if has_next is None:
             has_next = np.ones(len(rewards), bool)
         if behaviour_log_prob is not None:
-            behaviour_log_prob = _floats(_column(behaviour_log_prob), "behaviour_log_prob")
+            behaviour_log_prob = floats(column(behaviour_log_prob), "behaviour_log_prob")
         return cls(
             id=id,
             observations=observations,
@@ -154,9 +155,9 @@ class Dataset:
         if isinstance(observations, Mapping):
             names = list(observations)
             parts = tuple((n, int(np.asarray(observations[n]).size) // steps) for n in names)
-            observations = _side_by_side(id, observations, names, steps)
+            observations = side_by_side(id, observations, names, steps)
             if next_observations is not None:
-                next_observations = _side_by_side(id, next_observations, names, steps)
+                next_observations = side_by_side(id, next_observations, names, steps)
         given = {"observations": observations, "actions": actions, "terminated": terminated}
         given |= {"truncated": truncated, "next_observations": next_observations}
         for field, array in (given | {"has_next": has_next, "episode": episode}).items():
@@ -172,7 +173,7 @@ class Dataset:
             labels = np.asarray(episode).reshape(steps, -1)[:, 0]
             cut = cut | np.append(labels[1:] != labels[:-1], True)
         cut &= ~ended
-        observations = _floats(observations, "observations")
+        observations = floats(observations, "observations")
         if has_next is not None:
             has_next = flags(has_next, "has_next")
         if next_observations is None:
@@ -183,7 +184,7 @@ class Dataset:
         dataset = cls.from_steps(
             id,
             observations[:, None] if observations.ndim == 1 else observations,
-            _scaled(id, np.asarray(actions), low, high),
+            scaled(id, np.asarray(actions), low, high),
             rewards,
             next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations,
             ended,
@@ -323,7 +324,7 @@ class Dataset:
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:
         """Returns the same steps with other rewards (N,): learned, shifted or rescaled."""
-        return replace(self, rewards=_floats(_column(rewards), "rewards"))
+        return replace(self, rewards=floats(column(rewards), "rewards"))
 
     def ended_by(self, reward: float) -> Dataset:
         """Returns the same steps where one of this reward is terminal, and what follows another episode."""
@@ -331,153 +332,3 @@ class Dataset:
         truncated = self.truncated & ~terminated
         ends = np.flatnonzero(terminated | truncated) + 1
         return replace(self, terminated=terminated, truncated=truncated, episode_ends=ends)
-
-    def validate(self) -> None:
-        """Raises CorerlError with dataset id, field and row for the first thing that is wrong."""
-        self._check_shapes()
-        self._check_episodes()
-        for field in ("observations", "actions", "rewards"):
-            self._check_finite(field, getattr(self, field))
-        self._check_finite("next_observations", self.next_observations, self.has_next)
-        if self.behaviour_log_prob is not None:
-            self._check_finite("behaviour_log_prob", self.behaviour_log_prob)
-
-    def _check_shapes(self) -> None:
-        n = len(self.rewards)
-        if n == 0:
-            raise self._error("rewards", "it has no rows")
-        floats, flags = (np.float32,), (np.bool_,)
-        wanted = {
-            "observations": ((np.float32, np.uint8), None),
-            "actions": ((np.float32, np.int64), None),
-            "rewards": (floats, (n,)),
-            "next_observations": ((np.float32, np.uint8), self.observations.shape),
-            "terminated": (flags, (n,)),
-            "truncated": (flags, (n,)),
-            "has_next": (flags, (n,)),
-        }
-        if self.behaviour_log_prob is not None:
-            wanted["behaviour_log_prob"] = (floats, (n,))
-        for field, (dtypes, shape) in wanted.items():
-            array = getattr(self, field)
-            if len(array) != n:
-                raise self._error(field, f"it has {len(array)} rows where rewards has {n}")
-            if shape is not None and array.shape != shape:
-                raise self._error(field, f"its shape is {array.shape} where {shape} is needed")
-            if array.dtype.type not in dtypes:
-                raise self._error(field, f"its dtype is {array.dtype}; Dataset.from_steps converts")
-        if self.discrete and self.actions.min() < 0:
-            row = int(np.argmax(self.actions < 0))
-            raise self._error("actions", f"row {row} is {self.actions[row]}; they count from 0")
-        if self.actions.ndim != (1 if self.discrete else 2):
-            raise self._error(
-                "actions",
-                f"its shape is {self.actions.shape}; (N, A) for floats, (N,) for discrete",
-            )
-
-    def _check_episodes(self) -> None:
-        ends, n = self.episode_ends, len(self)
-        if len(ends) == 0 or ends[-1] != n:
-            raise self._error("episode_ends", f"the last end must be the number of rows, {n}")
-        if ends[0] <= 0 or (np.diff(ends) <= 0).any():
-            raise self._error("episode_ends", "ends must rise, with no empty episode")
-        is_end = np.zeros(n, bool)
-        is_end[ends - 1] = True
-        over = self.terminated | self.truncated
-        if (is_end != over).any():
-            row = int(np.argmax(is_end != over))
-            what = "ends an episode without" if is_end[row] else "is inside an episode but has"
-            raise self._error("episode_ends", f"row {row} {what} terminated or truncated set")
-
-    def _check_finite(self, field: str, array: np.ndarray, where: np.ndarray | None = None) -> None:
-        if array.dtype.kind != "f":
-            return
-        finite = np.isfinite(array)
-        if finite.all():
-            return
-        bad = ~finite.reshape(len(array), -1).all(axis=1)
-        if where is not None:
-            bad &= where
-        if bad.any():
-            row = int(np.argmax(bad))
-            value, where = array[row][~finite[row]].flat[0], _column_of(~finite[row])
-            raise self._error(
-                field,
-                f"row {row}{where} holds {value} ({int(bad.sum())} such rows); repair or drop them",
-            )
-
-    def _error(self, field: str, problem: str) -> CorerlError:
-        return CorerlError(f"Dataset {self.id}, field {field}: {problem}.")
-
-
-def flags(x: np.ndarray, field: str) -> np.ndarray:
-    """Returns (N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
-
-    Raises:
-        CorerlError: something else, which `astype(bool)` would take for True; the row is named.
-    """
-    x = _column(x)
-    if x.dtype == bool:
-        return x
-    _refuse_kind(x, field)
-    bad = (x != 0) & (x != 1)
-    if bad.any():
-        row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
-        raise CorerlError(f"field {field}: row {row} holds {x[row]} where a flag is 0 or 1.")
-    return x.astype(bool)
-
-
-def _floats(x: np.ndarray, field: str) -> np.ndarray:
-    x = np.asarray(x)
-    _refuse_kind(x, field)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
-        return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
-
-
-def _side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.ndarray:
-    for name in names:
-        if name not in given or len(np.atleast_1d(given[name])) != steps:
-            raise CorerlError(
-                f"Dataset {id}, observations: part {name} needs {steps} rows, as rewards have, also in "
-                "next_observations."
-            )
-    return np.concatenate([np.asarray(given[name]).reshape(steps, -1) for name in names], 1)
-
-
-def _refuse_kind(x: np.ndarray, field: str) -> None:
-    """Refuses complex numbers, which would lose a part, and texts, which would become numbers."""
-    if x.dtype.kind not in "biuf":
-        raise CorerlError(f"field {field}: it holds {x.dtype} and no real numbers.")
-
-
-def _column(x: np.ndarray) -> np.ndarray:
-    x = np.asarray(x)
-    return x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
-
-
-def _column_of(bad: np.ndarray) -> str:
-    """Names the column of the first bad entry; empty where a row is one number."""
-    at = [int(i) for i in np.argwhere(bad)[0]]
-    return f", column {at[0] if len(at) == 1 else tuple(at)}," if at else ""
-
-
-def _scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
-    """Scales actions of the box [low, high] to [-1, 1]; numbered ones, (N,) integers, as they are."""
-    numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
-    if numbered:
-        return actions.reshape(-1)
-    actions = np.asarray(actions, np.float32)
-    actions = actions[:, None] if actions.ndim == 1 else actions
-    known = low is not None
-    low, high = np.asarray(-1 if low is None else low), np.asarray(1 if high is None else high)
-    beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
-    if beyond.any():
-        row, column = np.argwhere(beyond)[0]
-        bounds = f"[{np.broadcast_to(low, actions[0].shape)[column]:g}, "
-        bounds += f"{np.broadcast_to(high, actions[0].shape)[column]:g}]"
-        raise CorerlError(
-            f"Dataset {id}, field actions: row {row} holds {actions[row, column]:g} in column {column}, "
-            f"outside {bounds} ({int(beyond.any(1).sum())} such rows)"
-            + ("." if known else "; say which actions are the lowest and the highest.")
-        )
-    return unit_actions(actions, low, high)

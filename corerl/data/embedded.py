@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 
 from corerl.data import download, mixtures, suites
-from corerl.data.dataset import Dataset, flags
+from corerl.data.columns import flags
+from corerl.data.dataset import Dataset
 from corerl.data.reading import check_sizes, npz, reading
 from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError

@@ -28,7 +28,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from corerl.data import download, tables
-from corerl.data.dataset import Dataset, flags
+from corerl.data.columns import flags
+from corerl.data.dataset import Dataset
 from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 

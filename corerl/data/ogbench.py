@@ -21,7 +21,8 @@ import gymnasium
 import numpy as np
 
 from corerl.data import download
-from corerl.data.dataset import Dataset, flags
+from corerl.data.columns import flags
+from corerl.data.dataset import Dataset
 from corerl.data.reading import npz, reading
 from corerl.errors import CorerlError
 
