@@ -202,6 +202,7 @@ class Config(Settings):
     env: str | None = added(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
     data: Data = added(group(Data))
     history: int = added(within(1, "[1, 1000]"))  # latest observations that are one input
+    action_range: Any = added(None)  # the policy acts in [low, high] of the environment's [-1, 1]
     table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
     label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]

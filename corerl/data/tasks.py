@@ -27,6 +27,7 @@ from gymnasium import spaces, wrappers
 
 from corerl.config import Config, Data, require
 from corerl.data import (
+    actions,
     adroit,
     d4rl,
     embedded,
@@ -84,6 +85,7 @@ class Task:
     env: str | None = None
     data: Data | None = field(default=None, hash=False)
     history: int = 1  # latest observations of an episode that are shown as one
+    action_range: actions.Range | None = None  # where a policy's [-1, 1] lies in the environment's
 
     def load(self, split: str = "train") -> Dataset:
         """Loads the dataset, downloaded or made where it is not on this machine yet.
@@ -94,6 +96,8 @@ class Task:
         if self.collection not in READERS:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
         dataset = self._read(split)
+        if self.action_range is not None:
+            dataset = actions.narrowed(dataset, self.action_range)
         return observations.with_history(dataset, self.history) if self.history > 1 else dataset
 
     def _read(self, split: str) -> Dataset:
@@ -146,6 +150,8 @@ class Task:
         """
         with _making(self.id):
             env = self._make()
+            if self.action_range is not None:
+                env = actions.Narrow(env, self.action_range)
             return observations.History(env, self.history) if self.history > 1 else env
 
     def _make(self) -> gymnasium.Env:
@@ -243,7 +249,8 @@ def of(cfg: Config) -> Task:
     Raises:
         CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.
     """
-    task = replace(resolve(cfg.task, cfg.trust), history=cfg.history)
+    shown = {"history": cfg.history, "action_range": actions.parse(cfg.action_range)}
+    task = replace(resolve(cfg.task, cfg.trust), **shown)
     if task.collection == "file":
         return replace(task, env=cfg.env, data=cfg.data)
     require(
@@ -254,10 +261,11 @@ def of(cfg: Config) -> Task:
 
 
 def another(task: Task, task_id: str | None) -> Task:
-    """Returns the task of `task_id` with observations as `task` shows its own; None is `task` itself."""
+    """Returns the task of `task_id` with observations and actions as `task` has its own; None is `task`."""
     if task_id is None or task_id == task.id:
         return task
-    return replace(resolve(task_id, task.trust), history=task.history)
+    shown = {"history": task.history, "action_range": task.action_range}
+    return replace(resolve(task_id, task.trust), **shown)
 
 
 def known_tasks() -> list[str]:

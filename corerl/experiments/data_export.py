@@ -12,6 +12,7 @@ import numpy as np
 import corerl
 from corerl.config import require
 from corerl.data import export
+from corerl.data.actions import Narrow
 from corerl.data.dataset import Dataset
 from corerl.data.observations import latest
 from corerl.data.tasks import Task, resolve
@@ -76,7 +77,9 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
 
     def recorder() -> gymnasium.Env:
         played.append([])
-        return Recorder(agent.task.make_env(), played[-1])
+        whole = Recorder(replace(agent.task, action_range=None).make_env(), played[-1])
+        within = agent.task.action_range
+        return whole if within is None else Narrow(whole, within)
 
     simulate(agent, agent.task, episodes, make_env=recorder)
     steps = [step for of_env in played for step in of_env]

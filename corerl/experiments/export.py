@@ -25,6 +25,7 @@ from gymnasium import wrappers
 from torch import Tensor, nn
 
 from corerl.config import Config, require
+from corerl.data.actions import in_units
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
@@ -187,9 +188,12 @@ def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
 
 
 def _box(task: Task, units: str) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Returns the bounds that the environment scales [-1, 1] to, where its units are asked for."""
-    if units == "unit":
-        return None, None
+    """Returns what the policy's -1 and 1 are in the environment's units, where these are asked for."""
+    return (None, None) if units == "unit" else in_units(task.action_range, *_units(task))
+
+
+def _units(task: Task) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Returns the bounds that the environment scales [-1, 1] to."""
     if task.data is not None and task.data.action_low is not None and task.env is None:
         return tuple(
             np.atleast_1d(np.asarray(x, np.float32))

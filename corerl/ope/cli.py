@@ -91,35 +91,39 @@ def run(args: argparse.Namespace) -> int:
     if not methods:
         return _play(console, args)
     check_methods(methods)
-    datasets: dict[str, Dataset] = {}
-    questions: dict[tuple[str, float], list[Loaded]] = {}
+    datasets: dict[Task, Dataset] = {}
+    questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
-        task = args.data or agent.cfg.task
-        check_task(agent, another(agent.task, task))
+        task = another(agent.task, args.data)
+        check_task(agent, task)
         questions.setdefault((task, _discount(agent, args)), []).append(agent)
     if args.select:
         _check_comparable(list(questions))
     judged: list[tuple[Loaded, Judgement]] = []
     for (task, discount), agents in questions.items():
         if task not in datasets:
-            datasets[task] = another(agents[0].task, task).load()
+            datasets[task] = task.load()
         for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
             judged.append((agent, judgement))
-            _print(console, agent, task, judgement)
-            print(f"written to {results.write(agent, task, judgement)}")
+            _print(console, agent, task.id, judgement)
+            print(f"written to {results.write(agent, task.id, judgement)}")
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
     return 0
 
 
-def _check_comparable(questions: list[tuple[str, float]]) -> None:
+def _check_comparable(questions: list[tuple[Task, float]]) -> None:
     """Raises CorerlError where estimates would be of different returns."""
     require(
-        len({task for task, _ in questions}) == 1,
+        len({task.id for task, _ in questions}) == 1,
         "--select compares policies on one dataset: name it with --data",
     )
-    discounts = ", ".join(f"{discount:g}" for _, discount in sorted(questions))
+    require(
+        len({task for task, _ in questions}) == 1,
+        "--select compares policies that read and act alike, of one history and one action_range",
+    )
+    discounts = ", ".join(f"{discount:g}" for discount in sorted(d for _, d in questions))
     require(
         len(questions) == 1,
         f"--select compares returns of one discount, and the runs have {discounts}: name one with "

@@ -19,6 +19,9 @@ from corerl.training import weighting
 from corerl.training.run import Run
 from corerl.training.weighting import WEIGHTINGS, Weighting
 
+SMALL = 0.2
+"""A tenth of the width of [-1, 1]."""
+
 
 @dataclass
 class Preprocess(Settings):
@@ -73,6 +76,7 @@ def load(
     if best < 1:
         dataset = dataset.best_episodes(best)
     _warn_of_saturation(dataset, data)
+    _warn_of_small_actions(dataset)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
@@ -117,6 +121,23 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
         print(
             f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates a fresh "
             "policy; consider algo.data.normalize_states=true",
+            file=sys.stderr,
+        )
+
+
+def _warn_of_small_actions(dataset: Dataset) -> None:
+    """Warns of actions in a small part of the range that imitation, noise and spread are measured in."""
+    if dataset.discrete:
+        return
+    low, high = dataset.actions.min(0), dataset.actions.max(0)
+    if ((high - low) < SMALL).any() and (low < high).all():
+        ends = (np.floor(low * 1000) / 1000, np.ceil(high * 1000) / 1000)
+        ends = ",".join(
+            f"{e[0]:g}" if len(e) == 1 else f"[{','.join(f'{x:g}' for x in e)}]" for e in ends
+        )
+        print(
+            f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, in which an "
+            f"algorithm's noise and imitation are measured; consider action_range=[{ends}]",
             file=sys.stderr,
         )
 

@@ -1,0 +1,113 @@
+"""`action_range`: policies that act in a part of the environment's range."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small import config, train
+
+import corerl
+from corerl.config import Data, Eval
+from corerl.data import actions
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import of, resolve
+from corerl.errors import CorerlError
+from corerl.experiments.data_export import rollouts
+from corerl.experiments.export import export
+from corerl.experiments.launch import launch
+from corerl.ope.cli import _check_comparable
+
+LOW, HIGH = -0.02, 0.06
+
+
+@pytest.fixture
+def recorded(tmp_path) -> dict:
+    """A file of pendulum's shapes, whose torques of -0.04 to 0.12 are a small part of -2 to 2."""
+    rng, rows = np.random.default_rng(0), 60
+    torques = rng.uniform(2 * LOW, 2 * HIGH, (rows, 1)).astype(np.float32)
+    torques[:2, 0] = 2 * LOW, 2 * HIGH
+    arrays = {
+        "observations": rng.normal(size=(rows, 3)).astype(np.float32),
+        "actions": torques,
+        "rewards": rng.normal(size=rows).astype(np.float32),
+        "truncated": np.arange(rows) % 20 == 19,
+        "behaviour_log_prob": np.full(rows, -3.0, np.float32),
+    }
+    np.savez(tmp_path / "small.npz", **arrays)
+    where = {"task": f"file/{tmp_path}/small.npz", "env": "gym/Pendulum-v1", "data": Data()}
+    return where | {"eval": Eval(every=4, episodes=1), "steps": 4}
+
+
+def test_what_the_data_did_is_what_the_environment_is_told(tmp_path, recorded):
+    cfg = config(tmp_path, "bc", **recorded)
+    whole = of(cfg).load()
+    cfg.action_range = [LOW, [HIGH]]
+    part = of(cfg).load()
+    assert [part.actions.min(), part.actions.max()] == pytest.approx([-1, 1], abs=1e-5)
+    env = of(cfg).make_env()
+    told = np.array([env.get_wrapper_attr("action")(a) for a in part.actions])
+    np.testing.assert_allclose(told, whole.actions, atol=1e-7)
+    assert env.get_wrapper_attr("action")(np.array([3.0]))[0] == pytest.approx(HIGH)
+    assert env.action_space.low == -1 and env.action_space.high == 1
+    # A density per unit: the new unit is 0.04 old ones.
+    np.testing.assert_allclose(part.behaviour_log_prob, -3 + np.log(0.04), rtol=1e-6)
+
+
+def test_it_holds_in_training_loading_and_export(tmp_path, recorded):
+    agent = corerl.load(train(config(tmp_path, "bc", **recorded, action_range=[LOW, HIGH])))
+    assert agent.task.action_range == ((LOW,), (HIGH,))
+    assert np.abs(agent.task.load().actions).max() == pytest.approx(1, abs=1e-5)
+    played = rollouts(agent, 1).actions
+    assert played.min() >= LOW and played.max() <= HIGH
+    facts = export(agent.path, tmp_path / "policy.pt2", units="env")
+    low, high = json.loads(facts["actions"].removeprefix("(n, 1) in "))
+    assert low + high == pytest.approx([2 * LOW, 2 * HIGH], abs=1e-6)
+
+
+def test_data_with_small_actions_is_told_what_to_set(tmp_path, recorded, capsys):
+    launch(config(tmp_path, "bc", **recorded))
+    told = capsys.readouterr().err
+    assert "fill less than a tenth" in told and "action_range=[-0.02,0.06]" in told
+    launch(config(tmp_path, "bc", **recorded, action_range=[LOW, HIGH]))
+    assert "action_range" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given", [0.5, [0.1], [0.1, 0.1], [-2, 0], [0, float("nan")], ["a", 1], [[0, 0.5], [0.2, 0.4]]]
+)
+def test_a_range_that_is_none_is_refused(given):
+    with pytest.raises(CorerlError, match=r"action_range=.* must be \[low, high\]"):
+        actions.parse(given)
+
+
+def test_what_it_does_not_fit_is_named(tmp_path, recorded):
+    cfg = config(tmp_path, "bc", **recorded)
+    cfg.action_range = [-0.01, 0.06]
+    with pytest.raises(
+        CorerlError, match=r"row 0 holds -0.02 in column 0, outside \[-0.01, 0.06\]"
+    ):
+        of(cfg).load()
+    cfg.action_range = [[-1, -1], [1, 1]]
+    with pytest.raises(CorerlError, match=r"action_range has 2 numbers, and .* has 1 actions"):
+        of(cfg).make_env()
+    numbered = replace(resolve("corerl/cartpole"), action_range=((-0.5,), (0.5,)))
+    with pytest.raises(CorerlError, match="of continuous actions"):
+        numbered.load()
+    with pytest.raises(CorerlError, match="of continuous actions"):
+        numbered.make_env()
+
+
+def test_several_dimensions_have_ranges_of_their_own():
+    given = np.array([[0.1, -0.5], [0.3, 0.5], [0.2, 0.0]], np.float32)
+    data = Dataset.from_arrays(np.zeros((3, 1)), given, np.zeros(3), truncated=[0, 0, 1])
+    part = actions.narrowed(data, actions.parse([[0.1, -0.5], [0.3, 0.5]]))
+    np.testing.assert_allclose(part.actions, [[-1, -1], [1, 1], [0, 0]], atol=1e-6)
+
+
+def test_policies_that_act_differently_are_not_ranked_together():
+    whole = resolve("corerl/pendulum")
+    part = replace(whole, action_range=((-0.5,), (0.5,)))
+    with pytest.raises(CorerlError, match="one action_range"):
+        _check_comparable([(whole, 0.9), (part, 0.9)])
+    _check_comparable([(part, 0.9)])
