@@ -22,7 +22,7 @@ from corerl.experiments.continuation import continue_shorter
 from corerl.experiments.process import numerics
 from corerl.experiments.worker import BUSY, DONE, Busy
 from corerl.nn import compile
-from corerl.runs import checkpoint, files
+from corerl.runs import checkpoint, code, files
 from corerl.runs.directory import cell_directory, group_name, read_status, settings, strays
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
@@ -68,6 +68,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     (cell / "error.txt").unlink(missing_ok=True)
     for stray in strays(cell):
         print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
+    _tell_other_code(cfg)
     groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
@@ -81,6 +82,19 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
             ended = children.train(cfg, groups, processes, display)
     _refuse_unfinished(cfg, ended)
     _refuse_diverged(cfg)
+
+
+def _tell_other_code(cfg: Config) -> None:
+    """Warns of seeds from before the algorithm's code changed: settings name a run, and they are the same."""
+    cell = cell_directory(cfg)
+    old = code.of_another(groups_of(cell), code.digest(cfg.algo.name))
+    if old:
+        print(
+            f"corerl: {_listed([old])} in {cell} began with other code of {cfg.algo.name}.py than it has "
+            "now, and stay as they are. With label=NAME, another name in tables, the new code is a run "
+            "of its own.",
+            file=sys.stderr,
+        )
 
 
 def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:

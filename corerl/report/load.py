@@ -45,21 +45,39 @@ def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
     """
     paths = list(paths)
     read = _Reading(unfinished)
+    seen: set[Path] = set()  # paths may overlap, as runs runs/corerl do
     for path in paths:
         if not os.path.exists(path):
             raise CorerlError(f"There is no {path}; give run folders or score files.")
-        if path.is_file():
-            read.parts.append(read_file(path))
-            continue
-        for folder in _seed_folders(path):
-            read.add_folder(folder)
+        for place in [path] if path.is_file() else _seed_folders(path):
+            file = (place if place.is_file() else place / "scores.csv").resolve()
+            if file in seen:
+                continue
+            seen.add(file)
+            if place.is_file():
+                read.parts.append(read_file(place))
+            else:
+                read.add_folder(place)
     scores = _concat(read.parts).reset_index(drop=True)
     runs = pd.DataFrame(read.runs, columns=RUN_COLUMNS)
     if not len(scores):
         raise CorerlError(_nothing(paths, runs))
     scores, notes = split(scores, read.configs)
     _refuse_twice(scores)
+    notes += _several_codes(read.environments)
     return Results(scores, runs, read.settings, read.environments, notes)
+
+
+def _several_codes(environments: dict[str, dict[str, Any]]) -> list[str]:
+    """Names the runs whose seeds were trained with different code of their algorithm."""
+    codes: dict[Path, set[str]] = {}
+    for file, environment in environments.items():
+        codes.setdefault(Path(file).parents[1], set()).add(environment.get("code", ""))
+    return [
+        f"The seeds of {cell} were trained with different code of their algorithm; they are pooled."
+        for cell, found in codes.items()
+        if len(found - {""}) > 1
+    ]
 
 
 RUN_COLUMNS = [

@@ -120,6 +120,8 @@ def environment_rows(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
     counts: dict[str, dict[str, int]] = {}
     for environment in found:
         for key, value in _flat(environment):
+            if key == "code":  # a number per algorithm, which tells a reader nothing
+                continue
             values = counts.setdefault(key, {})
             values[value] = values.get(value, 0) + 1
     rows = []

@@ -16,7 +16,7 @@ from torch import Tensor
 from corerl.config import Config
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.runs import files, provenance
+from corerl.runs import code, files, provenance
 from corerl.runs.directory import config_hash, read_status
 from corerl.runs.tensorboard_logging import TensorBoardLogger
 from corerl.runs.wandb_logging import WandbLogger
@@ -104,8 +104,8 @@ class Record:
     def begin_anew(self) -> None:
         """Clears what an earlier attempt left that no checkpoint covers."""
         files.make_directory(self.directory)
-        facts = provenance.environment() | {"precision": self.cfg.precision}
-        files.write_json(self.directory / "env.json", facts)
+        own = {"precision": self.cfg.precision, "code": code.digest(self.cfg.algo.name)}
+        files.write_json(self.directory / "env.json", provenance.environment() | own)
         for log in self._logs.values():
             log.begin_anew()
         self._earlier = 0.0

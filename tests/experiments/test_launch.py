@@ -23,7 +23,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
-from corerl.runs import files
+from corerl.runs import code, files
 from corerl.runs.directory import cell_directory, settings
 
 
@@ -90,6 +90,19 @@ def test_a_rerun_does_nothing_and_says_so(tmp_path, capsys):
     train(config(tmp_path, "bc"))
     assert capsys.readouterr().err == f"corerl: nothing to do, all seeds are in {cell}\n"
     assert stamps(cell) == before
+
+
+def test_a_rerun_says_whose_seeds_are_of_older_code(tmp_path, monkeypatch, capsys):
+    """Settings name a run: after a change of a loss the old numbers would else pass for the new ones."""
+    cell = train(config(tmp_path, "bc", seeds=[2]))
+    monkeypatch.setattr(code, "digest", lambda name: "changed")
+    train(config(tmp_path, "bc", seeds=[2, 5]))
+    told = capsys.readouterr().err
+    assert f"corerl: seed 2 in {cell} began with other code of bc.py than it has now" in told
+    monkeypatch.setattr(code, "digest", lambda name: "again")
+    (cell / "seeds-2" / "env.json").write_text("{")  # damaged: it tells nothing, and ends nothing
+    train(config(tmp_path, "bc", seeds=[2, 5]))
+    assert f"corerl: seed 5 in {cell} began" in capsys.readouterr().err
 
 
 def test_more_seeds_are_added_beside_those_that_are_done(tmp_path):

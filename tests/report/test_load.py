@@ -29,6 +29,23 @@ def test_a_run_tree_is_read_in_full(tmp_path):
     assert results.runs["counted"].all()
 
 
+def test_seeds_of_different_code_are_told(tmp_path):
+    groups = [write_run(tmp_path, TASK, "IQL", seeds=(seed, seed + 1)) for seed in (0, 2)]
+    groups += [write_run(tmp_path, TASK, "BC", seeds=(seed, seed + 1)) for seed in (0, 2)]
+    for group, code in zip(groups, ["old", "new", "own", "own"], strict=True):
+        (group / "env.json").write_text(json.dumps({"code": code}))
+    assert load([tmp_path]).notes == [
+        f"The seeds of {groups[0].parent} were trained with different code of their algorithm; they "
+        "are pooled."
+    ]
+
+
+def test_a_run_below_two_of_the_paths_is_read_once(tmp_path):
+    group = write_run(tmp_path, TASK, "IQL")
+    results = load([tmp_path, group.parent, group / ".." / group.name / "scores.csv"])
+    assert results.scores.equals(load([tmp_path]).scores) and len(results.runs) == 1
+
+
 def test_steps_of_a_run_that_goes_on_online_are_those_of_the_environment(tmp_path):
     both = {"phase": "both", "online": {"pretrain_steps": 2000}}
     write_run(tmp_path, TASK, "WSRL", algo=both)

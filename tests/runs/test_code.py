@@ -1,0 +1,50 @@
+"""What tells that an algorithm's code has changed, and what does not."""
+
+import pytest
+
+from corerl import algos
+from corerl.runs import code
+
+FOO = '''"""Foo."""
+
+from corerl.algos import bar_of_the_tests
+
+
+def loss(q):
+    """Computes eq. 1."""
+    return 2 * q  # twice
+'''
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.setattr(algos, "__path__", [*algos.__path__, str(tmp_path)])
+
+    def written(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return code.digest("foo_of_the_tests")
+
+    written("bar_of_the_tests", "SCALE = 1\n")
+    return written
+
+
+def test_a_changed_loss_is_other_code_and_a_comment_is_not(write):
+    first = write("foo_of_the_tests", FOO)
+    told = FOO.replace("# twice", "# two times").replace("eq. 1", "equation 1").replace("Foo", "F")
+    assert told != FOO and write("foo_of_the_tests", told) == first
+    assert write("foo_of_the_tests", FOO.replace("2 * q", "3 * q")) != first
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from corerl.algos import bar_of_the_tests", "from corerl.algos.bar_of_the_tests import x"],
+)
+def test_what_an_algorithm_imports_from_another_belongs_to_it(write, line):
+    first = write(
+        "foo_of_the_tests", FOO.replace("from corerl.algos import bar_of_the_tests", line)
+    )
+    assert write("bar_of_the_tests", "SCALE = 2\n") != first
+
+
+def test_every_algorithm_has_a_code_of_its_own():
+    assert len({code.digest(name) for name in algos.names()}) == len(algos.names())
