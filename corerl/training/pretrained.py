@@ -44,13 +44,14 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
         saved = settings["algo"]
         name = saved["name"]
         task, theirs = settings["task"], dict(saved["data"])
+        acts_in = settings.get("action_range")
     except (CorerlError, KeyError, TypeError, ValueError) as error:
         raise CorerlError(
             f"algo.online.checkpoint={folder} is not the folder of a run's settings "
             "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
         ) from error
     wanted = asdict(run.cfg.algo)
-    pairs = [("task", task, run.task.id)]
+    pairs = [("task", task, run.task.id), ("action_range", acts_in, run.cfg.action_range)]
     added = asdict(type(run.cfg.algo.data)())  # what an older run does not name had its default
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:

@@ -161,6 +161,7 @@ def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, p
 @pytest.mark.parametrize(
     ("changes", "job", "message"),
     [
+        ({}, {"action_range": [-1, 1]}, r"action_range is None there and \[-1, 1\] here"),
         ({}, {"task": "risk/pointmass"}, "task is corerl/pendulum there and risk/pointmass here"),
         ({"hidden_width": 8}, {}, r"critic.layers.0.weight has the shape \(2, 4, 16\) there"),
         ({"hidden_layers": 3}, {}, "critic.layers.2.weight has the shape"),
