@@ -5,10 +5,10 @@ one graph. (A compiled forward with an ordinary `.backward()` stores relu masks 
 on a CPU than not compiling at all.) `captured` records a whole update, optimisers included, so that
 the host launches one graph instead of about a hundred kernels.
 
-A batch is gathered outside the graph, which costs two launches: the gather, and the copy of all inputs.
-Row numbers and noise alone would be copied either way, and a replay draws its rows by its size, which
-grows: inside, every buffer's size would have to be a tensor. The host makes both launches while the GPU
-is still busy with the graph before.
+A batch is gathered outside the graph, which costs a launch for the gather and one for the copy of each
+field. Row numbers and noise alone would be copied either way, and a replay draws its rows by its size,
+which grows: inside, every buffer's size would have to be a tensor. The host makes these launches while
+the GPU is still busy with the graph before.
 
 Compiled code lies on the disk (torch's own cache), so that of a sweep's processes the later ones load
 what the first has made.
@@ -108,7 +108,11 @@ def _mode(mode: str) -> Mode:
 
 
 class _Fallback:
-    """Calls the compiled function; where compiling fails, goes on eager and says so, once a process."""
+    """Calls the compiled function; where compiling fails, goes on eager and says so, once a process.
+
+    On a GPU not every failure is torch's own exception: Triton calls a C compiler when it first launches.
+    So what the eager function can do and the compiled one cannot is the compiler's fault.
+    """
 
     said = False
 
@@ -122,8 +126,9 @@ class _Fallback:
         self._mode.tell(COMPILING)
         try:
             result = self._function(*inputs)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:
+            result = self._eager(*inputs)  # raises what is the loss's own error
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             if not _Fallback.said:
                 print(
                     f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
@@ -132,7 +137,6 @@ class _Fallback:
             ran = "graph of eager operations" if self._mode == "graph" else "off"
             self._mode.fall_back(ran, f"compiling failed: {reason}")
             self._function = self._eager
-            result = self._function(*inputs)
         self._proven = True
         self._mode.tell("")
         return result

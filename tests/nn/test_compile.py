@@ -119,6 +119,22 @@ def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsy
     assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 
+def test_what_only_the_compiled_code_cannot_do_is_the_compilers_fault(monkeypatch, capsys):
+    """Such as Triton's C compiler without Python's headers, of which torch makes no error of its own."""
+    monkeypatch.setattr(compile._Fallback, "said", False)
+    calls = []
+
+    def compiled(x):
+        calls.append(x)
+        raise subprocess.CalledProcessError(1, ["gcc", "cuda_utils.c"])
+
+    mode = compile.Mode("graph")
+    function = compile._Fallback(compiled, lambda x: 2 * x, mode)
+    assert [function(n) for n in (1, 2)] == [2, 4] and calls == [1]
+    assert mode.told().startswith("graph of eager operations (compiling failed: Command '['gcc'")
+    assert capsys.readouterr().err.count("running eager instead (Command '['gcc'") == 1
+
+
 def test_an_error_of_the_loss_itself_is_not_taken_for_one_of_the_compiler(capsys):
     def loss(x):
         raise ValueError("the loss is wrong")
