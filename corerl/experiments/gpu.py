@@ -37,7 +37,7 @@ from corerl.training.run import pick_device
 
 STAGES = ("tests", "bench", "train", "demo")
 SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}
-"""Largest share of the time left that a stage may take when it begins."""
+"""Largest share of the time left that a stage may take when it begins; the last one takes all."""
 AIMED = ("iql", "rebrac")
 """Measured first and with nothing beside them."""
 FIRST = (*AIMED, "td3_bc", "sac", "cql", "edac", "dt", "mrq")
@@ -118,9 +118,11 @@ def run(plan: Plan, stages: list[str], end: float) -> int:
     """Runs `stages` until `end` (of the monotonic clock) and writes what they find after each."""
     pick_device(plan.device)
     found = Found(plan)
-    for stage in (stage for stage in STAGES if stage in stages):
+    ordered = [stage for stage in STAGES if stage in stages]
+    for stage in ordered:
         start = time.monotonic()
-        until = min(end, start + SHARES[stage] * (end - start))
+        share = 1.0 if stage == ordered[-1] else SHARES[stage]
+        until = start + share * (end - start)
         print(f"corerl: {stage}, at most {(until - start) / 60:.1f} minutes", flush=True)
         broken = ""
         try:

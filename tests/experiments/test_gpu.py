@@ -73,6 +73,21 @@ def test_measuring_is_taken_in_turns_and_a_process_that_dies_gives_its_turn_on(t
     assert not waiting.is_alive()
 
 
+def test_the_last_stage_has_all_of_the_time_that_is_left(tmp_path, monkeypatch):
+    given, start = {}, time.monotonic()
+    for stage in gpu.STAGES:
+
+        def told(plan, until, found, stage=stage):
+            given[stage] = round((until - start) / 60, 1)
+            return []
+
+        monkeypatch.setattr(gpu, f"_{stage}", told)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    gpu.run(gpu.dry(tmp_path), ["tests"], start + 600)
+    gpu.run(gpu.dry(tmp_path), ["train", "bench"], start + 600)
+    assert given == {"tests": 10.0, "bench": 6.0, "train": 10.0}
+
+
 def test_a_stage_that_fails_is_told_and_the_others_have_their_turn(tmp_path, monkeypatch):
     def bench(plan, until, found):
         yield rate("iql", "graph", 10, [1.0])
