@@ -1,5 +1,6 @@
 """Times an algorithm's own training loop, in this process or in several at once; see bench.py."""
 
+import gc
 import importlib
 import itertools
 import multiprocessing
@@ -151,17 +152,26 @@ def measure(
     cfg = module.Config(**case.settings)
     places = {"device": case.device, "compile": case.compile, "kernel": case.kernel}
     job = Config(algo=cfg, task="bench", log_every=10**9, **places)
-    on_gpu = pick_device(case.device).type == "cuda"
+    device = pick_device(case.device)
+    on_gpu = device.type == "cuda"
     if on_gpu:
-        torch.cuda.reset_peak_memory_stats(case.device)
+        _forget_memory(device)
     rates: list[float] = []
     clock = Stopwatch(
         job, list(range(case.seeds)), case.size, windows, lambda x: (rates.append(x), report(x))
     )
     with numerics(job, case.threads):
         module.train(cfg, clock)
-    memory = torch.cuda.max_memory_reserved(case.device) if on_gpu else 0
+    memory = torch.cuda.max_memory_reserved(device) if on_gpu else 0
     return Measured(rates, clock.mode.ran, clock.start, memory, clock.mode.problem)
+
+
+def _forget_memory(device: torch.device) -> None:
+    """Gives back what an earlier case of this process has left, and counts the most bytes anew."""
+    torch.cuda.init()  # the counters of a GPU that is named by number are not there before
+    gc.collect()  # agents are in cycles with the steps that they hold
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
 
 
 def _child(barrier, results, case: Case, windows: int) -> None:

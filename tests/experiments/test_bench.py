@@ -4,6 +4,7 @@ import io
 import time
 
 import pytest
+import torch
 from small import OFFLINE
 
 from corerl.algos import bc
@@ -32,6 +33,35 @@ def test_every_algorithm_can_be_measured(quick, algo):
     found = stopwatch.measure(Case(algo, TINY, seeds=2, size=1000), iter(range(3)))
     assert len(found.rates) == 3 and all(rate > 10 for rate in found.rates)
     assert found.ran == "off" and found.start > 0 and not found.memory
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_memory_is_counted_of_each_case_alone(monkeypatch, device):
+    """Also of the first in a process, before which the GPU has no counters, and of a second."""
+    card = {"begun": False, "held": 5, "peak": 0}
+
+    def reset(which):
+        assert card["begun"] and torch.device(which).type == "cuda"
+        card["peak"] = card["held"]
+
+    def train(cfg, run):
+        card["held"] += 3
+        card["peak"] = max(card["peak"], card["held"])
+
+    of_torch = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "set_device": lambda _: None,
+        "init": lambda: card.update(begun=True),
+        "empty_cache": lambda: card.update(held=0),
+        "reset_peak_memory_stats": reset,
+        "max_memory_reserved": lambda which: card["peak"] if torch.device(which) else 0,
+    }
+    for name, function in of_torch.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(bc, "train", train)
+    cases = [Case("bc", TINY, device, "off") for _ in range(2)]
+    assert [stopwatch.measure(case, iter(())).memory for case in cases] == [3, 3]
 
 
 def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
