@@ -44,7 +44,7 @@ class Outbox:
         """Returns the arrays on the device. On a CPU they are good until the next `open`."""
         sent = self._host.to(self._device, non_blocking=True)
         if self._sent is not None:
-            self._sent.record()
+            self._sent.record(torch.cuda.current_stream(self._device))
         return self._views(sent)
 
     def _views(self, memory: Tensor) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
+import pretend
 import pytest
 import torch
 from tiny import LEARNERS
@@ -63,6 +64,21 @@ def device(monkeypatch):
     """Without generators, which it has none of."""
     monkeypatch.setattr(seeding, "generators", lambda *_: [])
     return "meta"
+
+
+def test_pinned_memory_is_filled_again_once_the_stream_of_its_own_gpu_has_read_it(monkeypatch):
+    """Not the current GPU's stream, which has nothing to wait for."""
+    recorded = []
+
+    class Event(pretend.Stream):
+        def record(self, stream=None):
+            recorded.append(stream)
+
+    with pretend.gpu():
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"of {device}")
+        Outbox({"a": ((2,), torch.float32)}, "cuda:0").send()
+        assert recorded == ["of cuda:0"]
 
 
 class Draws:
