@@ -231,7 +231,8 @@ class Run:
         self.record.wait_for(waiting_for)
 
     def close(self) -> None:
-        """Closes environments and mirrors."""
+        """Closes environments and mirrors, and lets go of what was trained."""
+        self._state = {}  # a run is in a cycle, and its replay's memory is the next run's
         if self._evaluator is not None:
             self._evaluator.close()
         self.record.close()

@@ -1,5 +1,7 @@
 """Which seeds run, where they run, and what happens to the rest when one of them fails."""
 
+import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +28,8 @@ from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
 from corerl.runs import code, files
 from corerl.runs.directory import cell_directory, settings
+from corerl.training import preprocessing
+from corerl.training.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -353,3 +358,34 @@ def test_a_longer_training_says_that_it_begins_anew(tmp_path, capsys):
     launch.launch(longer)  # once, when it begins
     launch.launch(config(tmp_path, "bc", steps=4, own={"lr": 1e-4}))  # and not of other settings
     assert told not in capsys.readouterr().err
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_has_ended_holds_no_memory(tmp_path, monkeypatch, fails):
+    """A GPU may not have room for the next cell's replay, trained in the same process, beside its own."""
+    buffers = []
+    load_data, log = preprocessing.load, Run.log
+
+    def loaded(*args, **options):
+        buffer, normalizer = load_data(*args, **options)
+        buffers.append(weakref.ref(buffer))
+        return buffer, normalizer
+
+    def logged(self, step, metrics):
+        log(self, step, metrics)
+        if fails and step == 20:
+            raise ValueError("the policy is lost")
+
+    monkeypatch.setattr(preprocessing, "load", loaded)
+    monkeypatch.setattr(Run, "log", logged)
+    gc.collect()
+    gc.disable()  # which comes in its own time, and knows nothing of a GPU's memory
+    try:
+        with contextlib.suppress(launch.SeedsFailed):
+            train(config(tmp_path, "iql"))
+        assert [ref() for ref in buffers] == [None]
+    finally:
+        gc.enable()
