@@ -131,6 +131,7 @@ class Phases:
             self.replay = ReplayBuffer(*sizes, room, run.seeds, cfg.batch_size, run.device)
         else:
             self.warmup = max(self.warmup, _time_limit(run))
+            room += 1  # a finished run makes one more step when it is loaded (load.py)
             self.replay = EpisodeReplay(
                 *sizes, room, run.seeds, cfg.batch_size, run.device, label=label
             )

@@ -30,6 +30,7 @@ from corerl.runs.directory import cell_directory
 from corerl.training import preprocessing
 from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
+from corerl.training.load import load
 from corerl.training.offline_to_online import Online, Phases
 from corerl.training.run import Interrupted, Run
 
@@ -98,6 +99,12 @@ def test_stopped_before_at_and_after_the_switch_it_ends_as_unbroken(tmp_path, al
     )
     assert flatten(one) == flatten(two)
     assert one["replay"]["added"] == {"cal_ql": 220, "rlpd": 60}.get(algo, 40)
+
+
+def test_a_finished_run_whose_replay_keeps_everything_can_be_loaded(tmp_path):
+    directory = train(settings(tmp_path, "cal_ql"), seeds=[0])
+    loaded = load(directory)
+    assert loaded.steps == [240] and loaded.act(np.zeros(3)).shape == (1, 1)
 
 
 def test_the_switch_is_scored_and_the_warm_up_changes_nothing(tmp_path):
