@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import corerl
@@ -119,8 +120,11 @@ def _run(argv: list[str]) -> int:
 
 
 def run_file(path: str) -> None:
-    """Runs `corerl train algo=iql ...` for `python algos/iql.py ...`."""
-    sys.exit(main(["train", f"algo={Path(path).stem}", *sys.argv[1:]]))
+    """Runs `corerl train algo=iql ...` for `python algos/iql.py ...`; `algo=PATH` for a file elsewhere."""
+    file = Path(path).resolve()
+    ours = Path(find_spec("corerl.algos").origin).resolve().parent
+    name = file.stem if file.parent == ours else str(file)
+    sys.exit(main(["train", f"algo={name}", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Leads links to a README of `results/reproduced` to its page here."""
+    """Leads links to a README of `results/reproduced`, and to CONTRIBUTING, to its page here."""
+    markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
     return re.sub(
         r"\]\(\.\./results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", markdown
     )

@@ -54,8 +54,8 @@ def cells(arguments: list[str]) -> list[Config]:
     Raises:
         CorerlError: the arguments do not compose, or a sweeper chooses its cells as it goes.
     """
+    arguments = with_own_files(with_todays_names(arguments))
     register()
-    arguments = with_todays_names(arguments)
     try:
         return _cells(hydra_flags(for_each_cell(with_sweep(arguments)))[0])
     except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
@@ -141,6 +141,31 @@ def with_todays_names(arguments: list[str]) -> list[str]:
     return [f"{RENAMED.get(key, key)}{equals}{value}" for key, equals, value in pairs]
 
 
+def with_own_files(arguments: list[str]) -> list[str]:
+    """Turns `algo=mine/foo.py` into `algo=foo`, and makes the file an algorithm.
+
+    Raises:
+        CorerlError: there is no such file, or its name is taken.
+    """
+
+    def named(argument: str) -> str:
+        key, _, value = argument.partition("=")
+        if key != "algo" or ".py" not in value:
+            return argument
+        register.cache_clear()
+        return f"algo={','.join(_added(part) if part.endswith('.py') else part for part in value.split(','))}"
+
+    return [named(argument) for argument in arguments]
+
+
+def _added(file: str) -> str:
+    name = Path(file).stem
+    require(
+        name not in variants(), f"{file} has the name of a table of corerl: rename it my_{name}.py"
+    )
+    return algos.add(file)
+
+
 def with_sweep(arguments: list[str]) -> list[str]:
     """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`.
 
@@ -203,7 +228,8 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         name = cfg.algo.name
         require(
             OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
-            f"algo.name={name} is not the algorithm's name; label=... names a variant in tables",
+            f"algo.name={name} is not the algorithm's name: `name` in its Config must be its file's, and "
+            "label=... names a variant in tables",
         )
         rows = table(cfg.table or name, cfg.task)
         if "steps" not in chosen and cfg.steps == defaults.steps:

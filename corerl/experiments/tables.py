@@ -83,8 +83,13 @@ def _algorithm(name: str) -> str:
     return max((a for a in algos.names() if name.startswith(f"{a}_")), key=len, default="")
 
 
-@cache
 def _files() -> dict[str, Any]:
+    beside = {name: path.with_suffix(".yaml") for name, path in algos.own().items()}
+    return _shipped() | {name: path for name, path in beside.items() if path.is_file()}
+
+
+@cache
+def _shipped() -> dict[str, Any]:
     return {
         file.name.removesuffix(".yaml"): file
         for file in files("corerl.configs").iterdir()

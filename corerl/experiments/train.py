@@ -31,6 +31,7 @@ from corerl.experiments.composition import (
     hydra_flags,
     register,
     typed,
+    with_own_files,
     with_sweep,
     with_todays_names,
 )
@@ -46,7 +47,7 @@ STATUS = "What is done is kept: corerl status lists it, and the same command run
 def main(arguments: list[str]) -> int:
     """Trains what the command line composes. Returns the exit status."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(_help(arguments))
+        print(_help(with_own_files(arguments)))
         return 0
     dry = DRY_RUN in arguments
     arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
@@ -61,12 +62,13 @@ def main(arguments: list[str]) -> int:
 
 def _launch(arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
+    named = with_own_files(arguments)
     register()
     begun: list[str] = []
     searched: list[Path] = []
     problems: list[str] = []
 
-    count = _count(arguments)
+    count = _count(named)
 
     def job(cfg: DictConfig) -> float:
         if not HydraConfig.get().sweeper._target_.endswith(".BasicSweeper"):
@@ -76,7 +78,7 @@ def _launch(arguments: list[str]) -> int:
             return _job(cfg, problems, count)
 
     try:
-        sys.argv = ["corerl train", *for_each_cell(with_sweep(arguments))]
+        sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
         hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
             job
         )()
@@ -98,7 +100,7 @@ def _launch(arguments: list[str]) -> int:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
     if not begun:
-        problems += _unfinished(arguments)
+        problems += _unfinished(named)
     for folder in searched:
         _tell_best(folder)
     if len(problems) == 1:

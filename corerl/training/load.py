@@ -110,6 +110,12 @@ def settings(cell: Path) -> Config:
         schema = OmegaConf.structured(Config(algo=OmegaConf.structured(algo)))
         return OmegaConf.to_object(OmegaConf.merge(schema, saved))
     except (AttributeError, ImportError, TypeError, ValueError, OmegaConfBaseException) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{error.name}".startswith("corerl.algos."):
+            name = saved.algo.name
+            raise CorerlError(
+                f"{cell / 'config.yaml'} cannot be read: {name} is no algorithm of corerl. If it is one of "
+                f"your own, name its file, as in CORERL_ALGOS=path/to/{name}.py before the command."
+            ) from error
         reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
 

@@ -14,6 +14,7 @@ import pytest
 from blocks import ROOT, Command, commands, of_text, programs_blocks
 
 from corerl import algos
+from corerl.algos import td3_bc
 from corerl.cli import COMMANDS, main
 from corerl.config import Config
 from corerl.data.tasks import resolve
@@ -49,6 +50,9 @@ def workplace(tmp_path_factory):
             episode=table["episode"].to_numpy(),
             **{f"observations/{name}": part for name, part in parts.items()},
         )
+        copied = Path(td3_bc.__file__).read_text().replace('"td3_bc"', '"my_algo"')
+        Path("my_algo.py").write_text(copied)
+        patch.setenv(algos.VARIABLE, "")
         Path("robot.py").write_text(
             "import gymnasium\n"
             'gymnasium.register("Arm-v0", max_episode_steps=20,\n'
@@ -87,7 +91,9 @@ def test_a_command_is_right(command: Command, workplace: str, capsys):
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """A file of algos/, by path or as a module, is `corerl train algo=...`."""
+    """A file of algos/, by path or as a module, is `corerl train algo=...`; so is one of the user's own."""
+    if words[:2] == ["python", "my_algo.py"]:
+        return ["corerl", "train", "algo=my_algo.py", *words[2:]]
     found = re.match(r"python (?:algos/(\w+)\.py|-m corerl\.algos\.(\w+))( |$)", " ".join(words))
     if found is None:
         return words

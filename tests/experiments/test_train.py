@@ -412,7 +412,7 @@ PROBLEMS = {
     (*RUN, "device=gpu"): "device=gpu is not auto, cpu, cuda or cuda:N",
     (*RUN, "compile=fast"): "compile=fast is not one of auto, off, compile, graph",
     (*RUN, "wandb.mode=on"): "wandb.mode=on is not one of disabled, online, offline",
-    (*RUN, "algo.name=bc"): "algo.name=bc is not the algorithm's name; label=",
+    (*RUN, "algo.name=bc"): "algo.name=bc is not the algorithm's name: `name` in its Config must",
     # grammar
     (*RUN, "steps"): "Cannot read 'steps': a setting is given as name=value",
     (*RUN, "-m", "algo.lr=1e-3.lr=1e-3,3e-4"): "Cannot read 'algo.lr=1e-3.lr=1e-3,3e-4'",
