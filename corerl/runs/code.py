@@ -18,7 +18,7 @@ def digest(name: str) -> str:
     """
     trees: dict[str, ast.Module] = {}
     _read(name, trees)
-    text = "\n".join(ast.unparse(_bare(trees[key])) for key in sorted(trees))
+    text = "\n".join(_told(_bare(trees[key])) for key in sorted(trees))
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
@@ -54,3 +54,13 @@ def _bare(tree: ast.Module) -> ast.Module:
             case [ast.Expr(value=ast.Constant()), *_]:
                 del node.body[0]
     return tree
+
+
+def _told(node: object) -> str:
+    """Writes a tree in the same way in every version of Python, unlike `ast.dump` and `ast.unparse`."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_told, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, part) for name, part in ast.iter_fields(node) if part not in (None, [])]
+    return f"{type(node).__name__}({','.join(name + '=' + _told(part) for name, part in fields)})"
