@@ -27,7 +27,8 @@ operations: $(INSTALLED)
 	$(BIN)/python tests/operations.py
 
 # On a machine with a GPU: tests, speed of every algorithm, a full run; writes results/bench/gpu.md.
-# Without a network, with a torch that sees the GPU and what it lacks as wheels in a folder:
+# Without a network, with a torch that sees the GPU and what else is lacking as wheels in a folder (also
+# setuptools, where it is older than 77 or, as with Python 3.12, not there):
 #   make gpu WHEELS=folder PYTHON=python3
 # Fewer stages at a time: make gpu GPU="--stages bench --minutes 9"
 ifdef WHEELS

@@ -104,11 +104,11 @@ def _place(func, args, kwargs, there: bool) -> bool:
 
 
 def _refuse(func, kwargs, on_gpu: bool, there: list[Tensor], here: list[Tensor]) -> None:
-    """Raises RuntimeError where a GPU does. Only a single number may lie on the CPU beside tensors there."""
-    name = func.__name__
-    mixed = there and here and not name.startswith(("copy_", "_to_copy", "index"))
-    pointwise = torch.Tag.pointwise in func.tags or name.startswith("where")
-    if mixed and (not pointwise or any(x.ndim for x in here)):
+    """Raises RuntimeError where a GPU does, and for one number of the CPU beside tensors of the GPU.
+
+    That a GPU can compute with; a recorded graph would for ever take the number that there was.
+    """
+    if there and here and not func.__name__.startswith(("copy_", "_to_copy", "index")):
         raise RuntimeError(f"{func} got tensors of the GPU and of the CPU")
     generator = kwargs.get("generator")
     if generator is not None and (generator.initial_seed() in Machine.seeds) != on_gpu:

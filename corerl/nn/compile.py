@@ -28,6 +28,8 @@ from corerl.errors import CorerlError
 MODES = ("auto", "off", "compile", "graph")
 COMPILE_PAYS_FROM = 6_000
 """Updates from which compiling earns back its 5 to 20 seconds (measured on two CPU cores)."""
+MOST_GRAPHS = 4096
+"""Losses that a process may compile. A sweep on a GPU trains cell after cell in one."""
 COMPILING = "compiling the update: up to 30 s, and a few where this machine has done it before"
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -96,10 +98,12 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
 
     if mode == "off":
         return compute
+    dynamo = torch._dynamo.config
     # Off, torch splits the graph at autograd.grad without a word and runs slower than eager.
-    torch._dynamo.config.trace_autograd_ops = True
-    # One process may build the same class many times (a seed each); every one is a fresh graph.
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    dynamo.trace_autograd_ops = True
+    # Every loss of every size counts as another version of `compute`.
+    dynamo.recompile_limit = max(MOST_GRAPHS, dynamo.recompile_limit)
+    dynamo.accumulated_recompile_limit = max(MOST_GRAPHS, dynamo.accumulated_recompile_limit)
     return _Fallback(torch.compile(compute, fullgraph=True, dynamic=False), compute, _mode(mode))
 
 

@@ -93,7 +93,9 @@ def test_what_a_gpu_refuses_is_noticed():
             x.numpy()
         with pytest.raises(RuntimeError, match="generator of the other device"):
             torch.rand(2, generator=torch.Generator(), device=GPU)
-        assert (x * torch.tensor(2.0)).cpu().tolist() == [2.0] * 3
+        with pytest.raises(RuntimeError, match="of the GPU and of the CPU"):
+            x * torch.tensor(2.0)
+        assert (x * 2).cpu().tolist() == [2.0] * 3
         assert x.device == torch.device(GPU)
         assert pretend.Machine.waits.total() == 0 and x.sum().item() == 3.0
         assert pretend.Machine.waits.total() == 1

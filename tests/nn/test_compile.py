@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import tiny
 import torch
 from small import Probe, parameters
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from corerl.errors import CorerlError
 from corerl.nn import compile
@@ -133,6 +135,22 @@ def test_what_only_the_compiled_code_cannot_do_is_the_compilers_fault(monkeypatc
     assert [function(n) for n in (1, 2)] == [2, 4] and calls == [1]
     assert mode.told().startswith("graph of eager operations (compiling failed: Command '['gcc'")
     assert capsys.readouterr().err.count("running eager instead (Command '['gcc'") == 1
+
+
+def test_a_process_compiles_as_many_losses_as_a_sweep_has(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=CompileCounter()))
+    ran = []
+    with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
+        for size in range(2, 6):
+            weight, mode = nn.Parameter(torch.ones(2, size, 1)), compile.Mode("compile")
+
+            def loss(x, weight=weight):
+                per_seed = (x @ weight).square().mean((1, 2))
+                return per_seed, {"loss": per_seed}
+
+            compile.gradients(loss, [weight], mode)(torch.ones(2, 3, size))
+            ran.append(mode.told())
+    assert ran == ["compile"] * 4
 
 
 def test_an_error_of_the_loss_itself_is_not_taken_for_one_of_the_compiler(capsys):
