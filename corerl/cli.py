@@ -14,17 +14,20 @@ from corerl.errors import CorerlError, nearest
 USAGE = """usage: corerl COMMAND ...
 
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
-                       train (Hydra's grammar; -m and commas for a sweep, sweep=NAME for a paper's;
-                       --dry-run tells what would run and for how long)
-  corerl evaluate RUN  play a run's policies in a simulator, or judge them from data alone (--method fqe)
+                       train (Hydra's grammar; -m and commas for a sweep,
+                       sweep=NAME for a paper's; --dry-run tells what would run
+                       and for how long)
+  corerl evaluate RUN  play a run's policies in a simulator, or judge them from
+                       data alone (--method fqe)
   corerl play RUN      show a policy in a window
   corerl record RUN    film a policy (--out film.mp4)
   corerl export RUN    a policy as ONNX or torch.export, to use without corerl
-  corerl data ...      list, describe, check, download, make and export datasets
+  corerl data ...      list, describe, check, download, make, export datasets
   corerl label TASK    compare segments by eye, in a browser, to learn from
   corerl report RUNS   tables, figures and one HTML page
-  corerl tuning RUNS   what choosing settings costs in episodes: a figure of a sweep
-  corerl status WHAT   which runs of a sweep or below a folder are done, running, failed, missing
+  corerl tuning RUNS   what choosing settings costs in episodes: a figure
+  corerl status WHAT   which runs of a sweep or below a folder are done,
+                       running, failed, missing
   corerl bench         updates per second on this machine
 
 corerl COMMAND --help says more."""

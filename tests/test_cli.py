@@ -65,13 +65,20 @@ def test_an_unknown_command_is_one_sentence(capsys):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_help(capsys, command):
+def test_every_command_has_help(capsys, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     module = importlib.import_module(cli.COMMANDS[command])
     assert callable(module.run)
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0
-    assert f"usage: corerl {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"usage: corerl {command}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_overview_fits_a_terminal():
+    assert max(map(len, cli.USAGE.splitlines())) <= 80
 
 
 def test_the_algorithms_are_the_files_of_algos():

@@ -91,6 +91,11 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
         raise CorerlError(
             f"Dataset {id}, field actions: row {row} holds {actions[row, column]:g} in column {column}, "
             f"outside {bounds} ({int(beyond.any(1).sum())} such rows)"
-            + ("." if known else "; say which actions are the lowest and the highest.")
+            + (
+                "."
+                if known
+                else "; say what is lowest and highest: env=gym/ID, or data.action_low=... "
+                "data.action_high=..., in Python low=..., high=..."
+            )
         )
     return unit_actions(actions, low, high)

@@ -141,22 +141,34 @@ def _bring(task: tasks.Task):
 
 
 def _list(console: Console, wanted: str) -> None:
+    task_column = Column("task", no_wrap=True, overflow="fold")  # whole, to be copied
     table = Table(
-        Column("task", overflow="fold"), "on this machine", "score 0", "score 100", box=box.SIMPLE
+        task_column,
+        "here",
+        "score 0",
+        "score 100",
+        box=box.SIMPLE,
+        padding=0,
+        pad_edge=False,
+        show_edge=False,
     )
     for id in tasks.known_tasks():
         if wanted in id and (task := tasks.resolve(id)).has_data:
-            low, high = task.reference or ("", "")
-            present = "made when read"
+            ends = [_short(end) for end in task.reference or ()] or ["", ""]
+            present = "made"
             if task.has_file:
                 present = "yes" if tasks.READERS[task.collection].find(task.name) else ""
-            table.add_row(id, present, f"{low}", f"{high}")
+            table.add_row(id, present, *ends)
     _print_whole(console, table)
     console.print(
-        f"Files are looked for in {download.data_dir()} (set CORERL_DATA to change it) and, for "
-        f"Minari, {minari.root()}.",
+        f"here: the file is in {download.data_dir()} (set CORERL_DATA to change it) or, for "
+        f"Minari, {minari.root()}; made: when it is read.",
         soft_wrap=True,
     )
+
+
+def _short(end: float) -> str:
+    return f"{end:.0f}" if abs(end) >= 1000 else f"{end:.4g}"
 
 
 def _info(console: Console, task: tasks.Task) -> None:

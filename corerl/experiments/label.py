@@ -1,7 +1,8 @@
 """Compares segments of a task's data by eye: `corerl label TASK --pairs 200`.
 
-Opens a page on this machine. Keys: left, right, down (equal), s (skip), z (undo), space (pause). Every
-answer is saved at once; Ctrl-C ends, and the same command goes on.
+Opens a page on this machine. Keys: left, right, down (equal), s (skip),
+z (undo), space (pause). Every answer is saved at once; Ctrl-C ends, and the
+same command goes on.
 
   corerl label corerl/pendulum --pairs 200 --out labels/anna.npz --labeller anna
   corerl label corerl/pendulum --agreement labels/anna.npz labels/ben.npz

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +30,7 @@ class Group(NamedTuple):
     steps: int
     score: float | None
     message: str
+    unit: str = ""  # "return" where the task has no scale
 
 
 def groups(root: Path) -> Iterator[Group]:
@@ -100,8 +102,9 @@ def _group(
     message = status.get("message") or _last_line(directory / "error.txt")
     if status.get("diverged"):
         message = f"diverged: {status['diverged']} {message}".strip()
-    score = status.get("score") if status.get("score") is not None else status.get("return")
-    return Group(cell, label, task, seeds, state, status["step"], steps, score, message)
+    unit = "return" if status.get("score") is None else ""
+    score = status.get("return") if unit else status.get("score")
+    return Group(cell, label, task, seeds, state, status["step"], steps, score, message, unit)
 
 
 def _is_locked(directory: Path) -> bool:
@@ -124,25 +127,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints one row per group of seeds, and a count of each state."""
-    table = Table()
-    for column in ("task", "algorithm", "seeds", "state", "step", "score", "message"):
+    found = list(_asked_for(args.what, args.settings))
+    several = _of_several_settings(found)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("task", "algorithm", "seeds", "state", "step", "score"):
         numeric = column in ("step", "score")
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
+        justify = "right" if numeric else "left"
+        table.add_column(column, justify=justify, no_wrap=numeric, overflow="fold")
     counts: dict[str, int] = {}
-    for group in _asked_for(args.what, args.settings):
+    told: dict[str, None] = {}  # below, where there is room for a sentence
+    for group in found:
         counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
-        score = "" if group.score is None else f"{group.score:.1f}"
-        seeds = group_name(group.seeds).removeprefix("seeds-")
-        step = f"{group.step:,}/{group.steps:,}"
-        cells = (group.task, group.label, seeds, group.state, step, score, group.message)
-        table.add_row(*map(plain, cells))
+        row = _row(group, several)
+        table.add_row(*map(plain, row))
+        if group.message:
+            told[f"{row[1]} on {group.task} {group.state}: {group.message}"] = None
     console = wide_console()
     console.print(table)
+    for line in told:
+        print(plain(line))
     print(plain(", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))))
     if Path(args.what).is_dir() and not args.settings:
         for line in _cells(Path(args.what))[1]:
             print(plain(line))
     return 0
+
+
+def _of_several_settings(found: list[Group]) -> set[tuple[str, str]]:
+    """Returns (task, label) of those whose name several runs bear."""
+    cells = {(group.task, group.label, group.cell) for group in found}
+    names = [(task, label) for task, label, _ in cells]
+    return {name for name in names if names.count(name) > 1}
+
+
+def _row(group: Group, several: set[tuple[str, str]]) -> tuple[str, ...]:
+    label = group.label
+    if (group.task, label) in several:  # the settings' hash tells them apart
+        label += f" {group.cell.name.rpartition('-')[2]}"
+    score = "" if group.score is None else f"{group.unit} {group.score:.1f}".strip()
+    seeds = group_name(group.seeds).removeprefix("seeds-")
+    step = f"{group.step:,}/{group.steps:,}"
+    return group.task, label, seeds, group.state, step, score
 
 
 def plain(text: str) -> Text:

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -164,13 +165,14 @@ def _help(arguments: list[str]) -> str:
     names = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
     chosen = [variants().get(name, name) for name in names]
     lines = [
-        "usage: corerl train algo=NAME task=ID [setting=value ...]   (Hydra's grammar)",
-        "       corerl train -m algo=NAME,NAME task=ID,ID ...        every combination",
-        "       corerl train sweep=NAME                              a file of sweeps/",
-        f"       corerl train ... {DRY_RUN}                           what would run, and for how long",
+        "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
+        "       corerl train -m algo=NAME,NAME task=ID,ID ...       every combination",
+        "       corerl train sweep=NAME                             a file of sweeps/",
+        f"       corerl train ... {DRY_RUN}           what would run, and for how long",
         "",
-        f"algo: {', '.join(algos.names())}; its settings: corerl train algo=NAME --help",
-        f"algo with other settings (configs/): {', '.join(variants())}",
+        *_listed("algo: ", [*algos.names(), "or a file of your own, algo=my_algo.py"]),
+        *_listed("algo with other settings (configs/): ", list(variants())),
+        "an algorithm's settings: corerl train algo=NAME --help",
         "task: corerl data list",
         "",
         *_fields(Config(), ""),
@@ -186,6 +188,12 @@ def _help(arguments: list[str]) -> str:
             for part, settings in vars(cfg).items():
                 lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
     return "\n".join(lines)
+
+
+def _listed(head: str, names: list[str]) -> list[str]:
+    return textwrap.wrap(
+        head + ", ".join(names), 80, subsequent_indent="  ", break_on_hyphens=False
+    )
 
 
 def _fields(settings: object, prefix: str) -> list[str]:

@@ -1,12 +1,16 @@
-"""Judges a run's policies: in a simulator, or from data alone with --method (off-policy evaluation).
+"""Judges a run's policies: in a simulator, or from data alone with --method
+(off-policy evaluation).
 
-  corerl evaluate RUN --episodes 100            plays them
-  corerl evaluate RUN --method fqe,pdis,snis --data corerl/cartpole
-  corerl evaluate RUN RUN RUN --method fqe --select chosen/   how well estimates choose among runs
-  corerl evaluate RUN --rewards     the distance of a reward learned from comparisons to the true one
+  corerl evaluate RUN --episodes 100      plays them
+  corerl evaluate RUN --method fqe,snpdis --data corerl/cartpole --leave-out-cut
+  corerl evaluate RUN RUN RUN --method fqe --select chosen/
+                                          how well estimates choose among runs
+  corerl evaluate RUN --rewards           how far a reward that was learned from
+                                          comparisons is from the true one
 
-Methods: fqe; is, pdis (importance sampling of episodes, of decisions), snis, snpdis (self-normalised);
-dr, sndr (doubly robust); cdf, sncdf (the whole law of returns). docs/ope.md says what each needs.
+Methods: fqe; is, pdis (importance sampling of episodes, of decisions), snis,
+snpdis (self-normalised); dr, sndr (doubly robust); cdf, sncdf (the whole law of
+returns). docs/ope.md says what each needs.
 """
 
 from __future__ import annotations

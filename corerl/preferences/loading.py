@@ -48,7 +48,7 @@ def steps_left(run: Run, spent: int, setting: str) -> int:
         CorerlError: none is left.
     """
     left = run.cfg.steps - spent
-    require(left > 0, f"{setting}={spent} leaves none of steps={run.cfg.steps}")
+    require(left > 0, f"{setting}={spent} leaves none of steps={run.cfg.steps}: make it smaller")
     return left
 
 

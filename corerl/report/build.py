@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from datetime import datetime
 from pathlib import Path
 
@@ -53,6 +54,9 @@ def build(args: argparse.Namespace) -> int:
         _write_tables(section, folder)
         pictures[section.folder] = _draw(section, folder, look, options, failures)
     notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
+    if args.published and not _beside(parts):
+        names = ", ".join(args.published)
+        notes.append(f"No number of {names} is of these algorithms on these tasks in their unit.")
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
     data = Data(results, parts, look, args.out, options)
@@ -61,6 +65,12 @@ def build(args: argparse.Namespace) -> int:
     index = write(args.out / "index.html", text)
     _print(parts, notes, index)
     return 1 if failures else 0
+
+
+def _beside(parts: list[Section]) -> bool:
+    """Tells whether any published number stands in the report."""
+    tables = [table for section in parts for table in [*section.tables, *section.others]]
+    return any(table.name.startswith("published") for table in tables)
 
 
 def _write_tables(section: Section, folder: Path) -> None:
@@ -194,6 +204,13 @@ def _command(args: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
+def _wrapped(note: str, width: int | None) -> str:
+    """Breaks a note into lines, but no path."""
+    if width is None:
+        return note
+    return textwrap.fill(note, width, break_long_words=False, break_on_hyphens=False)
+
+
 def _print(parts: list[Section], notes: list[str], index: Path) -> None:
     """Prints the tables as wide as the terminal, or whole where the output is none."""
     colour = sys.stdout.isatty()
@@ -203,7 +220,7 @@ def _print(parts: list[Section], notes: list[str], index: Path) -> None:
         for table in section.tables:
             print(to_text(table, width, colour))
         for note in section.notes:
-            print(note)
+            print(_wrapped(note, width))
         print()
     for note in notes:
         print(note, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line of `corerl report`."""
+"""Scores of runs or score files as tables, figures and one HTML page; docs/reports.md says what they mean."""
 
 import argparse
 from pathlib import Path

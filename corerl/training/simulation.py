@@ -91,13 +91,15 @@ def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> Non
     means = episodes.returns.mean(1)
     count = episodes.returns.shape[1]
     spread = f" ± {means.std(ddof=1):.2f}" if len(means) > 1 else ""
-    told = f"{len(means)} seed{'s' if len(means) > 1 else ''}, {count} episodes each: return "
+    told = f"{len(means)} seed{'s' if len(means) > 1 else ''}, "
+    told += f"{count} episode{'s' if count > 1 else ''} each: return "
     told += f"{means.mean():.2f}{spread}"
     if scores is not None:
         told += f", score {scores.mean():.1f}" + (
             f" ± {scores.std(ddof=1):.1f}" if len(means) > 1 else ""
         )
-    console.print(f"{told} (± between seeds).", soft_wrap=True, highlight=False)
+    told += " (± between seeds)." if len(means) > 1 else "."
+    console.print(told, soft_wrap=True, highlight=False)
     console.print(f"Returns of every episode: {_write(agent, task, episodes)}", soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ def test_make_info_and_list(data, tmp_path):
     assert "corerl/pendulum" in listing
     assert "yes" in listing
     assert "hopper" not in listing
-    assert "made when read" in data("list", "risk/D1")
+    assert "risk/D1 made" in data("list", "risk/D1")
     assert "risk/halfcheetah-replay-stochastic-regenerated" in data("list", "risk")  # unfolded
 
 

@@ -170,3 +170,17 @@ def test_a_sweeper_that_searches_cannot_be_listed(capsys):
     arguments = ["-m", "hydra/sweeper=optuna", "algo=bc", "task=corerl/pendulum"]
     assert cli.main(["train", *arguments, "--dry-run"]) == 2
     assert "chooses its cells as it goes" in capsys.readouterr().err
+
+
+def test_a_row_tells_runs_of_one_name_apart_and_returns_from_scores(capsys):
+    """A raw return and a normalised score in one column are not the same thing."""
+    first, second = config(Path("runs"), "bc"), config(Path("runs"), "bc", steps=8)
+    begun(cell_directory(first), "seeds-0", "done", score=12.5)
+    begun(cell_directory(second), "seeds-0", "done", **{"return": -900.0})
+    for cfg in (first, second):
+        launch.write_settings(cfg)
+    assert cli.main(["status"]) == 0
+    shown = capsys.readouterr().out
+    for cfg, score in ((first, " 12.5"), (second, "return -900.0")):
+        (row,) = (line for line in shown.splitlines() if cell_directory(cfg).name[-8:] in line)
+        assert score in row

@@ -42,6 +42,22 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
+def test_a_table_of_which_nothing_fits_is_told(report, tree, tmp_path):
+    told = "No number of d4rl_offline is of these algorithms on these tasks"
+    assert told not in report(tree, "--published", "d4rl_offline")[3]
+    write_run(tmp_path / "other", "gym/Hopper-v5", "SAC", normalised=False)
+    assert told in report(tmp_path / "other", "--published", "d4rl_offline")[3]
+
+
+def test_reports_that_lie_among_runs_are_not_read(report, tree, tmp_path):
+    _, out, *_ = report(tree)
+    inside = out.rename(tree / "report")
+    status, again, *_ = report(tree)
+    assert status == 0
+    assert (again / "scores.csv").read_text() == (inside / "scores.csv").read_text()
+    assert report(inside)[0] == 0  # asked for by name, its scores are score files
+
+
 def test_the_page_says_how_updates_ran(report, tmp_path):
     ran = "compile (CUDA graph capture failed: a reason)"
     write_run(tmp_path / "runs", TASKS[0], "IQL", ran=ran)

@@ -73,7 +73,7 @@ function efficiencyFigure(section, now) {
     series.push({ ...look(section, name), points });
   }
   if (!series.length) return null;
-  const title = `Sample efficiency: ${NAMES[metric]} over ${now.shared.length} tasks, 95% bands`, labels = [stepsLabel(series), `${NAMES[metric]}, ${section.axis}`];
+  const title = `Sample efficiency: ${NAMES[metric]} over ${now.shared.length} task${now.shared.length === 1 ? "" : "s"}, 95% bands`, labels = [stepsLabel(series), `${NAMES[metric]}, ${section.axis}`];
   const svg = lineChart({ series, xlabel: labels[0], ylabel: labels[1], label: title });
   return figure("efficiency", title, svg, () => linesLatex(title, ...labels, series));
 }
