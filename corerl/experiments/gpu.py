@@ -145,9 +145,7 @@ class Found:
         files.make_directory(plan.out)
         facts = provenance.environment() | {"device": plan.device}
         before = files.read_json(self._path)
-        same = before and all(
-            before["machine"].get(key) == facts[key] for key in ("gpu", "git", "torch")
-        )
+        same = before and _machine_and_code(before["machine"]) == _machine_and_code(facts)
         self.content = before if same else {"machine": facts}
 
     def rated(self, what: str) -> bool:
@@ -170,6 +168,12 @@ class Found:
         files.write_json(self._path, self.content)
         page = gpu_page.page(self.content)
         files.write_atomically(self._plan.out / "gpu.md", page.encode())
+
+
+def _machine_and_code(facts: dict[str, Any]) -> tuple:
+    """Returns what rates depend on. Where gpu.md is in git, a first call has made the checkout dirty."""
+    revision = (facts.get("git") or "").removesuffix("-dirty")
+    return facts.get("gpu"), facts.get("torch"), revision
 
 
 # Stages: each yields what it finds, a dict with `what`.

@@ -151,6 +151,9 @@ def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp
     assert (
         "ReBRAC, ten seeds, batch 256: 2,000 updates/s of each seed, aim 2,500: **missed**" in text
     )
+    written = {"gpu": None, "git": "abc-dirty"}  # where the page itself is in git
+    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS | written)
+    assert "bench" in gpu.Found(plan).content
     monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS | {"git": "another"})
     assert "bench" not in gpu.Found(plan).content
 
