@@ -167,7 +167,7 @@ def _added(file: str) -> str:
 
 
 def with_sweep(arguments: list[str]) -> list[str]:
-    """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`.
+    """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`, or `sweep=mine.yaml` anywhere.
 
     Raises:
         CorerlError: there is no sweep of that name.
@@ -179,14 +179,16 @@ def with_sweep(arguments: list[str]) -> list[str]:
         len(names) == 1,
         f"sweep={' sweep='.join(names)}: one sweep at a time, since each has settings of its own",
     )
-    if names[0] not in sweeps():
+    own = Path(names[0]).absolute()
+    is_own = own.suffix == ".yaml" and own.is_file()
+    if names[0] not in sweeps() and not is_own:
         raise CorerlError(
             f"There is no sweep {names[0]!r}.{nearest(names[0], sweeps())} "
-            f"Known: {', '.join(sweeps())}."
+            f"Known: {', '.join(sweeps())}; and sweep=PATH.yaml is a file of your own."
         )
     rest = [a for a in arguments if not a.startswith("sweep=")]
-    folder = str(files("corerl.sweeps"))
-    return ["--config-dir", folder, "--config-name", names[0], "--multirun", *rest]
+    folder, name = (own.parent, own.stem) if is_own else (files("corerl.sweeps"), names[0])
+    return ["--config-dir", str(folder), "--config-name", name, "--multirun", *rest]
 
 
 def for_each_cell(arguments: list[str]) -> list[str]:
@@ -231,6 +233,8 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             f"algo.name={name} is not the algorithm's name: `name` in its Config must be its file's, and "
             "label=... names a variant in tables",
         )
+        if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file
+            cfg.compile = "off"
         rows = table(cfg.table or name, cfg.task)
         if "steps" not in chosen and cfg.steps == defaults.steps:
             rows = rows | budget(cfg.table or name, name, cfg.task)

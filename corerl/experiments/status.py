@@ -121,7 +121,12 @@ def _is_locked(directory: Path) -> bool:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", nargs="?", default="runs", help="a sweep's name, or a folder (default: runs)")
+    add(
+        "what",
+        nargs="?",
+        default="runs",
+        help="a sweep's name or file, or a folder (default: runs)",
+    )
     add("settings", nargs="*", help="of a sweep: what else corerl train was given, as in seeds=3")
 
 
@@ -182,7 +187,7 @@ def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
         return
     from corerl.experiments.composition import cells, sweeps  # loads every algorithm
 
-    if what not in sweeps():
+    if what not in sweeps() and not what.endswith(".yaml"):
         raise CorerlError(
             f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "
             f"Sweeps: {', '.join(sweeps())}."

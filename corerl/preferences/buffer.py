@@ -66,7 +66,7 @@ class PairBuffer(PackedRows):
     ):
         require(
             crop is None or 0 < crop <= comparisons.length,
-            f"a crop of {crop} steps does not fit segments of {comparisons.length}",
+            f"a crop of {crop} steps does not fit segments of {comparisons.length}: algo.crop=null takes all",
         )
         used = np.unique(comparisons.starts[..., None] + np.arange(comparisons.length))
         super().__init__([comparisons.observations, comparisons.actions], device, only=used)

@@ -7,8 +7,10 @@ from importlib.resources import files
 import pytest
 import yaml
 
+from corerl.cli import main
 from corerl.config import Config, seed_list
 from corerl.data import tasks
+from corerl.errors import CorerlError
 from corerl.experiments import tables
 from corerl.experiments.composition import cells, sweeps
 
@@ -144,3 +146,15 @@ def test_corls_own_rebrac_and_td3_bc(shared):
         if job.table == "td3_bc_corl":
             given = theirs["td3_bc", job.task, "normalize"] == "true"
             assert job.algo.data.normalize_states == given
+
+
+def test_a_sweep_may_be_a_file_of_ones_own(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    grid = "hydra: {sweeper: {params: {algo: 'bc,td3_bc', task: corerl/pendulum}}}"
+    file.write_text(f"defaults: [config, _self_]\nsteps: 7\ncompile: off\n{grid}\n")
+    found = [(cfg.algo.name, cfg.steps, cfg.compile) for cfg in cells([f"sweep={file}", "seeds=2"])]
+    assert found == [("bc", 7, "off"), ("td3_bc", 7, "off")]
+    assert main(["status", str(file), f"root={tmp_path}"]) == 0
+    assert "10 seeds missing" in capsys.readouterr().out
+    with pytest.raises(CorerlError, match=r"sweep=PATH\.yaml is a file of your own"):
+        cells([f"sweep={tmp_path / 'none.yaml'}"])
