@@ -48,7 +48,10 @@ def _kernel() -> str:
 
 def _git_revision() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError:  # an image for a GPU often has no git
+        return None
     return result.stdout.strip() if result.returncode == 0 else None
 
 

@@ -390,3 +390,8 @@ def test_the_environment_says_what_ran():
     assert facts["corerl"] == corerl.__version__ and facts["torch"] == torch.__version__
     assert facts["cores"] >= 1 and facts["cpu"]
     json.dumps(facts)
+
+
+def test_a_machine_without_git_has_no_revision(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.environment()["git"] is None
