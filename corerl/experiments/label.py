@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import webbrowser
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves the page until Ctrl-C, or prints how files agree."""
+    os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")  # pygame's window would swallow SIGTERM
     task = resolve(args.task)
     if args.agreement:
         return _agree(task, args.agreement)
