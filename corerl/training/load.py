@@ -11,6 +11,7 @@ restores again and stops. So every algorithm can be loaded, and none has to say 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from corerl.config import Config, renamed
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.runs import code
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
@@ -52,6 +54,7 @@ def load(
         if not groups:
             raise CorerlError(f"{path} has no checkpoint of seed {seed}.")
     cfg = settings(cell)
+    _tell_other_code(cfg, cell, groups)
     cfg.device, cfg.compile = str(device), "off"
     parts: dict[str, Any] = {}
     agents = [_restored(cfg, group, parts) for group in groups]
@@ -84,6 +87,17 @@ def find(path: Path) -> tuple[Path, list[Path]]:
     if not saved:
         raise CorerlError(f"{cell} has no checkpoint yet: its seeds have not saved.")
     return cell, saved
+
+
+def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
+    """Warns of agents that were trained with other code than that which is to act now."""
+    folders = [(group, seeds_of_group(group.name)) for group in groups]
+    if old := code.of_another(folders, code.digest(cfg.algo.name)):
+        print(
+            f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: trained with "
+            f"other code of {cfg.algo.name}.py than it has now, by which the policy acts.",
+            file=sys.stderr,
+        )
 
 
 def _needs_none(group: Path) -> bool:

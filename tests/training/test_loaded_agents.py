@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -125,6 +126,16 @@ def test_loading_changes_nothing_on_disk(iql):
     before = files()
     load(iql)
     assert files() == before
+
+
+def test_an_agent_of_other_code_is_named(iql, tmp_path, capsys):
+    load(iql)
+    assert not capsys.readouterr().err
+    cell = shutil.copytree(iql, tmp_path / "iql")
+    for file in cell.glob("seeds-*/env.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "00000000"}))
+    load(cell, 2)
+    assert f"{cell}, seed 2: trained with other code of iql.py" in capsys.readouterr().err
 
 
 def test_settings_of_a_run_under_the_names_that_they_had(tmp_path):
