@@ -262,10 +262,19 @@ def _models(
         critics.q(observations, dataset.actions[used], steps),
         critics.value(observations, steps),
     )
-    facts["fqe"] = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
+    facts["fqe"] = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}{_too_few(cfg)}"
     models = []
     for i in range(len(policy.seeds)):
         q, v = np.zeros(asked.shape), np.zeros(asked.shape)
         q[asked], v[asked] = of_steps[0][i], of_steps[1][i]
         models.append(Model(q, v))
     return models
+
+
+def _too_few(cfg: Settings) -> str:
+    """Warns of an endless critic that has not yet forgotten its start: of what is left, 5 % after 3 constants."""
+    constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
+    few = (
+        f"; too few: this critic forgets its start with a time constant of {constant:,.0f} updates"
+    )
+    return few if cfg.steps < 3 * constant else ""

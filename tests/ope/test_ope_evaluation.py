@@ -12,7 +12,7 @@ from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
 from corerl.errors import CorerlError
 from corerl.ope import behaviour, kernels
-from corerl.ope.evaluation import Options, judge
+from corerl.ope.evaluation import Options, _too_few, judge
 from corerl.ope.fqe import Settings
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance
@@ -135,6 +135,20 @@ def test_kernel_weights_find_the_value_of_one_action():
     for name in ("is", "snis"):
         assert result.of(name)[0] == pytest.approx(-0.09 - width**2, abs=0.006)
     assert "gaussian kernel" in result.facts["density"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "constant"),
+    [
+        ({"steps": 29_999}, "10,000"),
+        ({"steps": 30_000}, None),
+        ({"steps": 299, "polyak": 0.1, "discount": 0.9}, "100"),
+        ({"steps": 10, "horizon": 5}, None),
+    ],
+)
+def test_too_few_updates_of_an_endless_critic_are_told(settings, constant):
+    told = _too_few(Settings(**settings))
+    assert told.endswith(f"{constant} updates") if constant else told == ""
 
 
 def test_clipping_is_told():
