@@ -272,7 +272,7 @@ def _models(
 
 
 def _too_few(cfg: Settings) -> str:
-    """Warns of an endless critic that has not yet forgotten its start: of what is left, 5 % after 3 constants."""
+    """Warns of an endless critic that remembers its start; after three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
     few = (
         f"; too few: this critic forgets its start with a time constant of {constant:,.0f} updates"
