@@ -87,7 +87,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
 def _tell_other_code(cfg: Config) -> None:
     """Warns of seeds from before the algorithm's code changed: settings name a run, and they are the same."""
     cell = cell_directory(cfg)
-    old = code.of_another(groups_of(cell), code.digest(cfg.algo.name))
+    old = code.of_another(groups_of(cell), cfg.algo.name)
     if old:
         print(
             f"corerl: {_listed([old])} in {cell} began with other code of {cfg.algo.name}.py than it has "

@@ -22,10 +22,11 @@ def digest(name: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def of_another(folders: Iterable[tuple[Path, list[int]]], now: str) -> list[int]:
+def of_another(folders: Iterable[tuple[Path, list[int]]], name: str) -> list[int]:
     """Returns the seeds, of folders of a run, that were begun with other code; not those that do not tell."""
-    others = [seeds for folder, seeds in folders if _begun_with(folder) not in (None, now)]
-    return sorted(seed for seeds in others for seed in seeds)
+    told = [(begun, seeds) for folder, seeds in folders if (begun := _begun_with(folder))]
+    now = digest(name) if told else ""  # reads files, which a fresh run need not
+    return sorted(seed for begun, seeds in told if begun != now for seed in seeds)
 
 
 def _begun_with(folder: Path) -> str | None:

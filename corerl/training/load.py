@@ -92,7 +92,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
 def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
     """Warns of agents that were trained with other code than that which is to act now."""
     folders = [(group, seeds_of_group(group.name)) for group in groups]
-    if old := code.of_another(folders, code.digest(cfg.algo.name)):
+    if old := code.of_another(folders, cfg.algo.name):
         print(
             f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: trained with "
             f"other code of {cfg.algo.name}.py than it has now, by which the policy acts.",
