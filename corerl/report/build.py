@@ -40,7 +40,9 @@ def build(args: argparse.Namespace) -> int:
     if args.replicates < 1:
         raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
     make_folder(args.out)
-    options = Options(args.metric, args.baseline, args.replicates, args.best, args.unequal)
+    options = Options(
+        args.metric, args.baseline, args.replicates, args.best, args.unequal, args.risk
+    )
     results = load(args.paths, args.unfinished)
     tables = [read_published(name) for name in args.published]
     published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)

@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also mark differences between runs of unequal numbers of steps",
     )
     add(
+        "--risk",
+        action="store_true",
+        help="also the CVaR and the distribution of returns of tasks other than risk/...",
+    )
+    add(
         "--unfinished",
         action="store_true",
         help="also count the latest evaluation of runs that have not finished",

@@ -28,12 +28,14 @@ _COLUMNS = ["algorithm", "task", "seed", "objective", "tau", "returns"]
 
 
 def add(section: Section, options: Options) -> None:
-    """Gives a section of risky tasks its returns and the table of their CVaR."""
-    if section.name not in COLLECTIONS:
+    """Gives a section of risky tasks, or any that `options.risk` asks for, its returns and their CVaR."""
+    if section.name not in COLLECTIONS and not options.risk:
         return
     section.returns = read_returns(section.runs)
     if len(section.returns):
         section.tables.append(_table(section, options))
+    elif options.risk:
+        section.notes.append("No CVaR: only folders of runs have the return of every episode.")
 
 
 def plots(section: Section, look: dict, options: Options) -> dict[str, figures.Plot]:

@@ -21,6 +21,7 @@ class Options:
     replicates: int = 10_000
     best: bool = False
     unequal: bool = False
+    risk: bool = False
 
     @property
     def protocol(self) -> str:
@@ -50,7 +51,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     others: list[Table] = field(default_factory=list)  # published numbers of algorithms not run
     notes: list[str] = field(default_factory=list)
-    returns: pd.DataFrame | None = None  # of every episode, for risky tasks (corerl/report/risk.py)
+    returns: pd.DataFrame | None = None  # of every episode, where risk is shown (risk.py)
     folder: str = ""  # of its files, and its anchor on the page
 
     @property

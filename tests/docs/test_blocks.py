@@ -58,6 +58,7 @@ def workplace(tmp_path_factory):
             'gymnasium.register("Arm-v0", max_episode_steps=20,\n'
             '    entry_point="gymnasium.envs.classic_control.pendulum:PendulumEnv")\n'
         )
+        Path("wagers.py").write_text(dict(programs_blocks("python"))["risk.md"])
         Path("mine.yaml").write_text(dict(programs_blocks("yaml"))["sweeps.md"])
         Path("mine.csv").write_text(dict(programs_blocks("csv"))["your_csv.md"])
         assert main(["train", "algo=iql", "task=corerl/pendulum", "seeds=[0,3]", *SMALL]) == 0

@@ -134,6 +134,17 @@ def test_tasks_of_other_collections_have_no_such_table(tmp_path, report):
     assert not (out / "gym-raw" / "cvar.txt").exists()
 
 
+def test_cvar_is_shown_of_any_task_that_it_is_asked_for(tmp_path, report):
+    group = write_run(tmp_path / "runs", "gym/Hopper-v4", "SAC", seeds=(0,), normalised=False)
+    (group / "returns.jsonl").write_text('{"step": 3000, "seed": 0, "returns": [1.0, 5.0]}\n')
+    _, out, printed, _ = report(tmp_path / "runs", "--risk")
+    assert "Hopper-v4: SAC (mean; 2 episodes)" in (out / "gym-raw" / "cvar.txt").read_text()
+    assert "No CVaR" not in printed
+    (group / "returns.jsonl").unlink()
+    _, _, printed, _ = report(tmp_path / "runs", "--risk")
+    assert "No CVaR: only folders of runs have the return of every episode." in printed
+
+
 def test_a_broken_line_is_named(tmp_path):
     import pandas as pd
 
