@@ -126,7 +126,7 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if len(figures.curved(section.history)):
         plan["tasks"] = (
-            "Learning curves: mean over seeds with 95% t intervals",
+            "Learning curves: mean over seeds with 95% t intervals, drawn from three seeds on",
             lambda: figures.tasks(section.history, look, section.axis),
         )
     return plan | risk.plots(section, look, options)

@@ -145,7 +145,8 @@ def curved(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
-    """Draws one panel per task of the `curved` rows: mean over seeds against steps, 95% t intervals."""
+    """Draws one panel per task of the `curved` rows: mean over seeds against steps, 95% t
+    intervals from three seeds on."""
     history = curved(history)
     figure, axes = _panels(sorted(set(history["task"])), 2.1, unit)
     for task, axis in axes.items():
@@ -235,7 +236,7 @@ def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
     stride = max(1, scores.shape[1] // MOST_POINTS)
     scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
-    low, high = stats.mean_interval(scores.to_numpy())
+    low, high = stats.mean_band(scores.to_numpy())
     curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
     return scores.columns.to_numpy(), curve
 

@@ -134,11 +134,11 @@ def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
             continue
         stride = math.ceil(scores.shape[1] / MOST_POINTS)
         scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
-        low, high = stats.mean_interval(scores.to_numpy())
+        low, high = stats.mean_band(scores.to_numpy())
         curve = {"algorithm": algorithm, "task": task, "steps": scores.columns.tolist()}
         curve |= {"mean": scores.mean().tolist(), "seeds": scores.index.tolist()}
         curve["scores"] = scores.to_numpy().tolist()
-        if len(scores) > 1:
+        if np.isfinite(low).all():
             curve |= {"low": low.tolist(), "high": high.tolist()}
         found.append(curve)
     return found

@@ -26,6 +26,14 @@ def test_a_tasks_curve_is_thinned_but_ends_where_it_ends(steps):
     assert (ends.min(), ends.max()) == pytest.approx((low, high))
 
 
+def test_two_seeds_have_a_mean_and_no_band():
+    rows = [("A", "d4rl/x", s, k, s + k / 10) for s in (0, 1) for k in (1, 2)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    (axis,) = figures.tasks(history, looks(["A"]), "score").axes
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), [0.6, 0.7])
+    assert not axis.collections
+
+
 def test_a_task_that_was_evaluated_once_has_no_curve():
     rows = [("A", "d4rl/x", 0, 1, 1.0), ("A", "d4rl/y", 0, 1, 1.0), ("A", "d4rl/y", 0, 2, 1.0)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])

@@ -14,6 +14,7 @@ numbers of seeds.
 
 from corerl.report.stats.bootstrap import REPLICATES
 from corerl.report.stats.comparisons import (
+    mean_band,
     mean_interval,
     probability_of_improvement,
     welch_interval,
@@ -48,6 +49,7 @@ __all__ = [
     "final",
     "iqm",
     "mean",
+    "mean_band",
     "mean_interval",
     "median",
     "optimality_gap",

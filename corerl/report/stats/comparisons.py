@@ -81,6 +81,16 @@ def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, 
     return mean - half, mean + half
 
 
+def mean_band(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `mean_interval` for drawing: NaN for two seeds as well.
+
+    Student's t of two seeds is 13 standard errors either way, which would set the figure's scale and
+    hide all curves.
+    """
+    low, high = mean_interval(scores)
+    return (low, high) if len(scores) > 2 else (low * np.nan, high * np.nan)
+
+
 def welch_interval(
     mean_x: float,
     std_x: float,
