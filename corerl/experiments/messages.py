@@ -76,8 +76,12 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
     key = named.group(1) if named else cause.full_key
     module = getattr(cause.object_type, "__module__", "")
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else _chosen()
-    where = f" with algo={algorithm}" if key.startswith("algo.") and algorithm else ""
-    return f"There is no setting {key!r}{where}.{_similar(key, list(_known(algorithm)))}"
+    if not (key.startswith("algo.") and algorithm):
+        return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm)))}"
+    having = [name for name in algos.names() if key in _known(name)]
+    hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
+    hint = hint or _similar(key, list(_known(algorithm)))
+    return f"There is no setting {key!r} with algo={algorithm}.{hint}"
 
 
 def _bad_value(text: str, cause: Exception) -> str:

@@ -371,7 +371,10 @@ PROBLEMS = {
     (*RUN, "data.normalize_states=true"): "Did you mean algo.data.normalize_states?",
     (*RUN, "algo.data.normalise_states=true"): "Did you mean algo.data.normalize_states?",
     (*RUN, "eval.evry=3"): "There is no setting 'eval.evry'. Did you mean eval.every",
-    (*RUN, "algo.alpha=3"): "There is no setting 'algo.alpha' with algo=iql",
+    (*RUN, "algo.behaviour_floor=0.3"): (
+        "There is no setting 'algo.behaviour_floor' with algo=iql. arsq has it."
+    ),
+    (*RUN, "algo.alpha=3"): "'algo.alpha' with algo=iql. arsq, codac, cpl, cql, ",
     ("-m", "algo=iql,bc", RUN[1], "algo.expectile=0.7"): "'algo.expectile' with algo=bc",
     (*RUN, "table=iql_cor"): "There is no table 'iql_cor' in configs/. Did you mean iql_corl",
     (*RUN, "table=config"): "There is no table 'config' in configs/.",
