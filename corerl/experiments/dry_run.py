@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from rich import box
 from rich.table import Table
 
 from corerl.config import Config
@@ -15,13 +16,20 @@ from corerl.errors import CorerlError
 from corerl.experiments import footprint, rates, status
 from corerl.experiments.rates import Rate
 from corerl.runs import config_labels, provenance
-from corerl.runs.directory import group_name, settings
+from corerl.runs.directory import settings
 from corerl.training.run import pick_device
 
-COLUMNS = (
-    *("task", "algorithm", "seeds", "done", "updates left", "updates/s", "hours", "memory", "disk"),
-    "",
-)
+COLUMNS = {
+    "task": "left",
+    "algorithm": "left",
+    "seeds\ndone": "right",
+    "steps\nleft": "right",
+    "hours": "right",
+    "memory": "right",
+    "disk": "right",
+    "note": "left",
+}
+"""Each with the side on which it is flush. Together they fit 80 columns; long names are folded."""
 
 
 class Row(NamedTuple):
@@ -44,36 +52,50 @@ def show(cells: list[Config]) -> int:
     gpu = _gpu(cells[0])
     rows = [row(cfg, gpu) for cfg in cells]
     notes: dict[str, int] = {}
-    table = Table()
-    for column in COLUMNS:
-        right = column not in ("task", "algorithm", "seeds", "")
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, side in COLUMNS.items():
+        folds = column in ("task", "algorithm")
+        table.add_column(column, justify=side, no_wrap=not folds, overflow="fold")
     for each, name in zip(rows, names(cells), strict=True):
-        told = [each.remark] if each.remark else []
-        if each.refused:
-            told = [f"refused, note {notes.setdefault(each.refused, len(notes) + 1)}", *told]
         table.add_row(
             status.plain(each.cfg.task),
             status.plain(name),
-            _seeds(each.cfg.seeds),
-            str(each.done),
-            f"{each.updates:,}",
-            _rate(each.rate),
-            "?" if each.hours is None else f"{each.hours:,.1f}",
+            f"{each.done}/{each.seeds}",
+            _short(each.updates),
+            _hours(each),
             *_room(each, gpu),
-            "; ".join(told),
+            _noted(each, notes),
         )
     console = status.wide_console()
     console.print(table)
-    for text, number in notes.items():
-        print(f"note {number}: {text}")
-    print("\n".join(_totals(rows, gpu)))
+    told = [f"note {number}: {text}" for text, number in notes.items()]
+    for line in told + _totals(rows, gpu):
+        console.print(status.plain(line), soft_wrap=not console.is_terminal)
     return 0
 
 
-def _rate(rate: Rate | None) -> str:
-    """Returns updates per second; `~` where they are estimated."""
-    return "?" if rate is None else f"{'~' if rate.estimated else ''}{rate.updates_per_s:,.0f}"
+def _noted(row: Row, notes: dict[str, int]) -> str:
+    """Numbers what is to be said of a row among `notes`, which stand below the table."""
+    text = row.refused or row.remark
+    if not text:
+        return ""
+    return f"{'refused ' if row.refused else ''}{notes.setdefault(text, len(notes) + 1)}"
+
+
+def _hours(row: Row) -> str:
+    """Returns the hours; `~` where their rate is estimated."""
+    if row.rate is None:
+        return "?"
+    digits = 1 if row.hours < 100 else 0
+    return f"{'~' if row.rate.estimated else ''}{row.hours:,.{digits}f}"
+
+
+def _short(count: int) -> str:
+    """Writes 12,345,678 as `12.3M`."""
+    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return str(count)
 
 
 def _room(row: Row, gpu: str | None) -> tuple[str, str]:
@@ -136,8 +158,8 @@ def _fitness(task_id: str, trust: bool, env: str | None, evaluates: bool) -> tup
         if evaluates and task.has_env:
             task.make_env().close()
     except CorerlError as error:
-        why = str(error).replace(task_id, "the task")
-        return f"{why} To train without evaluating: eval.episodes=0", remark
+        why = str(error).replace(task_id, "the task").rstrip(".")
+        return f"{why}; to train without evaluating: eval.episodes=0", remark
     return "", remark
 
 
@@ -199,9 +221,3 @@ def _gpu(cfg: Config) -> str | None:
     except CorerlError:  # a GPU is asked for, and this is not the machine that has it
         return "the GPU asked for"
     return provenance.environment()["gpu"] if on_gpu else None
-
-
-def _seeds(seeds: int | list[int]) -> str:
-    if isinstance(seeds, int):
-        return str(seeds)
-    return f"{len(seeds)}: {group_name(seeds).removeprefix('seeds-')}"

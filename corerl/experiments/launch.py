@@ -146,7 +146,8 @@ def _check_simulator(task: Task) -> None:
     try:
         close([task.make_env()])
     except CorerlError as error:
-        raise CorerlError(f"{error} To train without evaluating: eval.episodes=0") from error
+        told = str(error).rstrip(".")
+        raise CorerlError(f"{told}; to train without evaluating: eval.episodes=0") from error
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from small import config, train
 
 from corerl import cli
@@ -93,6 +94,8 @@ def test_neither_folder_nor_sweep_is_one_sentence(capsys):
 
 # The dry run.
 
+TERMINAL = {"width": 80, "force_terminal": True, "color_system": None}
+
 
 def test_only_what_is_left_is_counted():
     cfg = config(Path("runs"), "bc", seeds=4, steps=9_000, eval=Eval(every=4_000, episodes=5))
@@ -149,7 +152,7 @@ def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
     out = capsys.readouterr().out
     antmaze = next(line for line in out.splitlines() if "antmaze-umaze" in line)
     pendulum = next(line for line in out.splitlines() if "corerl/pendulum" in line)
-    assert "refused, note 1" in antmaze and "refused" not in pendulum
+    assert "refused 1" in antmaze and "refused" not in pendulum
     assert "note 1: the task can be trained but not evaluated" in out
     assert "eval.episodes=0" in out
     assert cli.main(["train", *arguments, "eval.episodes=0", "--dry-run"]) == 0
@@ -163,6 +166,16 @@ def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
     assert sum("O-RAAC tau=0.1 " in line for line in lines) == 2
     assert sum("O-RAAC tau=0.4 " in line for line in lines) == 2
     assert not any("fetch" in line for line in lines), "their data is made in memory"
+
+
+def test_the_plan_fits_80_columns(capsys, monkeypatch):
+    monkeypatch.setattr(status, "wide_console", lambda: Console(**TERMINAL))
+    arguments = ["-m", "algo=iql,arsq", "task=d4rl/hopper-medium-v2,neorl2/DMSD"]
+    assert cli.main(["train", *arguments, "seeds=10", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
+    (iql,) = (line.split() for line in lines if "IQL" in line and "DMSD" in line)
+    assert iql[2:5] == ["0/10", "10M", "16.5"]
 
 
 def test_a_sweeper_that_searches_cannot_be_listed(capsys):
