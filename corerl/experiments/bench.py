@@ -14,21 +14,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 
-from rich.console import Console
-from rich.table import Table
-
 from corerl import algos
 from corerl.config import KERNELS, MOST_SEEDS, require
 from corerl.errors import CorerlError, nearest
 from corerl.experiments import kernel
 from corerl.experiments.stopwatch import Case, Measured, measure, measure_processes
 from corerl.nn import compile
-from corerl.runs import provenance
+from corerl.runs import provenance, terminal
 from corerl.training.run import pick_device
 
+WORDS = ("algorithm", "compile", "kernel")
 COLUMNS = (
-    *("algorithm", "compile", "kernel", "seeds", "processes", "total updates/s", "min", "max"),
-    *("start s", "GPU MB"),
+    *(*WORDS, "seeds", "pro-\ncesses", "updates/s\nof all", "min", "max", "start\ns", "GPU\nMB"),
 )
 
 
@@ -86,9 +83,7 @@ def run(args: argparse.Namespace) -> int:
         measure(cases[0], _lines(), lambda rate: print(f"{rate:.1f}", flush=True))
         return 0
     print(machine(args.threads, args.windows))
-    table = Table()
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:3] else "right")
+    table = terminal.table(COLUMNS, left=WORDS)
     problems: dict[str, None] = {}
     for case in cases:
         for processes in args.processes:
@@ -96,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             table.add_row(*row(case, processes, found))
             if found.problem:
                 problems[f"{case.algo}, {case.compile}: {found.problem}"] = None
-    Console(width=120).print(table)
+    terminal.console().print(table)
     for problem in problems:
         print(problem)
     return 0

@@ -6,30 +6,18 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
-
 from corerl.config import Config
 from corerl.data import download
 from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
 from corerl.experiments import footprint, rates, status
 from corerl.experiments.rates import Rate
-from corerl.runs import config_labels, provenance
+from corerl.runs import config_labels, provenance, terminal
 from corerl.runs.directory import settings
 from corerl.training.run import pick_device
 
-COLUMNS = {
-    "task": "left",
-    "algorithm": "left",
-    "seeds\ndone": "right",
-    "steps\nleft": "right",
-    "hours": "right",
-    "memory": "right",
-    "disk": "right",
-    "note": "left",
-}
-"""Each with the side on which it is flush. Together they fit 80 columns; long names are folded."""
+WORDS = ("task", "algorithm", "note")
+COLUMNS = ("task", "algorithm", "seeds\ndone", "steps\nleft", "hours", "memory", "disk", "note")
 
 
 class Row(NamedTuple):
@@ -52,25 +40,22 @@ def show(cells: list[Config]) -> int:
     gpu = _gpu(cells[0])
     rows = [row(cfg, gpu) for cfg in cells]
     notes: dict[str, int] = {}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column, side in COLUMNS.items():
-        folds = column in ("task", "algorithm")
-        table.add_column(column, justify=side, no_wrap=not folds, overflow="fold")
+    table = terminal.table(COLUMNS, left=WORDS)
     for each, name in zip(rows, names(cells), strict=True):
         table.add_row(
-            status.plain(each.cfg.task),
-            status.plain(name),
+            terminal.plain(each.cfg.task),
+            terminal.plain(name),
             f"{each.done}/{each.seeds}",
             _short(each.updates),
             _hours(each),
             *_room(each, gpu),
             _noted(each, notes),
         )
-    console = status.wide_console()
+    console = terminal.console()
     console.print(table)
     told = [f"note {number}: {text}" for text, number in notes.items()]
     for line in told + _totals(rows, gpu):
-        console.print(status.plain(line), soft_wrap=not console.is_terminal)
+        console.print(terminal.plain(line), soft_wrap=not console.is_terminal)
     return 0
 
 

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError, nearest
+from corerl.runs import terminal
 from corerl.runs.directory import cell_directory, group_name, read_settings, read_status, strays
 from corerl.runs.directory import groups as groups_of
 
@@ -134,27 +130,27 @@ def run(args: argparse.Namespace) -> int:
     """Prints one row per group of seeds, and a count of each state."""
     found = list(_asked_for(args.what, args.settings))
     several = _of_several_settings(found)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("task", "algorithm", "seeds", "state", "step", "score"):
-        numeric = column in ("step", "score")
-        justify = "right" if numeric else "left"
-        table.add_column(column, justify=justify, no_wrap=numeric, overflow="fold")
+    words = ("task", "algorithm", "seeds", "state")
+    table = terminal.table((*words, "step", "score"), left=words)
     counts: dict[str, int] = {}
     told: dict[str, None] = {}  # below, where there is room for a sentence
     for group in found:
         counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
         row = _row(group, several)
-        table.add_row(*map(plain, row))
+        table.add_row(*map(terminal.plain, row))
         if group.message:
             told[f"{row[1]} on {group.task} {group.state}: {group.message}"] = None
-    console = wide_console()
-    console.print(table)
+    terminal.console().print(table)
     for line in told:
-        print(plain(line))
-    print(plain(", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))))
+        print(terminal.plain(line))
+    print(
+        terminal.plain(
+            ", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))
+        )
+    )
     if Path(args.what).is_dir() and not args.settings:
         for line in _cells(Path(args.what))[1]:
-            print(plain(line))
+            print(terminal.plain(line))
     return 0
 
 
@@ -175,11 +171,6 @@ def _row(group: Group, several: set[tuple[str, str]]) -> tuple[str, ...]:
     return group.task, label, seeds, group.state, step, score
 
 
-def plain(text: str) -> Text:
-    """Returns `text` as it is: brackets are no markup, and what would steer a terminal is spelled out."""
-    return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
-
-
 def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
     """Yields the groups of a folder, or of all cells of a sweep, so that those never begun are listed."""
     if Path(what).is_dir() and not settings:
@@ -194,9 +185,3 @@ def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
         )
     for cfg in cells([f"sweep={what}", *settings]):
         yield from of_cell(cfg)
-
-
-def wide_console() -> Console:
-    """Returns a console whose tables keep their columns in a file or a pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=180)

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
@@ -35,6 +33,7 @@ from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
 from corerl.preferences import reward_distances
+from corerl.runs import terminal
 from corerl.training import simulation
 from corerl.training.load import load
 from corerl.training.loaded import Loaded
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rewards:
         return _rewards(args)
     methods = [name for name in args.method.split(",") if name]
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = terminal.console()
     if not methods:
         return _play(console, args)
     check_methods(methods)
@@ -156,13 +155,14 @@ def _rewards(args) -> int:
         found = reward_distances.distances(
             agent, another(agent.task, args.data).load() if args.data else None
         )
-        table = Table(title=f"{agent.label} of {agent.task.id}: its reward beside the true one")
-        for column in ("seed", "STARC distance", "rank correlation", "correlation", "rows"):
-            table.add_column(column, justify="right")
+        table = terminal.table(
+            ("seed", "STARC distance", "rank correlation", "correlation", "rows"),
+            title=f"{agent.label} of {agent.task.id}: its reward beside the true one",
+        )
         for d in found:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
             table.add_row(str(d.seed), *numbers, f"{d.rows:,}")
-        Console(width=None if sys.stdout.isatty() else 120).print(table)
+        terminal.console().print(table)
         print(f"written to {reward_distances.write(agent, found)}")
     return 0
 
@@ -231,13 +231,15 @@ def _fqe(settings: list[str], discount: float) -> fqe.Settings:
 
 
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:
-    table = Table(title=f"{agent.label} of {agent.task.id}, judged on {task}", title_justify="left")
-    for column in ("seed", "method", "of the return", "estimate", "interval", "ess / episodes"):
-        table.add_column(
-            column, justify="left" if column in ("method", "of the return") else "right"
-        )
-    table.add_column("clipped", justify="right")
-    table.add_column("note")
+    words = ("method", "of the\nreturn", "note")
+    table = terminal.table(
+        (
+            *("seed", *words[:2], "estimate", "interval", "ESS / episodes", "clipped"),
+            words[2],
+        ),
+        left=words,
+        title=f"{agent.label} of {agent.task.id}, judged on {task}",
+    )
     for row in judgement.rows:
         ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"
         clipped = "" if math.isnan(row.clipped) else f"{row.clipped:.1%}"

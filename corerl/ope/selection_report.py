@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
@@ -16,6 +15,7 @@ from corerl.ope import results, selection
 from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
+from corerl.runs import terminal
 from corerl.training.load import Loaded
 
 
@@ -96,22 +96,16 @@ def _played(
 
 
 def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
-    table = Table(title=f"choosing among {rows[0].policies} policies", title_justify="left")
-    names = (
-        "method",
-        "rank correlation",
-        "over algorithms",
-        "regret@1",
-        "regret@3",
-        "type I",
-        "type II",
-        "Sharpe@3",
-        "MSE",
+    table = terminal.table(
+        (
+            *("method", "rank\ncorrelation", "over\nalgorithms", "regret\n@1", "regret\n@3"),
+            *("type\nI", "type\nII", "Sharpe\n@3", "MSE"),
+        ),
+        left=("method",),
+        title=f"choosing among {rows[0].policies} policies",
     )
-    for column in names:
-        table.add_column(column, justify="left" if column == "method" else "right")
     for s in rows:
-        rank = f"{s.rank:.2f} [{s.rank_low:.2f}, {s.rank_high:.2f}]"
+        rank = f"{s.rank:.2f}\n[{s.rank_low:.2f}, {s.rank_high:.2f}]"
         rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
         low, high = s.rank_low_of_groups, s.rank_high_of_groups
         over = "-" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]"
@@ -126,10 +120,14 @@ def _print_ranks(
     distances: dict[str, float],
 ) -> None:
     """Prints the mean rank of each algorithm's policies, those that the method overrates most first."""
-    table = Table(title=f"mean ranks (0 worst, 1 best), by {method}", title_justify="left")
-    names = ("policies", "by estimate", "by return", "overrated by", "distance from the data")
-    for column in ("algorithm", *names):
-        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    table = terminal.table(
+        (
+            *("algorithm", "policies", "by estimate", "by return"),
+            *("overrated by", "distance\nfrom the data"),
+        ),
+        left=("algorithm",),
+        title=f"mean ranks (0 worst, 1 best), by {method}",
+    )
     order = sorted(ranks.items(), key=lambda item: item[1][2] - item[1][1])
     for label, (count, guessed, true) in order:
         numbers = (f"{guessed:.2f}", f"{true:.2f}", f"{guessed - true:+.2f}")

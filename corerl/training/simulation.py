@@ -13,11 +13,10 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.runs import files
+from corerl.runs import files, terminal
 from corerl.runs.record import Episodes
 from corerl.training.evaluation import Evaluator
 from corerl.training.loaded import Loaded
@@ -75,9 +74,8 @@ def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> Non
     """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run."""
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
-    table = Table(title=title, title_justify="left")
-    for column in ("seed", "updates", "return", "over episodes", "score", "length", "success"):
-        table.add_column(column, justify="right")
+    columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
+    table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
         returns, lengths, successes = (part[i] for part in episodes)
         solved = successes.mean()

@@ -12,7 +12,7 @@ from corerl.algos import bc
 from corerl.config import Eval
 from corerl.errors import CorerlError
 from corerl.experiments import dry_run, launch, rates, status, worker
-from corerl.runs import files, provenance
+from corerl.runs import files, provenance, terminal
 from corerl.runs.directory import cell_directory
 
 
@@ -169,7 +169,7 @@ def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
 
 
 def test_the_plan_fits_80_columns(capsys, monkeypatch):
-    monkeypatch.setattr(status, "wide_console", lambda: Console(**TERMINAL))
+    monkeypatch.setattr(terminal, "console", lambda: Console(**TERMINAL))
     arguments = ["-m", "algo=iql,arsq", "task=d4rl/hopper-medium-v2,neorl2/DMSD"]
     assert cli.main(["train", *arguments, "seeds=10", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
