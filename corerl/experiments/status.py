@@ -143,11 +143,8 @@ def run(args: argparse.Namespace) -> int:
     terminal.console().print(table)
     for line in told:
         print(terminal.plain(line))
-    print(
-        terminal.plain(
-            ", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))
-        )
-    )
+    states = ", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))
+    print(terminal.plain(states))
     if Path(args.what).is_dir() and not args.settings:
         for line in _cells(Path(args.what))[1]:
             print(terminal.plain(line))

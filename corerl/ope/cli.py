@@ -231,13 +231,12 @@ def _fqe(settings: list[str], discount: float) -> fqe.Settings:
 
 
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:
-    words = ("method", "of the\nreturn", "note")
     table = terminal.table(
         (
-            *("seed", *words[:2], "estimate", "interval", "ESS / episodes", "clipped"),
-            words[2],
+            *("seed", "method", "of the\nreturn", "estimate", "interval"),
+            *("ESS / episodes", "clipped", "note"),
         ),
-        left=words,
+        left=("method", "of the\nreturn", "note"),
         title=f"{agent.label} of {agent.task.id}, judged on {task}",
     )
     for row in judgement.rows:

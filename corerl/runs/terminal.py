@@ -1,6 +1,6 @@
 """Tables on a terminal: without frames, so that 80 columns hold them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich import box
 from rich.console import Console
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-def table(columns: Iterable[str], left: Iterable[str] = (), title: str | None = None) -> Table:
+def table(columns: Iterable[str], left: Collection[str] = (), title: str | None = None) -> Table:
     """Makes a table to be filled.
 
     Args:
