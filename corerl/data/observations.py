@@ -114,13 +114,3 @@ def with_history(dataset: Dataset, length: int) -> Dataset:
     stacked = dataset.observations[rows].reshape(steps, -1)
     following = np.concatenate([stacked[:, shape[0] :], dataset.next_observations], 1)
     return replace(dataset, observations=stacked, next_observations=following, parts=())
-
-
-def latest(dataset: Dataset, length: int) -> Dataset:
-    """Returns the dataset with the last of `length` stacked observations alone."""
-    width = dataset.observations.shape[1] // length
-    return replace(
-        dataset,
-        observations=dataset.observations[:, -width:],
-        next_observations=dataset.next_observations[:, -width:],
-    )

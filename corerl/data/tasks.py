@@ -16,7 +16,7 @@ atari/MsPacman               online: a game of the Arcade Learning Environment
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -142,14 +142,18 @@ class Task:
         """Tells whether the dataset is read from files, rather than made each time."""
         return self.has_data and not (self.collection == "risk" and self.name in risk.RECIPES)
 
-    def make_env(self) -> gymnasium.Env:
+    def make_env(
+        self, wrap: Callable[[gymnasium.Env], gymnasium.Env] | None = None
+    ) -> gymnasium.Env:
         """Makes a new evaluation environment that takes the dataset's actions, in [-1, 1].
+
+        `wrap` gets the environment before the task's range of actions and history are put around it.
 
         Raises CorerlError with the command to install a simulator that is missing, or the reason
         why there is none.
         """
         with _making(self.id):
-            env = self._make()
+            env = wrap(self._make()) if wrap else self._make()
             if self.action_range is not None:
                 env = actions.Narrow(env, self.action_range)
             return observations.History(env, self.history) if self.history > 1 else env

@@ -12,9 +12,7 @@ import numpy as np
 import corerl
 from corerl.config import require
 from corerl.data import export
-from corerl.data.actions import Narrow
 from corerl.data.dataset import Dataset
-from corerl.data.observations import latest
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.training.load import load
@@ -77,9 +75,7 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
 
     def recorder() -> gymnasium.Env:
         played.append([])
-        whole = Recorder(replace(agent.task, action_range=None).make_env(), played[-1])
-        within = agent.task.action_range
-        return whole if within is None else Narrow(whole, within)
+        return agent.task.make_env(lambda env: Recorder(env, played[-1]))
 
     simulate(agent, agent.task, episodes, make_env=recorder)
     steps = [step for of_env in played for step in of_env]
@@ -94,7 +90,7 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
         id=f"{agent.task.id} by {agent.label}",
     )
     require(len(dataset) > 0, "the policy played no step")
-    return latest(dataset, agent.task.history) if agent.task.history > 1 else dataset
+    return dataset
 
 
 class Recorder(gymnasium.Wrapper):

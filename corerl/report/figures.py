@@ -151,7 +151,10 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     figure, axes = _panels(sorted(set(history["task"])), 2.1, unit)
     for task, axis in axes.items():
         for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
-            _band(axis, *_mean_curve(rows), algorithm, look)
+            scores = curve_scores(rows)
+            low, high = stats.mean_band(scores.to_numpy())
+            curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
+            _band(axis, scores.columns.to_numpy(), curve, algorithm, look)
         _count_steps(axis, history["step"].min())
     _legend(figure, axes.values())
     return figure
@@ -231,14 +234,11 @@ def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
     return figure, panels
 
 
-def _mean_curve(rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
-    """Returns mean and interval at steps that every seed of the cell evaluated, thinned for drawing."""
+def curve_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns seeds by steps, of a cell's steps that every seed evaluated, thinned for drawing."""
     scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
-    stride = max(1, scores.shape[1] // MOST_POINTS)
-    scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
-    low, high = stats.mean_band(scores.to_numpy())
-    curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
-    return scores.columns.to_numpy(), curve
+    stride = max(1, math.ceil(scores.shape[1] / MOST_POINTS))
+    return scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
 
 
 def _titles(tasks: list[str]) -> dict[str, str]:

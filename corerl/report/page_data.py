@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from corerl.report import stats
-from corerl.report.figures import MOST_POINTS
+from corerl.report.figures import curve_scores
 from corerl.report.headline import UNEQUAL_RULE
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
@@ -129,11 +129,9 @@ def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
     """Returns seeds' curves at the steps that all seeds of a cell evaluated, with mean and t interval."""
     found = []
     for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
-        scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
+        scores = curve_scores(rows)
         if scores.shape[1] < 2:
             continue
-        stride = math.ceil(scores.shape[1] / MOST_POINTS)
-        scores = scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
         low, high = stats.mean_band(scores.to_numpy())
         curve = {"algorithm": algorithm, "task": task, "steps": scores.columns.tolist()}
         curve |= {"mean": scores.mean().tolist(), "seeds": scores.index.tolist()}

@@ -166,7 +166,6 @@ def test_data_and_environment_show_the_same_frames_and_episodes_begin_anew():
     assert np.array_equal(stacked.next_observations, following)
     assert stacked.observations[4].tolist() == [5, 7, 0] * 3  # nothing of the episode before
     assert stacked.observations[1, 2::3].tolist() == [0, 0, 1]
-    assert np.array_equal(observations.latest(stacked, 3).observations, raw.observations)
 
 
 def test_a_simulator_is_restored_with_what_it_showed():
