@@ -45,6 +45,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Config(Hidden, FineTuning):
+    actions = "any"
     name: str = "awac"
     label: str = "AWAC"
 
@@ -113,7 +114,7 @@ class AWAC(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, allow_numbered=True)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = AWAC(cfg, run.spec(buffer, normalizer))
     noise = run.normal("noise", 2, cfg.batch_size, buffer.action_dim)
     phases = Phases(cfg, run, buffer, agent)

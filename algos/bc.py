@@ -41,6 +41,7 @@ from corerl.training.validation import BestPolicy, squared_error
 
 @dataclass
 class Config(Hidden):
+    actions = "any"
     name: str = "bc"
     label: str = "BC"
 
@@ -106,9 +107,7 @@ class BC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(
-        run, cfg.data, cfg.batch_size, best=cfg.best, allow_numbered=True
-    )
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, best=cfg.best)
     agent = BC(cfg, run.spec(buffer, normalizer))
     every = cfg.validate_every
     require(

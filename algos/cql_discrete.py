@@ -37,6 +37,7 @@ from corerl.training.weighting import Weighting
 
 @dataclass
 class Config(Hidden):
+    actions = "numbered"
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 

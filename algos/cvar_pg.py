@@ -68,6 +68,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Config(Settings):
+    actions = "any"
     name: str = "cvar_pg"
     label: str = "CVaR policy gradient"
 

@@ -43,6 +43,7 @@ from corerl.training.tabular import Player
 
 @dataclass
 class Config(Settings):
+    actions = "numbered"
     name: str = "cvar_tabular"
     label: str = "exact CVaR"
 

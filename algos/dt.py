@@ -47,6 +47,7 @@ from corerl.training.windows import load_windows
 
 @dataclass
 class Config(transformer.TransformerSettings):
+    actions = "any"
     name: str = "dt"
     label: str = "DT"
 

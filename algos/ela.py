@@ -47,6 +47,7 @@ from corerl.training.tabular import Learners, Player, TabularLearner
 
 @dataclass
 class Config(Settings):
+    actions = "numbered"
     name: str = "ela"
     label: str = "ELA"
 

@@ -50,6 +50,7 @@ from corerl.training.tabular import Learners, Player, TabularLearner, play
 
 @dataclass
 class Config(Settings):
+    actions = "numbered"
     name: str = "icvar"
     label: str = "ICVaR"
 

@@ -43,6 +43,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Config(Hidden, FineTuning):
+    actions = "any"
     name: str = "iql"
     label: str = "IQL"
 
@@ -150,7 +151,7 @@ class IQL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, allow_numbered=True)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = IQL(cfg, run.spec(buffer, normalizer))
     dropout = run.dropout(cfg, cfg.batch_size)
     phases = Phases(cfg, run, buffer, agent)

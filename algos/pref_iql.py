@@ -46,6 +46,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Config(iql.Config):
+    actions = "continuous"
     name: str = "pref_iql"
     label: str = "P-IQL"
 

@@ -69,6 +69,7 @@ class Reward(Fitting):
 
 @dataclass
 class Config(iql.Config):
+    actions = "continuous"
     name: str = "pref_transformer"
     label: str = "PT+IQL"
 

@@ -97,9 +97,13 @@ class Settings:
 
     Attributes:
         prefix: what stands before a setting's name on the command line.
+        actions: of an algorithm, which it takes: `continuous`, `numbered` or `any`.
+        images: of an algorithm, whether observations may be images besides vectors.
     """
 
     prefix: ClassVar[str] = "algo."
+    actions: ClassVar[str] = "continuous"
+    images: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for declared in fields(self):

@@ -16,6 +16,7 @@ import yaml
 from corerl import algos
 from corerl.experiments.composition import sweeps
 from corerl.experiments.tables import rows_of, variants
+from corerl.training.spaces import ACTIONS
 
 ROOT = Path(__file__).parents[1]
 RATES = ROOT / "corerl" / "experiments" / "rates.csv"
@@ -31,6 +32,7 @@ def page(name: str) -> str:
         f"# {config.label}",
         described(inspect.getdoc(module) or ""),
         commands(name),
+        f"Takes {ACTIONS[config.actions]}; observations are vectors{' or images' * config.images}.",
         numbers(labels),
         cost(name),
         stumbles(name),

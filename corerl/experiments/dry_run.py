@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from gymnasium import Space
+
 from corerl.config import Config
 from corerl.data import download
 from corerl.data.tasks import READERS, Task, resolve
@@ -14,6 +16,7 @@ from corerl.experiments import footprint, rates, status
 from corerl.experiments.rates import Rate
 from corerl.runs import config_labels, provenance, terminal
 from corerl.runs.directory import settings
+from corerl.training import spaces
 from corerl.training.run import pick_device
 
 WORDS = ("task", "algorithm", "note")
@@ -116,7 +119,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
     evaluations = math.ceil(cfg.steps / cfg.eval.every) if cfg.eval.episodes else 0
     episodes = sum(len(group.seeds) for group in left) * evaluations * cfg.eval.episodes
     rate = rates.known(cfg, gpu)
-    refused, remark = _fitness(cfg.task, cfg.trust, cfg.env, bool(cfg.eval.episodes))
+    refused, remark = _fitness(cfg)
     return Row(
         cfg,
         seeds,
@@ -131,21 +134,38 @@ def row(cfg: Config, gpu: str | None) -> Row:
     )
 
 
+def _fitness(cfg: Config) -> tuple[str, str]:
+    """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
+    refused, remark, found = _task(cfg.task, cfg.trust, cfg.env, bool(cfg.eval.episodes))
+    if found:
+        try:
+            spaces.check(cfg.algo, "the task", *found)
+        except CorerlError as error:
+            refused = str(error)
+    return refused, remark
+
+
 @cache
-def _fitness(task_id: str, trust: bool, env: str | None, evaluates: bool) -> tuple[str, str]:
-    """Tells why the task cannot run here (or nothing), and what is to be done first (or nothing)."""
+def _task(
+    task_id: str, trust: bool, env: str | None, evaluates: bool
+) -> tuple[str, str, tuple[Space, Space] | None]:
+    """Returns why the task cannot run, what is to be done first, and what its simulator shows and takes."""
     try:
         task = replace(resolve(task_id, trust), env=env)
     except CorerlError as error:
-        return str(error), ""
+        return str(error), "", None
     remark = _data(task)
     try:
-        if evaluates and task.has_env:
-            task.make_env().close()
+        made = task.make_env() if task.has_env else None
     except CorerlError as error:
+        if not evaluates:
+            return "", remark, None
         why = str(error).replace(task_id, "the task").rstrip(".")
-        return f"{why}; to train without evaluating: eval.episodes=0", remark
-    return "", remark
+        return f"{why}; to train without evaluating: eval.episodes=0", remark, None
+    if made is None:
+        return "", remark, None
+    made.close()
+    return "", remark, (made.observation_space, made.action_space)
 
 
 def _data(task: Task) -> str:

@@ -26,6 +26,7 @@ from corerl.runs import checkpoint, code, files
 from corerl.runs.directory import cell_directory, group_name, read_status, settings, strays
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
+from corerl.training import spaces
 from corerl.training.environments import close
 from corerl.training.run import pick_device
 
@@ -56,8 +57,8 @@ def launch(cfg: Config, place: str = "") -> None:
 
 def _launch(cfg: Config, device: torch.device, place: str) -> None:
     task = tasks.of(cfg)
-    if cfg.eval.episodes and task.has_env:
-        _check_simulator(task)
+    if task.has_env:
+        _check_simulator(cfg, task)
     if task.collection == "file":
         task.load()  # its faults are told once, rather than by every seed
     on_gpu = device.type == "cuda"
@@ -141,13 +142,17 @@ def _status(directory: Path) -> dict:
         return {}
 
 
-def _check_simulator(task: Task) -> None:
-    """Notices a missing simulator before training, not at the first evaluation."""
+def _check_simulator(cfg: Config, task: Task) -> None:
+    """Notices before training that the simulator is missing, or is nothing for the algorithm."""
     try:
-        close([task.make_env()])
+        env = task.make_env()
     except CorerlError as error:
+        if not cfg.eval.episodes:
+            return
         told = str(error).rstrip(".")
         raise CorerlError(f"{told}; to train without evaluating: eval.episodes=0") from error
+    close([env])
+    spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

@@ -36,7 +36,6 @@ def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
         CorerlError: the task has discrete actions or images, which is noticed before anything is read
             where its simulator is here; or the labels are missing or broken.
     """
-    preprocessing.check_spaces(run)
     found = sources.load(run, compared)
     return replace(found, actions=found.actions.clip(-limit, limit))
 

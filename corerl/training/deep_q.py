@@ -15,6 +15,9 @@ from corerl.training.run import Run
 class DeepQ(Hidden):
     """Settings of an algorithm that learns values of numbered actions as DQN does."""
 
+    actions = "numbered"
+    images = True
+
     discount: float = within(0.99, "[0, 1]")
     target_every: int = positive(10_000)  # environment steps between copies to the target network
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
@@ -15,7 +14,7 @@ from corerl.config import Settings, added, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
-from corerl.training import weighting
+from corerl.training import spaces, weighting
 from corerl.training.run import Run
 from corerl.training.weighting import WEIGHTINGS, Weighting
 
@@ -55,7 +54,6 @@ def load(
     raw: bool = False,
     labels: Callable[[Dataset], np.ndarray] | None = None,
     kind: type[OfflineBuffer] = OfflineBuffer,
-    allow_numbered: bool = False,
 ) -> tuple[OfflineBuffer, Normalizer]:
     """Loads the run's buffer, preprocessed, and the normaliser that its policy needs.
 
@@ -65,12 +63,11 @@ def load(
         raw: observations stay as recorded; the normaliser is the caller's to apply.
         labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
         kind: of buffer, for rewards that are not the dataset's.
-        allow_numbered: whether actions may be numbered; the buffer then holds one-hot vectors.
 
     Raises:
-        CorerlError: the dataset has images, or numbered actions that are not allowed.
+        CorerlError: the dataset has images, or actions that the algorithm does not take.
     """
-    dataset = vectors(run, allow_numbered)
+    dataset = vectors(run)
     if data.end_reward is not None:
         dataset = dataset.ended_by(data.end_reward)
     if best < 1:
@@ -142,21 +139,14 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
         )
 
 
-def vectors(run: Run, allow_numbered: bool = False) -> Dataset:
-    """Returns the run's data, of vector observations and continuous actions, or numbered where allowed.
+def vectors(run: Run) -> Dataset:
+    """Returns the run's data, of vector observations and of actions that the algorithm takes.
 
     Raises:
-        CorerlError: the task has other actions or images. Where its simulator is here, that is
-            noticed before anything is read.
+        CorerlError: the data has other actions, or images.
     """
-    check_spaces(run, allow_numbered)
     dataset = run.dataset()
-    if (dataset.discrete and not allow_numbered) or dataset.observations.ndim != 2:
-        raise CorerlError(
-            f"{run.cfg.algo.name} needs {_needs(allow_numbered)}, and {dataset.id} "
-            f"has observations of shape {dataset.observations.shape[1:]} and "
-            f"{'discrete' if dataset.discrete else 'continuous'} actions."
-        )
+    spaces.check_data(run.cfg.algo, dataset)
     return dataset
 
 
@@ -175,10 +165,6 @@ def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
     count = int(env.action_space.n)
     require(largest < count, f"{run.task.id} has {count} actions, and its data action {largest}")
     return np.eye(count, dtype=np.float32)[actions]
-
-
-def _needs(allow_numbered: bool) -> str:
-    return "vector observations" + ("" if allow_numbered else " and continuous actions")
 
 
 def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
@@ -217,15 +203,9 @@ def numbered(
     Raises:
         CorerlError: the dataset's actions are continuous, or its observations are images.
     """
+    dataset = vectors(run)
     env = run.task.make_env()
-    space = env.action_space
     env.close()
-    if not isinstance(space, spaces.Discrete) or len(env.observation_space.shape) != 1:
-        raise CorerlError(
-            f"{run.cfg.algo.name} needs numbered actions and vector observations, and {run.task.id} has "
-            f"actions of {space} and observations of {env.observation_space}; nothing was loaded."
-        )
-    dataset = run.dataset()
     transitions = dataset.transitions()
     buffer = OfflineBuffer(
         transitions,
@@ -234,26 +214,4 @@ def numbered(
         run.device,
         probabilities=weighting.probabilities(dataset, data, transitions.rows),
     )
-    return buffer, dataset.observations.shape[1:], int(space.n)
-
-
-def check_spaces(run: Run, allow_numbered: bool = False) -> None:
-    """Looks at the environment, for reading, or fetching, a dataset of gigabytes takes longer.
-
-    Raises:
-        CorerlError: its observations are no vectors, or its actions are numbered and may not be.
-    """
-    try:
-        env = run.task.make_env()
-    except CorerlError:  # no simulator; the data will show
-        return
-    spaces_of = {"observations": env.observation_space, "actions": env.action_space}
-    env.close()
-    for name, space in spaces_of.items():
-        if allow_numbered and name == "actions" and isinstance(space, spaces.Discrete):
-            continue
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise CorerlError(
-                f"{run.cfg.algo.name} needs {_needs(allow_numbered)}, and {run.task.id} "
-                f"has {name} of {space}; nothing was loaded."
-            )
+    return buffer, dataset.observations.shape[1:], int(env.action_space.n)

@@ -20,7 +20,7 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
     Raises:
         CorerlError: the dataset has images.
     """
-    dataset = preprocessing.vectors(run, allow_numbered=True)
+    dataset = preprocessing.vectors(run)
     numbered = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)

@@ -6,14 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from scipy import stats as scipy_stats
 from small import Probe, config
 
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
-from corerl.errors import CorerlError
 from corerl.experiments.tables import table
 from corerl.risk import measures
 from corerl.training.preprocessing import Preprocess
@@ -81,14 +79,3 @@ def static_cvar_in_d2(learner: Learner, tau: float) -> np.ndarray:
 def _actions(act: Callable, observations: torch.Tensor) -> np.ndarray:
     actions = act(observations).double().numpy()[..., 0]
     return np.clip((1 + actions) / 2, 0, 1)
-
-
-def refuse_numbered(algo: str) -> None:
-    """The task's actions are numbers: said before its data is touched."""
-
-    class Closed(Learner):
-        def dataset(self):
-            raise AssertionError("data was read")
-
-    with pytest.raises(CorerlError, match=r"has actions of Discrete\(2\); nothing was loaded"):
-        Closed(algo, "corerl/cartpole", [0], 2)

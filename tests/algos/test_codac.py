@@ -23,7 +23,6 @@ from agreement import (
     tiny,
     twins,
 )
-from risky import refuse_numbered
 
 from corerl.algos.codac import CODAC, Config
 from corerl.errors import CorerlError
@@ -171,7 +170,3 @@ def test_the_penalty_lowers_actions_that_the_data_lack():
 def test_settings_out_of_range_are_refused(changes, said):
     with pytest.raises(CorerlError, match=said):
         Config(**changes)
-
-
-def test_numbered_actions_are_refused_before_data_is_read():
-    refuse_numbered("codac")

@@ -116,11 +116,6 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
     assert flatten(one) == flatten(two)
 
 
-def test_continuous_actions_are_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(CorerlError, match="seed 0 failed"):
-        train(config(tmp_path, "cql_discrete"))
-
-
 @pytest.mark.parametrize("bad", [{"weight": -1.0}, {"critic": "iqn"}, {"quantiles": 0}])
 def test_settings_out_of_range(bad):
     with pytest.raises(CorerlError, match=r"algo\."):

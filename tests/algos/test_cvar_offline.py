@@ -21,7 +21,6 @@ from agreement import (
     set_linear,
     tiny,
 )
-from risky import refuse_numbered
 
 from corerl.algos.cvar_offline import Config, CVaROffline, Stocks
 from corerl.data.dataset import Dataset
@@ -181,7 +180,3 @@ def test_labels_are_discounted_returns_and_first_states_are_kept():
 def test_settings_out_of_range_are_refused(changes, said):
     with pytest.raises(CorerlError, match=said):
         Config(**changes)
-
-
-def test_numbered_actions_are_refused_before_data_is_read():
-    refuse_numbered("cvar_offline")

@@ -227,8 +227,3 @@ def test_an_action_that_the_environment_has_not_is_named():
 def test_what_numbered_actions_cannot_have_is_refused():
     with pytest.raises(CorerlError, match="deterministic has no probabilities"):
         iql.IQL(iql.Config(policy="deterministic"), spec())
-
-
-def test_other_algorithms_say_what_they_need(tmp_path):
-    with pytest.raises(CorerlError, match="seed 0 failed"):
-        train(config(tmp_path, "td3_bc", task="corerl/cartpole"))

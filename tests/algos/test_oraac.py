@@ -21,7 +21,6 @@ from agreement import (
     scramble,
     tiny,
 )
-from risky import refuse_numbered
 
 from corerl.algos.oraac import ORAAC, Config
 from corerl.errors import CorerlError
@@ -168,7 +167,3 @@ def test_fractions_of_a_measure_have_its_density():
 def test_settings_out_of_range_are_refused(changes, said):
     with pytest.raises(CorerlError, match=said):
         Config(**changes)
-
-
-def test_numbered_actions_are_refused_before_data_is_read():
-    refuse_numbered("oraac")

@@ -6,21 +6,18 @@ row (reward 32) has no next state; returns 8 + 16 + 32 = 56.
 
 from types import SimpleNamespace
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from agreement import generators
-from small import config
 
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.nn import networks
 from corerl.nn.learner import Spec
 from corerl.training import preprocessing
-from corerl.training.run import Run
 
 OBS = np.arange(6.0)[:, None]
 DATASET = Dataset.from_steps(
@@ -124,14 +121,3 @@ def test_a_policy_normalises_the_observations_that_it_sees(agent, cfg):
     expected = plain.act(torch.tensor([[[-1.0, 1.0], [0.0, -1.0]]]))
     torch.testing.assert_close(acting, expected)
     assert not torch.equal(plain.act(raw), expected)
-
-
-def test_discrete_actions_are_refused_before_anything_is_read(tmp_path, monkeypatch):
-    def load(self):
-        raise AssertionError("read the data")
-
-    monkeypatch.setattr(Task, "load", load)
-    monkeypatch.setattr(Task, "make_env", lambda self: gymnasium.make("CartPole-v1"))
-    run = Run(config(tmp_path), [0], lambda *_: None)
-    with pytest.raises(CorerlError, match="iql needs vector observations and continuous actions"):
-        preprocessing.vectors(run)

@@ -1,0 +1,118 @@
+"""Observations and actions that an algorithm does not take: told once, before anything is read or written."""
+
+import importlib
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from small import config
+
+from corerl import algos, cli
+from corerl.config import Eval
+from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task, resolve
+from corerl.errors import CorerlError
+from corerl.experiments.launch import launch
+from corerl.training import spaces
+
+VECTORS, CONTINUOUS, NUMBERED = Box(-1, 1, (3,)), Box(-1, 1, (2,)), Discrete(2)
+OTHER = {"continuous": "corerl/cartpole", "numbered": "corerl/pendulum"}
+
+
+def of(name: str):
+    return importlib.import_module(f"corerl.algos.{name}").Config()
+
+
+@pytest.mark.parametrize("name", tiny.LEARNERS)
+def test_an_algorithm_takes_what_its_own_task_has(name):
+    cfg = tiny.settings(name)
+    env = resolve(cfg.task).make_env()
+    spaces.check(cfg.algo, cfg.task, env.observation_space, env.action_space)
+
+
+@pytest.mark.parametrize("name", [n for n in algos.names() if of(n).actions != "any"])
+def test_other_actions_are_refused_before_anything_is_read_or_written(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(Task, "load", lambda self: pytest.fail("read the data"))
+    task = OTHER[of(name).actions]
+    cfg = replace(config(tmp_path, "bc", task=task, seeds=3), algo=of(name))
+    with pytest.raises(CorerlError, match=f"{name} needs .*actions.*, and {task} has actions of"):
+        launch(cfg)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "done", "told"),
+    [
+        ("bc", VECTORS, MultiDiscrete([2, 2]), "needs actions that are vectors, or numbers from 0"),
+        ("bc", VECTORS, Discrete(2, start=1), "has actions of Discrete"),
+        ("sac", VECTORS, Box(-1, 1, (2, 2)), "needs continuous actions"),
+        ("sac", Discrete(4), CONTINUOUS, "needs observations that are vectors, and it has"),
+        (
+            "sac",
+            Box(0, 1, (3, 8, 8)),
+            CONTINUOUS,
+            "needs observations that are vectors, and it has",
+        ),
+        ("iqn", Box(0, 1, (8, 8)), NUMBERED, "vectors or images"),
+        ("cql_discrete", Box(0, 1, (3, 8, 8)), NUMBERED, "observations that are vectors, and it"),
+    ],
+)
+def test_spaces_that_do_not_fit(name, seen, done, told):
+    with pytest.raises(CorerlError, match=told):
+        spaces.check(of(name), "it", seen, done)
+
+
+def test_spaces_that_fit():
+    for name in ("bc", "td3_bc", "cvar_pg"):
+        spaces.check(of(name), "it", VECTORS, CONTINUOUS)
+    for name in ("bc", "cql_discrete", "cvar_pg", "iqn"):
+        spaces.check(of(name), "it", VECTORS, NUMBERED)
+    spaces.check(of("iqn"), "it", Box(0, 1, (3, 8, 8)), NUMBERED)
+
+
+def dataset(*, numbered: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
+    actions = np.zeros(4, np.int64) if numbered else np.zeros((4, 1))
+    ends = np.arange(4) == 3
+    return Dataset.from_arrays(
+        np.zeros((4, *shape)), actions, np.zeros(4), truncated=ends, id="logs"
+    )
+
+
+def test_data_without_a_simulator_tells():
+    spaces.check_data(of("iql"), dataset(numbered=True))
+    spaces.check_data(of("td3_bc"), dataset(numbered=False))
+    with pytest.raises(CorerlError, match="td3_bc needs continuous actions, and logs has numbered"):
+        spaces.check_data(of("td3_bc"), dataset(numbered=True))
+    with pytest.raises(CorerlError, match="cql_discrete needs actions numbered from 0"):
+        spaces.check_data(of("cql_discrete"), dataset(numbered=False))
+    with pytest.raises(
+        CorerlError, match=r"are vectors, and logs has observations of shape \(8, 8, 3"
+    ):
+        spaces.check_data(of("iql"), dataset(numbered=False, shape=(8, 8, 3)))
+
+
+def test_a_missing_simulator_is_no_reason_to_refuse_where_nothing_is_evaluated(
+    tmp_path, monkeypatch
+):
+    def absent(self):
+        raise CorerlError("no simulator")
+
+    monkeypatch.setattr(Task, "make_env", absent)
+    cfg = config(tmp_path, "td3_bc")
+    with pytest.raises(CorerlError, match=r"no simulator; .*eval\.episodes=0"):
+        launch(cfg)
+    launch(replace(cfg, eval=Eval(every=20, episodes=0)))
+
+
+def test_a_dry_run_says_which_cells_do_not_fit(capsys):
+    arguments = ["-m", "algo=bc,td3_bc,iqn", "task=corerl/cartpole,corerl/pendulum", "--dry-run"]
+    assert cli.main(["train", *arguments]) == 0
+    out = capsys.readouterr().out
+    refused = [
+        line.split()[:2] for line in out.splitlines() if " refused " in line and "0/5" in line
+    ]
+    assert refused == [["corerl/cartpole", "TD3+BC"], ["corerl/pendulum", "IQN"]]
+    assert "note 1: td3_bc needs continuous actions, and the task has actions of Discrete(2)" in out
