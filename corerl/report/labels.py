@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,14 +18,16 @@ def split(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Gives seeds of one label, but of different configurations on one task, different names.
 
+    What tells them apart are their settings; of score files, which have none, the file; and else the hash.
+
     Args:
-        scores: columns algorithm, task and config (a hash).
+        scores: columns algorithm, task, config (a hash) and file.
         configs: the settings of (task, hash), where they are known.
 
     Returns:
         The scores under their new names, and a note for each label that was split.
     """
-    notes = []
+    notes = _split_by_file(scores, configs)
     hashes = scores.groupby(["algorithm", "task"])["config"].unique()
     for label in dict.fromkeys(scores["algorithm"]):
         groups = {t: list(h) for t, h in hashes[label].items() if len(h) > 1}
@@ -44,6 +47,34 @@ def split(
             f"pooled but split by {told}."
         )
     return scores, notes
+
+
+def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings]) -> list[str]:
+    """Names in place the rows of score files after their file, where a label has several configurations."""
+    known = [key in configs for key in zip(scores["task"], scores["config"], strict=True)]
+    origin = scores["file"].mask(pd.Series(known, scores.index), "")
+    names = _file_names(set(origin) - {""})
+    counts = scores.assign(origin=origin).groupby(["algorithm", "task"])[["config", "origin"]]
+    several = (counts.nunique() > 1).all(axis=1)
+    notes = []
+    for label in dict.fromkeys(several.index[several].get_level_values("algorithm")):
+        rows = (scores["algorithm"] == label) & (origin != "")
+        scores.loc[rows, "algorithm"] = [f"{label} ({names[file]})" for file in origin[rows]]
+        notes.append(
+            f"{label} was run with several configurations on the same task, so its seeds are not "
+            "pooled but split by the file that they stand in."
+        )
+    return notes
+
+
+def _file_names(files: Iterable[str]) -> dict[str, str]:
+    """Returns of each path the part, seen from the end, in which all differ: not `scores` of scores.csv."""
+    parts = {file: [Path(file).stem, *Path(file).parts[-2::-1]] for file in files}
+    for depth in range(min(map(len, parts.values()), default=0)):
+        found = {file: names[depth] for file, names in parts.items()}
+        if len(set(found.values())) == len(found) and "scores" not in found.values():
+            return found
+    return {file: file for file in parts}
 
 
 def _telling(groups: Iterable[Sequence[Settings | None]]) -> list[str]:

@@ -210,6 +210,35 @@ def test_configurations_without_a_readable_difference_are_split_by_hash(tmp_path
     assert set(load([tmp_path]).scores["algorithm"]) == {"IQL [aaaaaaaa]", "IQL [bbbbbbbb]"}
 
 
+def score_file(path: Path, config: str, tasks: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [f"IQL,{task},{seed},1000,1.5,{config}{task[-1]}\n" for task in tasks for seed in (0, 1)]
+    path.write_text("algorithm,task,seed,step,score,config\n" + "".join(rows))
+    return path
+
+
+def test_score_files_with_configurations_of_their_own_are_split_by_file(tmp_path):
+    tasks = ["x/a", "x/b"]
+    files = [score_file(tmp_path / n / "scores.csv", n, tasks) for n in ("mine", "theirs")]
+    results = load(files)
+    found = results.scores.groupby("algorithm")["task"].unique().map(list).to_dict()
+    assert found == {"IQL (mine)": tasks, "IQL (theirs)": tasks}
+    assert "split by the file" in results.notes[0] and len(results.notes) == 1
+    plain = [score_file(tmp_path / f"{n}.csv", n, tasks) for n in ("old", "new")]
+    assert set(load(plain).scores["algorithm"]) == {"IQL (old)", "IQL (new)"}
+    assert set(load(files[:1]).scores["algorithm"]) == {"IQL"}
+    apart = [score_file(tmp_path / f"{n}.csv", n, [f"x/{n}"]) for n in ("c", "d")]
+    assert set(load(apart).scores["algorithm"]) == {"IQL"}, "their tasks tell them apart"
+
+
+def test_a_score_file_beside_runs_is_named_and_the_runs_keep_their_label(tmp_path):
+    write_run(tmp_path / "runs", TASK, "IQL")
+    write_run(tmp_path / "runs", "d4rl/walker2d-medium-v2", "IQL")
+    old = score_file(tmp_path / "old" / "scores.csv", "old", [TASK])
+    scores = load([tmp_path / "runs", old]).scores
+    assert scores.groupby("algorithm")["task"].nunique().to_dict() == {"IQL": 2, "IQL (old)": 1}
+
+
 def test_the_same_seed_twice_is_refused(tmp_path):
     for tree in ("one", "two"):
         write_run(tmp_path / tree, TASK, "IQL")
