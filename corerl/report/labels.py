@@ -56,15 +56,16 @@ def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings
     names = _file_names(set(origin) - {""})
     counts = scores.assign(origin=origin).groupby(["algorithm", "task"])[["config", "origin"]]
     several = (counts.nunique() > 1).all(axis=1)
-    notes = []
-    for label in dict.fromkeys(several.index[several].get_level_values("algorithm")):
+    labels = sorted(set(several.index[several].get_level_values("algorithm")))
+    for label in labels:
         rows = (scores["algorithm"] == label) & (origin != "")
         scores.loc[rows, "algorithm"] = [f"{label} ({names[file]})" for file in origin[rows]]
-        notes.append(
-            f"{label} was run with several configurations on the same task, so its seeds are not "
-            "pooled but split by the file that they stand in."
-        )
-    return notes
+    if not labels:
+        return []
+    return [
+        f"{', '.join(labels)}: run with several configurations on the same task, so seeds are not pooled but "
+        "split by the file that they stand in."
+    ]
 
 
 def _file_names(files: Iterable[str]) -> dict[str, str]:

@@ -6,13 +6,14 @@
 Batches and noise are our own streams'; weights begin as CORL's file makes them. What is printed is the
 largest difference of any weight, targets included, by the largest weight of its layer: it stays at the
 rounding error if losses, their order, delays, optimisers, schedules and targets are the same. Known are
-`td3_bc.py`, `iql.py` and `cql.py`, with settings of D4RL's HalfCheetah sets.
+the files of `ALGORITHMS`, with settings of D4RL's HalfCheetah sets. EDAC and SAC-N are compared with CORL's
+log(1 - tanh(u) ** 2 + 1e-6) in place of our log-density, which needs no such constant.
 """
 
 import argparse
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -22,13 +23,29 @@ import torch
 from torch import Tensor, nn
 
 from corerl import seeding
-from corerl.algos import cql, iql, td3_bc
+from corerl.algos import awac, cql, edac, iql, td3_bc
 from corerl.buffers.replay import Batch, OfflineBuffer
 from corerl.data.tasks import resolve
 from corerl.nn import conservative
 from corerl.nn.learner import Spec
 
-Pairs = list[tuple[nn.Module, list[nn.Module]]]
+Layers = Iterator[tuple[Tensor, Tensor]]
+Pairs = list[tuple[nn.Module, Callable[[], Layers]]]
+"""A network of ours, and the weights and biases of theirs, layer by layer and in our layout."""
+
+
+def linear(*networks: nn.Module) -> Callable[[], Layers]:
+    """Returns the layers of networks that are one of ours, side by side."""
+
+    def layers() -> Layers:
+        for same in zip(*(_linear_of(n) for n in networks), strict=True):
+            yield torch.stack([x.weight.mT for x in same]), torch.stack([x.bias for x in same])
+
+    return layers
+
+
+def _linear_of(network: nn.Module) -> list[nn.Module]:
+    return [part for part in network.modules() if isinstance(part, nn.Linear)]
 
 
 def of_td3_bc(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argparse.Namespace):
@@ -46,10 +63,10 @@ def of_td3_bc(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: a
                 theirs.train(_listed(batch))
 
     pairs = [
-        (ours.actor, [actor.net]),
-        (ours.target_actor, [theirs.actor_target.net]),
-        (ours.critic, [one.net, two.net]),
-        (ours.target_critic, [theirs.critic_1_target.net, theirs.critic_2_target.net]),
+        (ours.actor, linear(actor)),
+        (ours.target_actor, linear(theirs.actor_target)),
+        (ours.critic, linear(one, two)),
+        (ours.target_critic, linear(theirs.critic_1_target, theirs.critic_2_target)),
     ]
     return update, 2, pairs
 
@@ -70,10 +87,10 @@ def of_iql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
             theirs.train(_listed(batches[0]))
 
     pairs = [
-        (ours.policy.body, [pi.net.net]),
-        (ours.value, [v.v.net]),
-        (ours.critic, [q.q1.net, q.q2.net]),
-        (ours.target, [theirs.q_target.q1.net, theirs.q_target.q2.net]),
+        (ours.policy.body, linear(pi)),
+        (ours.value, linear(v)),
+        (ours.critic, linear(q.q1, q.q2)),
+        (ours.target, linear(theirs.q_target.q1, theirs.q_target.q2)),
     ]
     return update, 1, pairs
 
@@ -112,14 +129,88 @@ def of_cql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
             theirs.train(_listed(batches[0]))
 
     pairs = [
-        (ours.policy.body, [actor.base_network]),
-        (ours.critic, [one.network, two.network]),
-        (ours.target, [theirs.target_critic_1.network, theirs.target_critic_2.network]),
+        (ours.policy.body, linear(actor.base_network)),
+        (ours.critic, linear(one, two)),
+        (ours.target, linear(theirs.target_critic_1, theirs.target_critic_2)),
     ]
     return update, 1, pairs
 
 
-ALGORITHMS = {"td3_bc": of_td3_bc, "iql": of_iql, "cql": of_cql}
+def of_awac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argparse.Namespace):
+    """Returns what `of_td3_bc` does."""
+    ours = awac.AWAC(awac.Config(), spec)
+    actor = corl.Actor(*sizes, 256).double()  # its log-std is float32 by name
+    one, two = corl.Critic(*sizes, 256), corl.Critic(*sizes, 256)
+    theirs = corl.AdvantageWeightedActorCritic(
+        actor, _adam(actor), one, _adam(one), two, _adam(two)
+    )
+    noise = seeding.normal([args.seed], "noise", (2, args.batch, sizes[1]))
+
+    def update(batches: list[Batch]) -> None:
+        drawn = awac.Noise(*noise.next().double().unbind(1))
+        ours.update(batches[0], drawn)
+        with _draws(drawn.next_actions, drawn.actions):
+            theirs.update(_listed(batches[0]))
+
+    pairs = [
+        (ours.policy.body, linear(actor)),
+        (ours.critic, linear(one, two)),
+        (ours.target, linear(theirs._target_critic_1, theirs._target_critic_2)),
+    ]
+    return update, 1, pairs
+
+
+def of_edac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argparse.Namespace):
+    """Returns what `of_td3_bc` does, of EDAC or SAC-N."""
+    learner = getattr(corl, "EDAC", None)
+    ours = edac.EDAC(edac.Config(eta=1.0 if learner else 0.0), spec)
+    actor = corl.Actor(*sizes, 256)
+    critic = corl.VectorizedCritic(*sizes, 256, ours.cfg.critics)
+    theirs = (learner or corl.SACN)(
+        *(actor, _adam(actor), critic, _adam(critic)), alpha_learning_rate=3e-4
+    )
+    theirs.log_alpha.data = theirs.log_alpha.data.double()
+    noise = seeding.normal([args.seed], "noise", (3, args.batch, sizes[1]))
+    slope = mock.patch(
+        "corerl.nn.policies.log_tanh_slope", lambda u: torch.log(1 - u.tanh().square() + 1e-6)
+    )
+
+    def update(batches: list[Batch]) -> None:
+        drawn = edac.Noise(*noise.next().double().unbind(1))
+        with slope:
+            ours.update(batches[0], drawn)
+        with _draws(*drawn):
+            theirs.update(_listed(batches[0]))
+
+    def policy() -> Layers:
+        yield from ((x.weight.mT[None], x.bias[None]) for x in _linear_of(actor.trunk))
+        heads = actor.mu, actor.log_sigma
+        yield (
+            torch.cat([x.weight for x in heads]).mT[None],
+            torch.cat([x.bias for x in heads])[None],
+        )
+
+    def ensemble(network: nn.Module) -> Callable[[], Layers]:
+        return lambda: ((x.weight, x.bias.squeeze(1)) for x in network.critic[::2])
+
+    pairs = [
+        (ours.policy.body, policy),
+        (ours.critic, ensemble(critic)),
+        (ours.target, ensemble(theirs.target_critic)),
+    ]
+    return update, 1, pairs
+
+
+ALGORITHMS = dict(
+    td3_bc=of_td3_bc, iql=of_iql, cql=of_cql, awac=of_awac, edac=of_edac, sac_n=of_edac
+)
+
+
+def _draws(*noise: Tensor) -> mock._patch:
+    """Makes the normal distributions of torch give these draws of our seed number 0, one after the other."""
+    return mock.patch(
+        "torch.distributions.normal._standard_normal", side_effect=[x[0] for x in noise]
+    )
 
 
 def _adam(network: nn.Module, rate: float = 3e-4) -> torch.optim.Optimizer:
@@ -135,12 +226,8 @@ def _listed(batch: Batch) -> list[Tensor]:
 def layers(pairs: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields every weight and bias, ours and theirs, in our layout."""
     for ours, theirs in pairs:
-        for i, layer in enumerate(ours.layers):
-            linear = [[m for m in net if isinstance(m, nn.Linear)][i] for net in theirs]
-            weight, bias = (
-                torch.stack([getattr(m, k) for m in linear]) for k in ("weight", "bias")
-            )
-            yield layer.weight, weight.mT.reshape(layer.weight.shape)
+        for layer, (weight, bias) in zip(ours.layers, theirs(), strict=True):
+            yield layer.weight, weight.reshape(layer.weight.shape)
             yield layer.bias, bias.reshape(layer.bias.shape)
 
 
@@ -180,7 +267,7 @@ def compare(args: argparse.Namespace) -> Iterator[tuple[int, float]]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "script", type=Path, help="td3_bc.py, iql.py or cql.py of a checkout of CORL"
+        "script", type=Path, help=f"of a checkout of CORL: {', '.join(ALGORITHMS)}.py"
     )
     parser.add_argument("task", help="whose data is learned from")
     parser.add_argument("--updates", type=int, default=2000)
