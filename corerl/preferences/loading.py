@@ -33,8 +33,7 @@ def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
     """Returns the run's comparisons, with actions clipped to plus-minus `limit`.
 
     Raises:
-        CorerlError: the task has discrete actions or images, which is noticed before anything is read
-            where its simulator is here; or the labels are missing or broken.
+        CorerlError: the task has discrete actions or images, or the labels are missing or broken.
     """
     found = sources.load(run, compared)
     return replace(found, actions=found.actions.clip(-limit, limit))
