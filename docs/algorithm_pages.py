@@ -52,12 +52,13 @@ def index() -> str:
         "Each is one file of `algos/`, and a page here that is made from it.",
         "",
     ]
-    lines += ["| `algo=` | | also |", "| --- | --- | --- |"]
+    lines += ["| `algo=` | | actions | also |", "| --- | --- | --- | --- |"]
     for name in algos.names():
         module = importlib.import_module(f"corerl.algos.{name}")
         first = described((inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " "))
         also = ", ".join(f"`{variant}`" for variant in variants_of(name))
-        lines.append(f"| [`{name}`]({name}.md) | {_cell(first)} | {also} |")
+        actions = module.Config.actions.replace("any", "both")
+        lines.append(f"| [`{name}`]({name}.md) | {_cell(first)} | {actions} | {also} |")
     return "\n".join(lines)
 
 
