@@ -140,16 +140,22 @@ def _table(section: Section, options: Options) -> Table:
     groups = list(section.returns.groupby(["task", "algorithm", "objective"]))
     fewest = min(len(returns) for returns in section.returns["returns"])
     replicates = min(options.replicates, REPLICATES)
+    played = [_played(group["returns"]) for _, group in groups]
+    equal = len(set(played)) == 1
+    columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(measures.TAUS)), "CVaR at own tau"]
+    if section.returns["tau"].isna().all():
+        columns.pop()
     rows = tuple(
         Row(
-            _name(*key, group["returns"]),
-            _cells(group, replicates),
-            task=key[0],
-            algorithms=(key[1],),
+            f"{task.partition('/')[2]}: {algorithm} ({objective}{'' if equal else f'; {episodes}'})",
+            _cells(group, replicates)[: len(columns)],
+            task=task,
+            algorithms=(algorithm,),
         )
-        for key, group in groups
+        for ((task, algorithm, objective), group), episodes in zip(groups, played, strict=True)
     )
-    notes = [
+    notes = [f"Every row is of {played[0]}."] if equal else []
+    notes += [
         "Undiscounted returns. CVaR at tau is the mean of the worst share tau of a seed's episodes (the "
         "episode at the boundary counts in part), then the mean over seeds. In brackets: 95% bootstrap "
         f"intervals over seeds and episodes ({replicates:,} replicates), over episodes alone for one seed."
@@ -160,11 +166,10 @@ def _table(section: Section, options: Options) -> Table:
             f"At tau {', '.join(few)} some runs have fewer than {ENOUGH} episodes in the tail, where "
             f"the estimate is noisy and on average too high: play eval.episodes={ENOUGH}/tau."
         )
-    columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(measures.TAUS)), "CVaR at own tau"]
     return Table(
         "cvar",
         f"{section.name}: static CVaR of the return, {options.protocol}",
-        "task: algorithm (objective optimised; episodes)",
+        f"task: algorithm (objective optimised{'' if equal else '; episodes'})",
         tuple(map(Column, columns)),
         rows,
         digits=2,
@@ -172,11 +177,10 @@ def _table(section: Section, options: Options) -> Table:
     )
 
 
-def _name(task: str, algorithm: str, objective: str, returns: pd.Series) -> str:
+def _played(returns: pd.Series) -> str:
     counts = sorted({len(r) for r in returns})
     episodes = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}-{counts[-1]:,}"
-    played = f"{len(returns)} x {episodes} episodes" if len(returns) > 1 else f"{episodes} episodes"
-    return f"{task.partition('/')[2]}: {algorithm} ({objective}; {played})"
+    return f"{len(returns)} x {episodes} episodes" if len(returns) > 1 else f"{episodes} episodes"
 
 
 def _cells(group: pd.DataFrame, replicates: int) -> tuple[Cell | None, ...]:

@@ -138,7 +138,9 @@ def test_cvar_is_shown_of_any_task_that_it_is_asked_for(tmp_path, report):
     group = write_run(tmp_path / "runs", "gym/Hopper-v4", "SAC", seeds=(0,), normalised=False)
     (group / "returns.jsonl").write_text('{"step": 3000, "seed": 0, "returns": [1.0, 5.0]}\n')
     _, out, printed, _ = report(tmp_path / "runs", "--risk")
-    assert "Hopper-v4: SAC (mean; 2 episodes)" in (out / "gym-raw" / "cvar.txt").read_text()
+    text = (out / "gym-raw" / "cvar.txt").read_text()
+    assert "Hopper-v4: SAC (mean) " in text and "Every row is of 2 episodes." in text
+    assert "CVaR 0.05" in text and "own tau" not in text, "a mean has no tau"
     assert "No CVaR" not in printed
     (group / "returns.jsonl").unlink()
     _, _, printed, _ = report(tmp_path / "runs", "--risk")
