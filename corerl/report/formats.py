@@ -38,7 +38,9 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
         colour: for a terminal: the spread of few seeds is dim.
     """
     grid = [_text_row(table, row) for row in table.rows]
-    first = max(len(name) for name in [table.corner, *(row.name for row in table.rows)])
+    longest = max((len(row.name) for row in table.rows), default=0)
+    corner = _wrapped(table.corner, longest) if width else [table.corner]
+    first = max(longest, *map(len, corner))
     bodies = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
     heads = [
         _wrapped(head_text(head, table), body) if width else [head_text(head, table)]
@@ -49,18 +51,23 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
     lines = [*_fill(title_text(table), width), ""]
     for block in blocks:
         if len(blocks) > 1:
-            lines += [f"columns {block[0] + 1} to {block[-1] + 1} of {len(widths)}"]
-        lines += [*_block(table, grid, heads, widths, block, first, colour), ""]
+            some = f"columns {block[0] + 1} to {block[-1] + 1}"
+            lines += [f"{some if len(block) > 1 else f'column {block[0] + 1}'} of {len(widths)}"]
+        lines += [*_block(table, grid, corner, heads, widths, block, first, colour), ""]
     notes = [line for note in table.notes for line in _fill(note, width)]
     return "\n".join([*lines, *notes, ""])
 
 
-def _block(table, grid, heads, widths, block, first: int, colour: bool) -> list[str]:
+def _block(table, grid, corner, heads, widths, block, first: int, colour: bool) -> list[str]:
     """Renders some columns of the table, with its names before them."""
-    high = max(len(heads[i]) for i in block)
-    tops = [["", *(t.rjust(widths[i] - 1) + " " for t in [""] * high + heads[i])] for i in block]
-    names = [*[""] * (high - 1), table.corner]
-    lines = [_line(names[k], first, [t[k - high] for t in tops]) for k in range(high)]
+    high = max(len(corner), *(len(heads[i]) for i in block))
+    names, *tops = (
+        [""] * (high - len(head)) + head for head in (corner, *(heads[i] for i in block))
+    )
+    lines = [
+        _line(name, first, [t.rjust(widths[i] - 1) + " " for t, i in zip(row, block, strict=True)])
+        for name, *row in zip(names, *tops, strict=True)
+    ]
     rule = "-" * (first + sum(2 + widths[i] for i in block))
     lines.append(rule)
     for k, row in enumerate(table.rows):

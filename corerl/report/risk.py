@@ -156,9 +156,10 @@ def _table(section: Section, options: Options) -> Table:
     )
     notes = [f"Every row is of {played[0]}."] if equal else []
     notes += [
-        "Undiscounted returns. CVaR at tau is the mean of the worst share tau of a seed's episodes (the "
-        "episode at the boundary counts in part), then the mean over seeds. In brackets: 95% bootstrap "
-        f"intervals over seeds and episodes ({replicates:,} replicates), over episodes alone for one seed."
+        "In parentheses stands what was optimised. Returns are undiscounted. CVaR at tau is the mean of the "
+        "worst share tau of a seed's episodes (the episode at the boundary counts in part), then the mean "
+        f"over seeds. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} "
+        "replicates), over episodes alone for one seed."
     ]
     few = [f"{tau:g}" for tau in measures.TAUS if tau * fewest < ENOUGH]
     if few:
@@ -169,7 +170,7 @@ def _table(section: Section, options: Options) -> Table:
     return Table(
         "cvar",
         f"{section.name}: static CVaR of the return, {options.protocol}",
-        f"task: algorithm (objective optimised{'' if equal else '; episodes'})",
+        f"task: algorithm (objective{'' if equal else '; episodes'})",
         tuple(map(Column, columns)),
         rows,
         digits=2,

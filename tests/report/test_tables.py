@@ -119,7 +119,7 @@ def test_few_seeds_are_grey_with_their_n_and_no_width_is_no_certainty():
 
 def test_a_wide_table_goes_on_below_itself():
     text = to_text(SEEDS, width=60)
-    assert "columns 1 to 1 of 3" in text and "columns 3 to 3 of 3" in text
+    assert "column 1 of 3" in text and "column 3 of 3" in text
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("IQM") == 3 and "a name of several" in text
     assert "columns" not in to_text(SEEDS)
