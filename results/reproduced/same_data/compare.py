@@ -1,7 +1,7 @@
 """CORL's runs beside ours on the same data: returns, and the share of episodes that run.
 
     python results/reproduced/same_data/compare.py collect runs --add corl.csv --out returns.csv
-    python results/reproduced/same_data/compare.py table returns.csv --from 3000 --to 10000
+    python results/reproduced/same_data/compare.py table returns.csv --algorithm td3_bc --from 3000 --to 10000
     python results/reproduced/same_data/compare.py shares returns.csv
 
 `collect` writes our runs as rows like those of `run_corl.py`, with that file's rows. `table` takes the
@@ -110,6 +110,7 @@ def main(argv: list[str] | None = None) -> None:
     part.add_argument("file", type=Path)
     part.add_argument("--from", dest="begin", type=int, default=0, help="first step that counts")
     part.add_argument("--to", dest="end", type=float, default=np.inf, help="and the last")
+    part.add_argument("--algorithm", help="one alone, as iql")
     part = parts.add_parser("shares", help="of episodes that run, at every evaluation")
     part.add_argument("file", type=Path)
     args = parser.parse_args(argv)
@@ -118,7 +119,10 @@ def main(argv: list[str] | None = None) -> None:
     elif args.command == "shares":
         print(shares(read(args.file)))
     else:
-        print(table(read(args.file), args.begin, args.end))
+        rows = read(args.file)
+        if args.algorithm:
+            rows = rows[rows["algorithm"] == args.algorithm]
+        print(table(rows, args.begin, args.end))
 
 
 if __name__ == "__main__":
