@@ -80,9 +80,8 @@ def table(rows: pd.DataFrame, begin: float = 0, end: float = np.inf) -> str:
         for name, measure, digits in (("mean return", "mean", 0), ("share that runs", "share", 2)):
             x, y = ours[measure], theirs[measure]
             low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
-            difference = (
-                f"{x.mean() - y.mean():+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-            )
+            interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]" if low < high else "[n/a]"
+            difference = f"{x.mean() - y.mean():+.{digits}f} {interval}"
             lines.append(
                 f"{start} {name} | {_cell(y, digits)} | {_cell(x, digits)} | {difference} |"
             )
