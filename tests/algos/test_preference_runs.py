@@ -181,13 +181,6 @@ def test_a_first_phase_must_leave_steps_to_the_second(tmp_path, name, monkeypatc
         run(tmp_path, name, steps=20)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_numbered_actions_are_refused_before_anything_is_read(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(tasks.Task, "load", unread)
-    with pytest.raises(CorerlError, match="continuous actions, and corerl/cartpole has actions of"):
-        run(tmp_path, name, task="corerl/cartpole")
-
-
 # Learning.
 
 STATES = torch.rand(1, 500, 2, generator=generators(1)[0]) * 2 - 1
