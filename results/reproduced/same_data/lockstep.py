@@ -119,13 +119,10 @@ def of_cql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
         parts = drawn.split(ours.draws, 1)
         ours.update(batches[0], conservative.Noise(*parts), uniform)
         single, several = [x[0, 0] for x in parts[:2]], [x[0].transpose(0, 1) for x in parts[2:]]
-        normal = mock.patch(
-            "torch.distributions.normal._standard_normal", side_effect=[*single, *several]
-        )
         points = mock.patch.object(
             torch.Tensor, "uniform_", lambda x, *_: x.copy_(2 * uniform[0].transpose(0, 1) - 1)
         )
-        with normal, points:
+        with _draws(*single, *several), points:
             theirs.train(_listed(batches[0]))
 
     pairs = [
@@ -149,7 +146,7 @@ def of_awac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: arg
     def update(batches: list[Batch]) -> None:
         drawn = awac.Noise(*noise.next().double().unbind(1))
         ours.update(batches[0], drawn)
-        with _draws(drawn.next_actions, drawn.actions):
+        with _draws(drawn.next_actions[0], drawn.actions[0]):
             theirs.update(_listed(batches[0]))
 
     pairs = [
@@ -179,7 +176,7 @@ def of_edac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: arg
         drawn = edac.Noise(*noise.next().double().unbind(1))
         with slope:
             ours.update(batches[0], drawn)
-        with _draws(*drawn):
+        with _draws(*(x[0] for x in drawn)):
             theirs.update(_listed(batches[0]))
 
     def policy() -> Layers:
@@ -207,10 +204,8 @@ ALGORITHMS = dict(
 
 
 def _draws(*noise: Tensor) -> mock._patch:
-    """Makes the normal distributions of torch give these draws of our seed number 0, one after the other."""
-    return mock.patch(
-        "torch.distributions.normal._standard_normal", side_effect=[x[0] for x in noise]
-    )
+    """Makes the normal distributions of torch give these draws, one after the other."""
+    return mock.patch("torch.distributions.normal._standard_normal", side_effect=noise)
 
 
 def _adam(network: nn.Module, rate: float = 3e-4) -> torch.optim.Optimizer:
