@@ -13,7 +13,7 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
@@ -29,20 +29,40 @@ from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.tables import budget, table, variants
 
 
+class Algorithms(dict[str, ConfigNode | None]):
+    """Hydra's group `algo`: a node is made when it is first asked for, not all seventy at every start.
+
+    Hydra copies its whole store for every cell it composes, and again each node that it takes from it. Copies
+    share this group therefore.
+    """
+
+    def __getitem__(self, file: str) -> ConfigNode:
+        found = super().__getitem__(file)
+        if found is None:
+            found = self[file] = _node(file)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Algorithms":
+        return self
+
+
+def _node(file: str) -> ConfigNode:
+    name = file.removesuffix(".yaml")
+    algorithm = variants().get(name, name)
+    settings = OmegaConf.structured(importlib.import_module(f"corerl.algos.{algorithm}").Config)
+    if name == algorithm:
+        return ConfigNode(file, settings, group="algo", package=None, provider=None)
+    node = OmegaConf.create({"table": name, "algo": settings})
+    return ConfigNode(file, node, group="algo", package="_global_", provider=None)
+
+
 @cache
 def register() -> None:
     """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
-    for name in algos.names():
-        store.store(group="algo", name=name, node=_settings(name))
-    for name, algorithm in variants().items():
-        node = {"table": name, "algo": OmegaConf.structured(_settings(algorithm))}
-        store.store(group="algo", name=name, node=node, package="_global_")
-
-
-def _settings(name: str) -> type:
-    return importlib.import_module(f"corerl.algos.{name}").Config
+    names = [*algos.names(), *variants()]
+    store.repo["algo"] = Algorithms.fromkeys(f"{name}.yaml" for name in names)
 
 
 def cells(arguments: list[str]) -> list[Config]:
@@ -91,11 +111,12 @@ def _cells(flags: Namespace) -> list[Config]:
         name = flags.config_name or "config"
         return hydra.compose_config(name, overrides, RunMode.RUN, with_log_configuration=False)
 
-    return [typed(cfg, chosen) for cfg, chosen in _composed(compose, flags)]
+    parser = OverridesParser.create(hydra.config_loader)
+    return [typed(cfg, chosen) for cfg, chosen in _composed(compose, parser, flags)]
 
 
 def _composed(
-    compose: Callable[[list[str]], DictConfig], flags: Namespace
+    compose: Callable[[list[str]], DictConfig], parser: OverridesParser, flags: Namespace
 ) -> Iterator[tuple[DictConfig, list[str]]]:
     """Yields every cell's config, and the overrides that its command line would have."""
     hydra_overrides = [text for text in flags.overrides if text.lstrip("+~").startswith("hydra")]
@@ -111,7 +132,7 @@ def _composed(
         f"{target} chooses its cells as it goes, so they cannot be listed beforehand",
     )
     grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-    parsed = OverridesParser.create().parse_overrides([*grid, *overrides])
+    parsed = parser.parse_overrides([*grid, *overrides])
     without_task: dict[tuple[str, ...], DictConfig] = {}
     for job in BasicSweeper.split_arguments(parsed, None)[0]:
         others = tuple(text for text in job if not text.startswith("task="))
@@ -225,7 +246,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             unknown setting.
     """
     chosen = {override.split("=")[0] for override in overrides} - {"algo"}
-    defaults = OmegaConf.structured(Config)
+    defaults = _defaults()
     try:
         name = cfg.algo.name
         require(
@@ -248,6 +269,11 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         return _with_checksum(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
+
+
+@cache
+def _defaults() -> DictConfig:
+    return OmegaConf.structured(Config)
 
 
 def _with_checksum(cfg: Config) -> Config:
