@@ -1,5 +1,7 @@
 """A replay on the disk: each step is written once, and a checkpoint of it is the replay bit for bit."""
 
+import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -218,33 +220,29 @@ def as_before(path, state, _) -> None:
         checkpoint.save_checkpoint(path, state)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_replay_files import sac_run
-from corerl.runs import files
-moment, calls = int(sys.argv[3]), 0
-def at(function):
-    def call(*args, **others):
-        global calls
-        calls += 1
-        if calls == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **others)
-    return call
-files.os.replace, files.os.fsync = at(os.replace), at(os.fsync)
-Path.unlink = at(Path.unlink)
-sac_run(Path(sys.argv[2]))
-"""
+def killed_at(moment: int, tmp_path: Path) -> None:
+    """Trains, and dies at this call of those that write."""
+    calls = itertools.count(1)
+
+    def at(function):
+        def call(*args, **others):
+            if next(calls) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **others)
+
+        return call
+
+    files.os.replace, files.os.fsync = at(os.replace), at(os.fsync)
+    Path.unlink = at(Path.unlink)
+    sac_run(tmp_path)
 
 
 @pytest.mark.parametrize("moment", [18, 19, 20, 21, 22, 23, 24, 25, 26])
 def test_a_kill_at_any_write_of_a_save_loses_nothing(tmp_path, unbroken, moment):
-    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path), str(moment)]
-    path = os.pathsep.join(p for p in sys.path if p)
-    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr[-2000:]
+    child = multiprocessing.get_context("fork").Process(target=killed_at, args=(moment, tmp_path))
+    child.start()
+    child.join(timeout=100)
+    assert child.exitcode == -signal.SIGKILL
     folder = cell_directory(job(tmp_path)) / "seeds-0-1"
     assert checkpoint.exists(folder / "checkpoint.safetensors"), "it was to be killed later"
     sac_run(tmp_path)

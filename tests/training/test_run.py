@@ -376,16 +376,16 @@ def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
 
 # The same with real processes and signals.
 
-LONG = {"steps": 1200, "save_every": 50, "log_every": 70, "eval": Eval(every=500, episodes=2)}
+LONG = {"steps": 700, "save_every": 50, "log_every": 70, "eval": Eval(every=300, episodes=2)}
 ARGUMENTS = [
     *FIXED,
     "task=corerl/pendulum",
     "seeds=1",
     "processes=1",
-    "steps=1200",
+    "steps=700",
     "save_every=50",
     "log_every=70",
-    "eval.every=500",
+    "eval.every=300",
 ]
 
 
@@ -418,7 +418,7 @@ def status_of(root: Path) -> dict:
 def test_sigkill_loses_nothing(whole, tmp_path):
     algo, expected = whole
     assert cut_short(algo, tmp_path, signal.SIGKILL).returncode == -signal.SIGKILL
-    assert status_of(tmp_path)["state"] == "running" and status_of(tmp_path)["step"] < 1200
+    assert status_of(tmp_path)["state"] == "running" and status_of(tmp_path)["step"] < 700
     assert group(train(config(tmp_path, algo, **LONG))) == expected
 
 
