@@ -203,6 +203,7 @@ def test_settings_of_the_algorithm_can_be_swept(compose):
     [
         ("-m", "algo=bc,iql_corl", "task=corerl/pendulum,d4rl/hopper-medium-v2", "algo.lr=1e-3"),
         ("-m", "algo=iql", "task=corerl/pendulum", "algo.expectile=0.5,0.9", "seeds=[3]"),
+        ("-m", "algo=glob([bc_*,iql_c*])", "task=corerl/pendulum"),
         ("algo=sac_n", "task=d4rl/pen-human-v1", "eval={episodes:3}"),
         ("sweep=demo", "seeds=1", "algo=bc,rebrac"),
     ],
