@@ -110,11 +110,6 @@ class Phases:
         self.after = lengths[cfg.phase]
         if cfg.phase == "offline":
             return
-        require(
-            not data.numbered,
-            f"algo.phase={cfg.phase} acts in the environment, which is for continuous actions, and those of "
-            f"{run.task.id} are numbered: choose algo.phase=offline",
-        )
         _check_lengths(self.after, run, stride)
         self.envs = Environments(partial(_make, run, cfg.data), run.seeds, run.device)
         sizes = (self.envs.observation_dim, self.envs.action_dim)

@@ -43,6 +43,16 @@ def test_other_actions_are_refused_before_anything_is_read_or_written(name, tmp_
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["iql", "awac"])
+def test_fine_tuning_takes_fewer_actions_than_learning_from_data(name):
+    algo = of(name)
+    spaces.check(algo, "it", VECTORS, NUMBERED)
+    algo.phase = "both"
+    spaces.check(algo, "it", VECTORS, CONTINUOUS)
+    with pytest.raises(CorerlError, match=f"{name} with algo.phase=both needs continuous actions"):
+        spaces.check(algo, "it", VECTORS, NUMBERED)
+
+
 @pytest.mark.parametrize(
     ("name", "seen", "done", "told"),
     [
