@@ -38,7 +38,10 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
         colour: for a terminal: the spread of few seeds is dim.
     """
     grid = [_text_row(table, row) for row in table.rows]
-    longest = max((len(row.name) for row in table.rows), default=0)
+    names = [[row.name] for row in table.rows]
+    if width and max((len(row.name) for row in table.rows), default=0) > width // 2:
+        names = [textwrap.wrap(row.name, width // 3, subsequent_indent="  ") for row in table.rows]
+    longest = max((len(line) for lines in names for line in lines), default=0)
     corner = _wrapped(table.corner, longest) if width else [table.corner]
     first = max(longest, *map(len, corner))
     bodies = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
@@ -53,20 +56,20 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
         if len(blocks) > 1:
             some = f"columns {block[0] + 1} to {block[-1] + 1}"
             lines += [f"{some if len(block) > 1 else f'column {block[0] + 1}'} of {len(widths)}"]
-        lines += [*_block(table, grid, corner, heads, widths, block, first, colour), ""]
+        lines += [*_block(table, grid, names, corner, heads, widths, block, first, colour), ""]
     notes = [line for note in table.notes for line in _fill(note, width)]
     return "\n".join([*lines, *notes, ""])
 
 
-def _block(table, grid, corner, heads, widths, block, first: int, colour: bool) -> list[str]:
+def _block(table, grid, names, corner, heads, widths, block, first: int, colour: bool) -> list[str]:
     """Renders some columns of the table, with its names before them."""
     high = max(len(corner), *(len(heads[i]) for i in block))
-    names, *tops = (
+    corners, *tops = (
         [""] * (high - len(head)) + head for head in (corner, *(heads[i] for i in block))
     )
     lines = [
         _line(name, first, [t.rjust(widths[i] - 1) + " " for t, i in zip(row, block, strict=True)])
-        for name, *row in zip(names, *tops, strict=True)
+        for name, *row in zip(corners, *tops, strict=True)
     ]
     rule = "-" * (first + sum(2 + widths[i] for i in block))
     lines.append(rule)
@@ -76,7 +79,7 @@ def _block(table, grid, corner, heads, widths, block, first: int, colour: bool) 
         texts = [grid[k][i].rjust(widths[i]) for i in block]
         if colour:
             texts = [_dimmed(t, row.cells[i]) for t, i in zip(texts, block, strict=True)]
-        lines.append(_line(row.name, first, texts))
+        lines += [_line(names[k][0], first, texts), *names[k][1:]]
     return lines
 
 

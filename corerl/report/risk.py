@@ -145,6 +145,7 @@ def _table(section: Section, options: Options) -> Table:
     columns = ["mean", *(f"CVaR {tau:g}" for tau in reversed(measures.TAUS)), "CVaR at own tau"]
     if section.returns["tau"].isna().all():
         columns.pop()
+    largest = max(np.abs(returns).max() for returns in section.returns["returns"])
     rows = tuple(
         Row(
             f"{task.partition('/')[2]}: {algorithm} ({objective}{'' if equal else f'; {episodes}'})",
@@ -173,7 +174,7 @@ def _table(section: Section, options: Options) -> Table:
         f"task: algorithm (objective{'' if equal else '; episodes'})",
         tuple(map(Column, columns)),
         rows,
-        digits=2,
+        digits=2 if largest < 100 else 1 if largest < 1000 else 0,
         notes=tuple(notes),
     )
 

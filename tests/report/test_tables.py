@@ -125,6 +125,15 @@ def test_a_wide_table_goes_on_below_itself():
     assert "columns" not in to_text(SEEDS)
 
 
+def test_long_names_leave_room_for_numbers():
+    row = Row("hopper-medium-stochastic: O-RAAC (naive)", (Cell(1.0), Cell(2.0)))
+    table = Table("x", "x", "task", (Column("A"), Column("B")), (row,))
+    *_, first, second, third, _ = to_text(table, width=50).splitlines()
+    assert first.split() == ["hopper-medium-", "1.0", "2.0"]
+    assert (second, third) == ("  stochastic:", "  O-RAAC (naive)")
+    assert row.name in to_text(table)
+
+
 def test_steps_are_short_where_they_are_round():
     steps = (500, 2500, 10_000, 12_345, 1_000_000, 1_500_000)
     assert [short(x) for x in steps] == ["500", "2.5k", "10k", "12,345", "1M", "1.5M"]
