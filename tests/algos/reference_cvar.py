@@ -226,7 +226,7 @@ class PolicyGradient:
         loss, regressions = 0.0, []
         for s, actions, rewards, v, etas in episodes:
             inputs, gains = self.seen(s, rewards, v, etas), self.gains(rewards, v, etas, tau)
-            values = [float(self.value(x)) for x in inputs] + [0.0]
+            values = [float(self.value(x).detach()) for x in inputs] + [0.0]
             delta = [g + gamma * values[t + 1] - values[t] for t, g in enumerate(gains)]
             for t, x in enumerate(inputs):
                 advantage = sum(
@@ -244,7 +244,7 @@ class PolicyGradient:
         if c.objective != "ecrm":
             returns = [sum(c.discount**t * r for t, r in enumerate(e[2])) for e in episodes]
             self.v += c.v_rate * (self.best_v(returns, tau) - self.v)
-        return {"policy_loss": float(loss), "critic_loss": float(critic_loss)}
+        return {"policy_loss": float(loss.detach()), "critic_loss": float(critic_loss.detach())}
 
     def step(self, which, loss):
         self.optimizers[which].zero_grad()
