@@ -1,6 +1,5 @@
 """The cells of a command line or a sweep's file: one `Config` per combination of settings."""
 
-import importlib
 import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
-from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
@@ -26,43 +24,8 @@ from corerl.config import RENAMED, Config, require
 from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import UNREADABLE, sentence
+from corerl.experiments.store import register
 from corerl.experiments.tables import budget, table, variants
-
-
-class Algorithms(dict[str, ConfigNode | None]):
-    """Hydra's group `algo`: a node is made when it is first asked for, not all seventy at every start.
-
-    Hydra copies its whole store for every cell it composes, and again each node that it takes from it. Copies
-    share this group therefore.
-    """
-
-    def __getitem__(self, file: str) -> ConfigNode:
-        found = super().__getitem__(file)
-        if found is None:
-            found = self[file] = _node(file)
-        return found
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Algorithms":
-        return self
-
-
-def _node(file: str) -> ConfigNode:
-    name = file.removesuffix(".yaml")
-    algorithm = variants().get(name, name)
-    settings = OmegaConf.structured(importlib.import_module(f"corerl.algos.{algorithm}").Config)
-    if name == algorithm:
-        return ConfigNode(file, settings, group="algo", package=None, provider=None)
-    node = OmegaConf.create({"table": name, "algo": settings})
-    return ConfigNode(file, node, group="algo", package="_global_", provider=None)
-
-
-@cache
-def register() -> None:
-    """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
-    names = [*algos.names(), *variants()]
-    store.repo["algo"] = Algorithms.fromkeys(f"{name}.yaml" for name in names)
 
 
 def cells(arguments: list[str]) -> list[Config]:

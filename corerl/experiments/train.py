@@ -30,7 +30,6 @@ from corerl.experiments.composition import (
     cells,
     for_each_cell,
     hydra_flags,
-    register,
     typed,
     with_own_files,
     with_sweep,
@@ -38,6 +37,7 @@ from corerl.experiments.composition import (
 )
 from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.process import lasting_output
+from corerl.experiments.store import register
 from corerl.experiments.tables import variants
 from corerl.training.run import Interrupted
 
