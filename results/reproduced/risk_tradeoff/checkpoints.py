@@ -21,7 +21,7 @@ def collect(runs: Path) -> pd.DataFrame:
     rows = []
     for file in sorted(runs.rglob("returns.jsonl")):
         algo = yaml.safe_load((file.parents[1] / "config.yaml").read_text())["algo"]
-        name = " ".join([algo["label"], *(f"{k}={algo[k]}" for k in KEYS if k in algo)])
+        name = " ".join([algo["label"], *(f"{k}={json.dumps(algo[k])}" for k in KEYS if k in algo)])
         for evaluation in map(json.loads, file.read_text().splitlines()):
             returns = evaluation["returns"]
             mean, tail = sum(returns) / len(returns), cvar(returns, 0.1)
