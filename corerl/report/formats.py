@@ -40,7 +40,8 @@ def to_text(table: Table, width: int | None = None, colour: bool = False) -> str
     grid = [_text_row(table, row) for row in table.rows]
     names = [[row.name] for row in table.rows]
     if width and max((len(row.name) for row in table.rows), default=0) > width // 2:
-        names = [textwrap.wrap(row.name, width // 3, subsequent_indent="  ") for row in table.rows]
+        wrap = textwrap.TextWrapper(width // 3, subsequent_indent="  ").wrap
+        names = [wrap(row.name) or [""] for row in table.rows]
     longest = max((len(line) for lines in names for line in lines), default=0)
     corner = _wrapped(table.corner, longest) if width else [table.corner]
     first = max(longest, *map(len, corner))
