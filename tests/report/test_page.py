@@ -181,6 +181,22 @@ def test_what_is_copied_is_the_latex_of_the_files(browser, page):
     assert "(3000,79)" in copied  # TD3+BC ends there
 
 
+def test_labels_that_differ_at_their_end_are_told_apart_beside_intervals(browser, report, tmp_path):
+    ends = ("perturbation=0.05", "perturbation=0.25", f"{'x' * 40}=1", f"{'x' * 40}=2", "a b")
+    cells = product(ends, "ab", range(5), (1, 2))
+    rows = [f"O-RAAC {e},x/{t},{seed},{step},{seed}" for e, t, seed, step in cells]
+    (tmp_path / "own.csv").write_text("algorithm,task,seed,step,score\n" + "\n".join(rows) + "\n")
+    _, out, _, _ = report(tmp_path / "own.csv")
+    browser.get((out / "index.html").as_uri())
+    labels = "[...document.querySelectorAll('[data-chart=iqm] text:has(tspan)')]"
+    lines = browser.execute_script(
+        f"return {labels}.map(t => [...t.querySelectorAll('tspan')].map(l => l.textContent))"
+    )
+    assert [" ".join(line) for line in lines[:2]] == [f"O-RAAC {e}" for e in ends[:2]]
+    assert len({tuple(line) for line in lines}) == 5 and lines[4] == ["O-RAAC a b"]
+    assert browser.execute_script(f"return Math.min(...{labels}.map(t => t.getBBox().x))") >= 0
+
+
 def emulate(browser, width: int, media: str) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -88,17 +88,28 @@ function tip(event, head, lines) {
   box.style.transform = `translate(${Math.max(8, left)}px, ${Math.max(8, top)}px)`;
 }
 
+const LONGEST = 23;
+
+/** A label as one line or two, broken at the space that keeps both short; what is too long still loses its middle. */
+function labelLines(name) {
+  const words = name.split(" "), breaks = words.slice(1).map((_, i) => [words.slice(0, i + 1).join(" "), words.slice(i + 1).join(" ")]);
+  const longest = (lines) => Math.max(...lines.map((line) => line.length));
+  const best = [[name], ...(name.length > LONGEST ? breaks : [])].reduce((a, b) => (longest(b) < longest(a) ? b : a));
+  return best.map((line) => (line.length > LONGEST ? `${line.slice(0, 11)}…${line.slice(-11)}` : line));
+}
+
 /** Rows [{name, value, low, high, color, few}], one below the other. */
 function intervalChart({ rows, xlabel, label, xs, mark }) {
-  const height = 24 * rows.length + SIZE.bottom + SIZE.top, most = Math.max(...rows.map((r) => r.name.length));
-  const left = Math.min(150, 14 + 6.2 * most);
+  const names = rows.map((r) => labelLines(r.name)), most = Math.max(...names.flat().map((line) => line.length));
+  const pitch = names.some((lines) => lines.length > 1) ? 30 : 24;
+  const height = pitch * rows.length + SIZE.bottom + SIZE.top, left = Math.min(165, 14 + 6.6 * most);
   xs ??= range(rows.flatMap((r) => [r.value, r.low, r.high]), 0.06);
   const { svg, x } = plane({ xs, ys: [0, 1], xlabel, label, height, left, xticks: ticks(...xs, 4), yticks: [] });
   if (mark !== undefined) svg.append(make("line", { class: "mark", x1: x(mark), x2: x(mark), y1: SIZE.top, y2: height - SIZE.bottom }));
   rows.forEach((r, i) => {
-    const y = SIZE.top + 24 * i + 12, known = r.low !== null && r.low < r.high;
-    const name = r.name.length > 23 ? `${r.name.slice(0, 22)}…` : r.name;
-    svg.append(make("text", { x: left - 6, y: y + 4, "text-anchor": "end", text: name }, make("title", { text: r.name })));
+    const y = SIZE.top + pitch * (i + 0.5), known = r.low !== null && r.low < r.high;
+    const lines = names[i].map((text, k) => make("tspan", { x: left - 6, y: y + 4 + 12 * (k - (names[i].length - 1) / 2), text }));
+    svg.append(make("text", { "text-anchor": "end" }, ...lines, make("title", { text: r.name })));
     const told = make("title", { text: `${r.name}: ${fixed(r.value, 2)}${known ? ` [${fixed(r.low, 2)}, ${fixed(r.high, 2)}]` : ""}` });
     if (known) svg.append(make("rect", { class: r.few ? "interval few" : "interval", "data-algorithm": r.of, fill: r.color, x: x(r.low), y: y - 7, width: x(r.high) - x(r.low), height: 14 }, told));
     svg.append(make("line", { class: "estimate", "data-algorithm": r.of, stroke: r.color, x1: x(r.value), x2: x(r.value), y1: y - 8, y2: y + 8 }));

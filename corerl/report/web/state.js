@@ -10,7 +10,7 @@ const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 /** An element with attributes (`text` is its text, `on` its click) and children. */
 function make(tag, attributes = {}, ...children) {
-  const svg = ["svg", "g", "path", "line", "rect", "text", "title", "circle"].includes(tag);
+  const svg = ["svg", "g", "path", "line", "rect", "text", "tspan", "title", "circle"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
     if (key === "text") node.textContent = value;
