@@ -91,13 +91,13 @@ class Display:
     def _announce(self, status: dict[str, Any]) -> None:
         """Prints once how long all of it takes, where that is long, from the rate of the first updates."""
         now, step = self._clock(), status["step"]
-        if self._announced or status["state"] != "running" or step < SURE:
+        if self._announced or status["state"] != "running" or not status["learning"]:
             return
         if self._first is None or step < self._first[0]:
             self._first = (step, now)
             return
         seconds = now - self._first[1]
-        if seconds < 1 or step == self._first[0]:
+        if seconds < 1 or step < self._first[0] + SURE:
             return
         self._announced = True
         groups = len(self._status)

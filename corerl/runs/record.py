@@ -63,7 +63,9 @@ class Record:
 
     Attributes:
         status: what `status.json` holds; its `seconds` are wall-clock from the first update on,
-            evaluations included, of all attempts, also for what a killed one lost.
+            evaluations included, of all attempts, also for what a killed one lost; its `updates_per_s`
+            count from the first metrics, and anew where others come: random steps and steps that learn
+            take unequal time.
         diverged: the step at which a seed was found to be NaN.
     """
 
@@ -89,6 +91,7 @@ class Record:
         self._sums: dict[str, Tensor] = {}
         self._count = 0
         self._clock = (0, 0.0, 0.0)
+        self._learns = False
         self._began: float | None = None
         self._earlier = _seconds_so_far(directory)
         self._published = 0.0
@@ -113,7 +116,7 @@ class Record:
     def start_clock(self, done: int) -> None:
         """Starts counting updates per second; `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)
-        self._clock = (done, time.monotonic(), 0.0)
+        self._clock, self._learns = (done, time.monotonic(), 0.0), False
         self._began = time.monotonic()
         self.publish(done, "running")
 
@@ -151,9 +154,12 @@ class Record:
 
     # Metrics.
 
-    def add(self, metrics: dict[str, Tensor]) -> None:
+    def add(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew."""
-        if self._sums.keys() != metrics.keys():
+        others = self._sums.keys() != metrics.keys()
+        if others or not self._learns:
+            self._clock, self._learns = (step, time.monotonic(), 0.0), True
+        if others:
             self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
             self._count = 0
         elif any(value.device != metrics[name].device for name, value in self._sums.items()):
@@ -270,6 +276,7 @@ class Record:
             "step": step,
             "steps": self.cfg.steps,
             "seeds": self.seeds,
+            "learning": self._learns,
             "updates_per_s": (step - first) / elapsed if step > first and elapsed > 0 else 0.0,
             "seconds": self.seconds,
             "message": message,

@@ -152,7 +152,7 @@ class Run:
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Averages metrics `{name: (S,)}` on the device and writes them every `log_every` updates."""
-        self.record.add(metrics)
+        self.record.add(step, metrics)
         if self._crosses(step, self.cfg.log_every):
             self.record.write_metrics(step)
 

@@ -17,7 +17,8 @@ class Clock:
 
 def status(seed: int, step: int, state: str = "running", **other) -> dict:
     plain = {"updates_per_s": 182.4, "score": 85.12, "return": None, "waiting_for": ""}
-    return {"seeds": [seed], "state": state, "step": step, "steps": 10_000} | plain | other
+    where = {"seeds": [seed], "state": state, "step": step, "steps": 10_000, "learning": True}
+    return where | plain | other
 
 
 @pytest.fixture
@@ -95,11 +96,14 @@ def test_many_programs_at_once_take_few_lines(clock):
 def test_a_long_training_says_so_at_once_and_once(clock, capsys):
     shown = display(clock, seeds=10, place="cell 1 of 4")
     shown._steps = 1_000_000
-    for second, step in enumerate((0, 150, 350, 550)):
+    random_ones = [(0, False), (5_000, False)]  # quick, and no sign of what comes
+    for second, (step, learning) in enumerate(
+        [*random_ones, (9_000, True), (9_050, True), (9_200, True), (9_900, True)]
+    ):
         clock.now = second
-        shown.show("", status(0, step))
+        shown.show("", status(0, step, learning=learning))
     told = capsys.readouterr().err
-    assert told.count("10 seeds of 1,000,000 updates, 2 at a time, about 6.9 hours at 200/s") == 1
+    assert told.count("10 seeds of 1,000,000 updates, 2 at a time, about 13.9 hours at 100/s") == 1
     assert "cell 1 of 4, the others come on top" in told and "steps=" in told
 
 

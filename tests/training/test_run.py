@@ -178,6 +178,23 @@ def test_what_an_update_waits_for_is_shown_and_does_not_count(tmp_path):
     assert shown[-1]["updates_per_s"] > 3 / 0.3
 
 
+def test_a_rate_is_of_the_steps_that_learn_and_anew_where_others_are_measured(
+    tmp_path, monkeypatch
+):
+    """A thousand random steps a second, then one update in two seconds, then one in four."""
+    clock, shown = [0.0], []
+    monkeypatch.setattr("corerl.runs.record.time.monotonic", lambda: clock[0])
+    cfg = config(tmp_path, steps=30, eval=Eval(episodes=0))
+    run = Run(cfg, [0], lambda _, status: shown.append(status | {}))
+    for step in run.steps(agent=Counter(1)):
+        clock[0] += 0.001 if step <= 10 else 2.0 if step <= 20 else 4.0
+        if step > 10:
+            run.log(step, {"loss" if step <= 20 else "regret": torch.zeros(1)})
+    rates = {status["step"]: (status["learning"], status["updates_per_s"]) for status in shown}
+    assert rates[20] == (True, pytest.approx(0.5)) and rates[30] == (True, pytest.approx(0.25))
+    assert not rates[0][0]
+
+
 def test_wall_clock_is_of_all_attempts_with_their_evaluations(tmp_path, monkeypatch):
     """Three seconds an update: stopped after 4 of 10, an hour's pause, then the others."""
     clock = [100.0]
@@ -222,7 +239,7 @@ def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
         state = run.record.state_dict() | {"sums": {"loss": torch.ones(1)}, "count": 1}
         run.device = torch.device("meta")
         run.record.load_state_dict(state, 1)
-        run.record.add({"loss": torch.ones(1, device=device)})
+        run.record.add(2, {"loss": torch.ones(1, device=device)})
         assert run.record._sums["loss"].device.type == device
 
 
