@@ -115,6 +115,10 @@ class Settings:
                 if isinstance(number, int | float) and not isinstance(number, bool):
                     _check(number, declared, f"{key}={value}")
 
+    def needed_actions(self) -> tuple[str, str]:
+        """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""
+        return self.actions, ""
+
 
 def _check(value: float, declared: Field, shown: str) -> None:
     """Raises where a field's number is outside its interval, or larger than any."""

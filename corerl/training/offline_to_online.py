@@ -65,6 +65,11 @@ class FineTuning(Settings):
             "algo.phase=both needs algo.online.pretrain_steps, the updates on the data before the switch",
         )
 
+    def needed_actions(self) -> tuple[str, str]:
+        if self.actions == "any" and self.phase != "offline":  # `Environments` have continuous ones
+            return "continuous", f" with algo.phase={self.phase}"
+        return super().needed_actions()
+
 
 def check_warmup(cfg: Any) -> None:
     """Raises CorerlError where the first update would find the environment's replay empty."""

@@ -35,12 +35,9 @@ def check_data(algo: Settings, dataset: Dataset) -> None:
 
 
 def _check_actions(algo: Settings, task: str, kind: str | None, found: str) -> None:
-    who, wanted = algo.name, algo.actions
-    phase = getattr(algo, "phase", "offline")
-    if wanted == "any" and phase != "offline":  # fine-tuning's environments have continuous ones
-        who, wanted = f"{who} with algo.phase={phase}", "continuous"
+    wanted, setting = algo.needed_actions()
     if kind is None or wanted not in ("any", kind):
-        raise CorerlError(f"{who} needs {ACTIONS[wanted]}, and {task} has {found}")
+        raise CorerlError(f"{algo.name}{setting} needs {ACTIONS[wanted]}, and {task} has {found}")
 
 
 def _check_rank(algo: Settings, task: str, rank: int | None, found: str) -> None:
