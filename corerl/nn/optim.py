@@ -105,6 +105,11 @@ def step(optimizers: Sequence[Adam], grads: Sequence[Tensor]) -> None:
         start = end
 
 
+def coast(*optimizers: Adam) -> None:
+    """Steps along gradients of zero: Adam's moments decay, and parameters move on by what is left of them."""
+    step(optimizers, [torch.zeros_like(p) for o in optimizers for p in o.parameters])
+
+
 class Schedule:
     """A learning rate that depends on the number of steps taken; call `step` after the optimiser's.
 

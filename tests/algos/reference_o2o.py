@@ -31,6 +31,13 @@ def q(net, s, a):
     return mlp(net, torch.cat([s, a], 1))[:, 0]
 
 
+def along_zero(*optimizers: torch.optim.Adam) -> None:
+    for optimizer in optimizers:
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+
+
 class ActorCritic:
     """What the three share: a squashed Gaussian policy, critics with targets, a temperature."""
 
@@ -184,12 +191,18 @@ class WSRL(CalQL):
         return prime.detach() * (gap - self.c.threshold), -prime * (gap - self.c.threshold).detach()
 
     def finetune(self, batches, backups, noise, asked) -> dict:
-        """SAC: critics and targets at each minibatch, then policy and temperature on all rows."""
+        """SAC: critics and targets at each minibatch, then policy and temperature on all rows.
+
+        With several minibatches every optimiser steps every time: those without a loss along zero.
+        """
+        idle = self.c.zero_steps and len(batches) > 1
         for batch, draws, uniforms in zip(batches, backups, asked, strict=True):
             s, a, r, s_next, d = (tensor(x) for x in batch[:5])
             y = self.target(r, d, s_next, tensor(draws), self.pick(uniforms))
             bellman = sum(((q(net, s, a) - y) ** 2).mean() for net in self.critics)
             self.step_critics(bellman)
+            if idle:
+                along_zero(self.policy_optimizer, self.temperature_optimizer)
         s, s_next = (torch.cat([tensor(batch[field]) for batch in batches]) for field in (0, 3))
         pi, log_pi = self.draw(s, tensor(noise[0]))
         lowest = torch.stack([q(net, s, pi) for net in self.critics]).min(0).values
@@ -199,6 +212,8 @@ class WSRL(CalQL):
         set_grads(self.temperature_optimizer, later.sum())
         self.policy_optimizer.step()
         self.temperature_optimizer.step()
+        if idle:
+            along_zero(self.critic_optimizer)
         return {"policy_loss": policy_loss.item(), "bellman_loss": bellman.item()}
 
 

@@ -31,6 +31,7 @@ VERSIONS = {
     "antmaze": {"lagrange": True, "policy_std": "vector", "online_max_backup": True},
     "locomotion": {"calibrate": False},
     "kitchen": {"importance_sampling": False, "last_hidden_gain": math.sqrt(2)},
+    "paper": {"zero_steps": False},
 }
 
 
