@@ -16,9 +16,9 @@ Differences, each with its reason:
     policy: `order=joint`.
  2. The log-density of a squashed action is exact; both codes add 1e-6 inside the logarithm.
  3. Where an action gradient is exactly 0 its direction is 0, as torch's norm has it.
- 4. The gradient of Q with respect to the action is written out through the layers, so that the
-    penalty's own gradient needs one backward pass; the sum over pairs is |sum g|^2 - sum |g|^2. The
-    numbers are the same.
+ 4. Where hidden layers are plain ReLUs the gradient of Q with respect to the action is written out
+    through them, so that the penalty's own gradient needs one backward pass; the sum over pairs is
+    |sum g|^2 - sum |g|^2. The numbers are the same.
  5. On Adroit the authors train 200k updates with policy_lr=3e-5 on standardised rewards (pen-cloned with
     a maximum over next actions too); CORL does none of this, and its Adroit scores are low.
  6. `init=corl` draws the critics' hidden weights, the first layer's too, on +-1/sqrt(width): CORL takes
@@ -79,10 +79,20 @@ class Ensemble(Critics):
     """N critics, also with the gradient of each with respect to the action."""
 
     def with_action_gradient(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns Q `(S, N, B)`, and its gradient `(S, N, B, A)`, itself differentiable.
+        """Returns Q `(S, N, B)`, and its gradient `(S, N, B, A)`, itself differentiable."""
+        if self.activation is F.relu and not list(self.norms.parameters()):
+            return self._through_relus(observations, actions)
+        states, actions = (
+            x[:, None].expand(-1, self.layers[0].weight.shape[1], -1, -1)
+            for x in (observations, actions)
+        )
+        actions = actions.detach().requires_grad_()  # of each critic its own, for its own gradient
+        q = networks.MLP.forward(self, torch.cat([states, actions], -1)).squeeze(-1)
+        (gradient,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
+        return q, gradient
 
-        The chain rule backwards through the layers: a ReLU passes what it passed forwards.
-        """
+    def _through_relus(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Applies the chain rule backwards through the layers: a ReLU passes what it passed forwards."""
         x, action_dim = torch.cat([observations, actions], -1)[:, None], actions.shape[-1]
         passed = []
         for layer in self.layers[:-1]:

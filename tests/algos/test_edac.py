@@ -70,6 +70,24 @@ def test_five_updates_equal_the_equations(version, tolerance):
         assert_networks(parts(agent, s), theirs.networks(), tolerance)
 
 
+@pytest.mark.parametrize(
+    "between",
+    [{"activation": "tanh"}, {"layer_norm": True}, {"activation": "elu", "layer_norm": True}],
+)
+def test_critics_that_are_penalised_are_the_ones_that_act(between):
+    """Other activations and LayerNorm: the same values as without a gradient, and their differences."""
+    critic = make(**between).critic.double()
+    scramble(critic)
+    states, actions = (torch.rand(SEEDS, B, n, dtype=torch.float64) for n in (O, A))
+    q, gradient = critic.with_action_gradient(states, actions)
+    torch.testing.assert_close(q, critic(states, actions))
+    for i in range(A):
+        step = 1e-6 * torch.eye(A, dtype=torch.float64)[i]
+        slope = (critic(states, actions + step) - critic(states, actions - step)) / 2e-6
+        torch.testing.assert_close(gradient[..., i], slope, rtol=1e-5, atol=1e-6)
+    assert torch.autograd.grad(gradient.square().sum(), critic.layers[0].weight)[0].any()
+
+
 def test_diversity_by_hand():
     """Three critics, gradients along x, along y and along x again, of any length: 2 * 1 / (3 - 1)."""
     gradient = torch.tensor([[3.0, 0.0], [0.0, -0.1], [7.0, 0.0]])[None, :, None]
