@@ -33,7 +33,8 @@ The later code is WSRL's (zhouzypaul/wsrl at 891ee35), and so are the settings o
 softplus that the entropy at s' moves (10). A return is known when its episode has ended: batches leave out
 the running ones, and the first update waits for the environment's time limit, when every seed has ended one
 (2). `failure_reward` names the raw reward of a step without success: an episode of nothing else counts
-reward / (1 - discount) (3). `critics`, `critic_subsample` and `layer_norm` make WSRL's ensemble (7).
+reward / (1 - discount) (3). `critics`, `critic_subsample` and `layer_norm` make an ensemble as WSRL's, but
+for its draws with replacement and the LayerNorm in its policy (7): `algo=wsrl` has all of it.
 """
 
 from dataclasses import dataclass

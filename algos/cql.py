@@ -37,8 +37,8 @@ for its inputs (9). On Kitchen the settings are those with which WSRL pre-trains
 between the two Lagrange losses (5). CORL's AntMaze runs pair five layers with three, ours have
 `critic_layers` in both (6). Cloning is by the data's actions (8). Fine-tuning acts with samples, the
 dataset is the replay's beginning and the penalty keeps its weight; CORL's files set the same weight twice
-(11). A state is passed once through the policy and once through the critics' first layer, however many
-actions: the numbers are the same.
+(11), and make every layer orthogonal there, as `init=wsrl` does. A state is passed once through the
+policy and once through the critics' first layer, however many actions: the numbers are the same.
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,8 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  2. The best next action is the target network's over K fractions of its own (dqn_zoo). The paper leaves
     open whose; `double=true` lets the online network choose.
  3. `risk` < 1 chooses actions by CVaR: fractions on [0, risk] (section 3), in the target as well.
- 4. An action to play is the best over K evenly spaced fractions; the authors draw them.
+ 4. An action to play is the best over K evenly spaced fractions; the authors draw them. K is the paper's 32;
+    dqn_zoo has 64.
  5. Those of QR-DQN, numbers 4 to 6.
 """
 

@@ -15,6 +15,7 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  5. No game is idle at its start for a random number of steps, and by default no action is sticky: see
     envs/atari.py. A lost life is a terminal (paper's protocol; `data.life_loss=false` not).
  6. A time limit is no end: see corerl/buffers/frame_replay.py.
+ 7. On Atari gradients are clipped to norm 10, as in dqn_zoo (`max_grad_norm`); the paper says nothing of it.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.frame_replay import Transitions
-from corerl.config import at_least, positive
+from corerl.config import added, at_least, positive, within
 from corerl.nn import optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -41,6 +42,7 @@ class Config(DeepQ):
     quantiles: int = positive(200)  # N
     kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
     double: bool = False  # the online network chooses the next action
+    max_grad_norm: float | None = added(within(None, "(0, inf)"))  # null: no clipping
 
 
 class QRDQN(Stateful):
@@ -52,7 +54,7 @@ class QRDQN(Stateful):
         self.target = optim.target_of(self.quantiles)
         self.optimizer = optim.Adam(self.quantiles.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._fractions = midpoints(cfg.quantiles, spec.device)
-        self._step = GradientStep(self.loss, self.optimizer, spec.mode)
+        self._step = GradientStep(self.loss, self.optimizer, spec.mode, max_norm=cfg.max_grad_norm)
 
     # Losses. Batch fields are (S, B, ...); the loss is (S,).
 

@@ -85,6 +85,8 @@ class Learner:
         loss = sum(losses) / len(losses)
         self.optimizer.zero_grad()
         loss.backward()
+        if norm := getattr(self.c, "max_grad_norm", None):
+            torch.nn.utils.clip_grad_norm_(self.online.values(), norm)
         self.optimizer.step()
         return loss.item()
 

@@ -82,6 +82,13 @@ def test_atari_with_rewards_by_source_is_evaluated_at_each_iteration():
     assert {cfg.algo.data.clip for cfg in found} == {"source"}
 
 
+def test_dqn_zoos_flags_for_atari():
+    """`max_global_grad_norm` (qrdqn/run_atari.py), `min_replay_capacity_fraction` of 1e6 (both)."""
+    qr_dqn, iqn = (cell(name, "atari/Pong").algo for name in ("qr_dqn", "iqn"))
+    assert (qr_dqn.max_grad_norm, qr_dqn.data.learning_starts) == (10.0, 50_000)
+    assert iqn.data.learning_starts == 20_000
+
+
 def test_mrq_leaves_out_terminal_rewards_on_the_environments_of_its_curves_alone():
     for cfg in cells(["sweep=mrq_gym"]):
         assert not cfg.algo.terminal_reward, cfg.task

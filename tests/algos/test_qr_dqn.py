@@ -25,6 +25,7 @@ SWITCHES = {
     "double": {"double": True},
     "kappa": {"kappa": 0.3},
     "absolute": {"kappa": 0.0},
+    "clipped": {"max_grad_norm": 0.1, "adam_eps": 1.0},  # which Adam would else undo
 }
 ALGOS = {
     "qr_dqn": (qr_dqn, {"quantiles": 5}),
