@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.config import Config
+from corerl.config import Config, require
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
@@ -25,6 +25,8 @@ SCORE_COLUMNS = (
     # One row per seed; `success` is the share of episodes that solved the task, where that is known.
     "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
 )
+LINE = ("step", "seed")
+"""Fields of a line of metrics beside the metrics."""
 KEPT = ("score", "return", "evaluated")
 """Fields of the status that a resumed run goes on with."""
 
@@ -154,18 +156,39 @@ class Record:
 
     # Metrics.
 
+    @torch.no_grad()  # metrics with a graph would keep every update's until the line is written
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew."""
+        """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew.
+
+        Means are float32, of float64 metrics float64.
+
+        Raises:
+            CorerlError: a new metric has another shape, or the name of a line's own field.
+        """
         others = self._sums.keys() != metrics.keys()
         if others or not self._learns:
             self._clock, self._learns = (step, time.monotonic(), 0.0), True
         if others:
-            self._sums = {name: torch.zeros_like(value) for name, value in metrics.items()}
+            self._sums = {name: self._zeros(name, value) for name, value in metrics.items()}
             self._count = 0
         elif any(value.device != metrics[name].device for name, value in self._sums.items()):
             self._sums = {name: x.to(metrics[name].device) for name, x in self._sums.items()}
-        torch._foreach_add_(list(self._sums.values()), list(metrics.values()))
+        torch._foreach_add_(list(self._sums.values()), [metrics[name] for name in self._sums])
         self._count += 1
+
+    def _zeros(self, name: str, value: Tensor) -> Tensor:
+        """Returns the sum of a metric, still zero."""
+        require(
+            name not in LINE,
+            f"Give the metric {name!r} another name: every line has its own {name}",
+        )
+        shape = getattr(value, "shape", None)
+        found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"
+        require(
+            isinstance(value, Tensor) and shape == (len(self.seeds),),
+            f"The metric {name!r} is a {found}; make it a Tensor ({len(self.seeds)},), a number per seed",
+        )
+        return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
 
     def write_metrics(self, step: int) -> None:
         """Writes the means since the last call, a line per seed."""
@@ -187,7 +210,7 @@ class Record:
                 f"{name}/seed{line['seed']}": value
                 for line in lines
                 for name, value in line.items()
-                if name not in ("step", "seed") and value is not None
+                if name not in LINE and value is not None
             },
         )
 

@@ -243,6 +243,60 @@ def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
         assert run.record._sums["loss"].device.type == device
 
 
+def record_of(tmp_path: Path, *updates: dict) -> Run:
+    """A run of seeds 0 and 7 whose only line of metrics is of these updates."""
+    run = Run(config(tmp_path), [0, 7], quiet)
+    run.record.begin_anew()
+    for step, made in enumerate(updates, start=1):
+        run.record.add(step, made)
+    run.record.write_metrics(len(updates))
+    return run
+
+
+def test_metrics_are_told_by_their_names_in_any_order(tmp_path):
+    low, high = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
+    run = record_of(tmp_path, {"loss": low, "return": high}, {"return": high, "loss": low})
+    assert [(line["loss"], line["return"]) for line in metrics(run)] == [(1.0, 10.0), (2.0, 20.0)]
+
+
+def test_means_of_flags_and_counts_are_fractions_and_those_of_float64_keep_their_digits(tmp_path):
+    flags = [torch.tensor([True, False]), torch.tensor([True, True])]
+    counts, digits = torch.tensor([3, 4]), torch.tensor([1 / 3, 1e300], dtype=torch.float64)
+    run = record_of(
+        tmp_path,
+        {"flag": flags[0], "count": counts, "digits": digits},
+        {"flag": flags[1], "count": counts + 1, "digits": digits},
+    )
+    one, two = metrics(run)
+    assert (one["flag"], one["count"], one["digits"]) == (1.0, 3.5, 1 / 3)
+    assert (two["flag"], two["count"], two["digits"]) == (0.5, 4.5, 1e300)
+    run.record.add(3, {"flag": flags[0], "digits": digits})
+    run.record.find_divergence(3)  # before a checkpoint or an evaluation: sums of two dtypes
+    assert not run.record.diverged
+
+
+def test_metrics_that_an_update_did_not_detach_keep_no_graph(tmp_path):
+    run = record_of(tmp_path, {"loss": torch.ones(2, requires_grad=True) * 2})
+    run.record.add(2, {"loss": torch.ones(2, requires_grad=True) * 2})
+    assert not run.record._sums["loss"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"step": torch.zeros(2)}, "the metric 'step' another name"),
+        ({"seed": torch.zeros(2)}, "the metric 'seed' another name"),
+        ({"loss": torch.zeros(())}, r"The metric 'loss' is a Tensor \(\); .*Tensor \(2,\)"),
+        ({"loss": torch.zeros(2, 1)}, r"The metric 'loss' is a Tensor \(2, 1\)"),
+        ({"loss": np.zeros(2)}, r"The metric 'loss' is a ndarray \(2,\)"),
+        ({"loss": 0.5}, "The metric 'loss' is a float"),
+    ],
+)
+def test_a_metric_that_no_line_can_hold_is_refused_in_a_sentence(tmp_path, bad, words):
+    with pytest.raises(CorerlError, match=words):
+        record_of(tmp_path, bad)
+
+
 def test_a_policys_others_go_to_the_metrics(tmp_path):
     run = Run(config(tmp_path, steps=10, log_every=100), [0], quiet)
     agent = Counter(1)
