@@ -169,7 +169,7 @@ class CQN(Stateful):
         self.target = optim.target_of(self.critic)
         learned = [p for p in self.critic.parameters() if p.requires_grad]
         self.optimizer = optim.Adam(learned, cfg.lr, weight_decay=cfg.weight_decay)
-        self.support = torch.linspace(cfg.low, cfg.high, cfg.atoms, device=spec.device)
+        self._support = torch.linspace(cfg.low, cfg.high, cfg.atoms, device=spec.device)
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     # Losses. Batch fields are (S, B, ...), the demonstrations first, uniforms (S, B, L * D); each
@@ -201,7 +201,7 @@ class CQN(Stateful):
         logits, best = self._at(self.target, batch.next_observations, actions)
         probs = logits.gather(-2, best).squeeze(-2).softmax(-1)
         goes_on = 1 - batch.terminated if cfg.terminals == "end" else torch.ones_like(batch.rewards)
-        reached = batch.rewards[..., None] + cfg.discount * goes_on[..., None] * self.support
+        reached = batch.rewards[..., None] + cfg.discount * goes_on[..., None] * self._support
         step = (cfg.high - cfg.low) / (cfg.atoms - 1)
         places = (reached.clamp(cfg.low, cfg.high) - cfg.low) / step  # (S, B, from)
         numbers = torch.arange(cfg.atoms, device=places.device, dtype=places.dtype)
@@ -221,7 +221,7 @@ class CQN(Stateful):
         return dominance, short.clamp(min=0).mean((1, 2, 3, 4))
 
     def _mean(self, probs: Tensor) -> Tensor:
-        return (probs * self.support).sum(-1)
+        return (probs * self._support).sum(-1)
 
     def mean(self, logits: Tensor) -> Tensor:
         """Returns the means of distributions given as logits `(..., atoms)`."""

@@ -160,7 +160,7 @@ class CVaRPG(Stateful):
             values = torch.linspace(low, high, cfg.etas, device=device)
             self.ecrm = ConditionalRisk(values, cfg.weight, cfg.discount, cfg.eta == "ahead")
         powers = torch.arange(cfg.max_steps, device=device, dtype=torch.get_default_dtype())
-        self.powers = cfg.discount**powers
+        self._powers = cfg.discount**powers
         self.gamma = cfg.discount if self.ecrm else 1.0
         lag = powers - powers[:, None]
         self._decay = torch.where(lag >= 0, (self.gamma * cfg.trace) ** lag.clamp(min=0), 0.0)
@@ -172,7 +172,7 @@ class CVaRPG(Stateful):
         rewards = played.rewards / self.cfg.scale
         if self.ecrm:
             return self.ecrm.rewards(rewards, etas, played.alive, played.last, tau)
-        u = (self.powers * rewards).sum(-1) - v
+        u = (self._powers * rewards).sum(-1) - v
         return -self.risk.score(u, tau)[..., None] * played.last
 
     def memory(self, played: Played, v: Tensor, etas: Tensor) -> Tensor:
@@ -181,10 +181,10 @@ class CVaRPG(Stateful):
             return self.ecrm.memory(etas)
         if not self.cfg.augment:
             return played.rewards.new_zeros(*played.rewards.shape, 2)
-        collected = (self.powers * played.rewards / self.cfg.scale).cumsum(-1)
+        collected = (self._powers * played.rewards / self.cfg.scale).cumsum(-1)
         before = F.pad(collected[..., :-1], (1, 0))
-        stock = (v[..., None] - before) / self.powers
-        return torch.stack([stock, self.powers.expand_as(stock)], -1) * played.alive[..., None]
+        stock = (v[..., None] - before) / self._powers
+        return torch.stack([stock, self._powers.expand_as(stock)], -1) * played.alive[..., None]
 
     # Losses. Inputs are (S, E, T, O + 2), the others (S, E, T); each loss is (S,).
 
@@ -193,7 +193,7 @@ class CVaRPG(Stateful):
         flat = (inputs, played.actions, etas)
         log_prob, entropy = self.policy.log_prob(*(x.flatten(1, 2) for x in flat), std)
         shape = advantages.shape
-        weights = played.alive * (self.powers if self.gamma < 1 else 1.0)
+        weights = played.alive * (self._powers if self.gamma < 1 else 1.0)
         gain = log_prob.view(shape) * advantages + self.cfg.entropy * entropy.view(shape)
         loss = -(weights * gain).sum(-1).mean(-1)
         mean = (entropy.view(shape) * played.alive).sum((1, 2)) / played.alive.sum((1, 2))
@@ -232,9 +232,9 @@ class CVaRPG(Stateful):
 
     @torch.no_grad()
     def _next_v(self, played: Played, gained: Tensor, tau: Tensor) -> dict[str, Tensor]:
-        returns = (self.powers * played.rewards).sum(-1)
+        returns = (self._powers * played.rewards).sum(-1)
         if self.ecrm:
-            discounted = self.powers * gained * self.cfg.scale
+            discounted = self._powers * gained * self.cfg.scale
             return {"return": returns.mean(-1), "risk": -discounted.sum(-1).mean(-1)}
         scaled = returns / self.cfg.scale
         best = self.risk.best_v(scaled, tau)

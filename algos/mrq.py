@@ -168,7 +168,7 @@ class MRQ(Stateful):
             for x, lr in zip(self._online(), rates, strict=True)
         ]
         self.encoder_optimizer, self.policy_optimizer, self.critic_optimizer = optimizers
-        self.bins = symexp_bins(cfg.reward_limit, cfg.reward_bins, device)
+        self._bins = symexp_bins(cfg.reward_limit, cfg.reward_bins, device)
         adam = self.critic_optimizer
         self._encoder_step = GradientStep(self.encoder_loss, self.encoder_optimizer, spec.mode)
         self._policy_step = GradientStep(self.policy_loss, self.policy_optimizer, spec.mode)
@@ -188,7 +188,7 @@ class MRQ(Stateful):
         with torch.no_grad():
             following = pieces.next_observations
             goals = self.targets[0](following.flatten(1, 2)).unflatten(1, following.shape[1:3])
-            shares = two_hot(pieces.rewards, self.bins)
+            shares = two_hot(pieces.rewards, self._bins)
         features = self.encoder(pieces.observations)
         losses = {name: [] for name in LOSSES}
         for k in range(cfg.horizon):

@@ -1,6 +1,6 @@
 """The parts of every agent: its specification, its state in a checkpoint, and its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -46,21 +46,45 @@ class Spec:
 
 
 class Stateful:
-    """`state_dict` and `load_state_dict` over every attribute that has them.
+    """`state_dict` and `load_state_dict` over everything that is held.
 
-    An agent that derives from this cannot forget its target networks, its optimisers or its
-    normaliser in a checkpoint.
+    An agent that derives from this cannot forget its target networks, its optimisers or its normaliser in a
+    checkpoint. Kept are attributes that have both methods, also inside lists, tuples and dictionaries;
+    schedules that a `GradientStep` alone holds; and tensors, but for those whose name begins with `_`, which
+    are constants. Numbers of Python are settings: updates are counted by an `optim.Clock`.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
+        return {
+            name: part.detach() if isinstance(part, Tensor) else part.state_dict()
+            for name, part in self._parts().items()
+        }
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+            if isinstance(part, Tensor):
+                part.copy_(state[name])
+            else:
+                part.load_state_dict(state[name])
 
     def _parts(self) -> dict[str, Any]:
-        return {name: v for name, v in vars(self).items() if hasattr(v, "load_state_dict")}
+        parts = {name: v for name, v in vars(self).items() if hasattr(v, "load_state_dict")}
+        known = {id(part) for part in parts.values()}
+        for name, value in vars(self).items():
+            parts |= {inner: part for inner, part in _inside(name, value) if id(part) not in known}
+        return parts
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields, by name, what an attribute is or holds that a checkpoint needs."""
+    if isinstance(value, GradientStep):
+        value = value.schedules
+    if hasattr(value, "load_state_dict") or (isinstance(value, Tensor) and name[0] != "_"):
+        yield name, value
+    elif isinstance(value, list | tuple | dict):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _inside(f"{name}.{key}", part)
 
 
 class GradientStep:
@@ -92,7 +116,7 @@ class GradientStep:
         self.gradients = compile.gradients(loss, parameters, mode)
         self._max_norm = max_norm
         schedules = schedule if isinstance(schedule, Sequence) else [schedule]
-        self._schedules = [s for s in schedules if s is not None]
+        self.schedules = [s for s in schedules if s is not None]
 
     def __call__(self, *inputs) -> dict[str, Tensor]:
         grads, metrics = self.gradients(*inputs)
@@ -104,5 +128,5 @@ class GradientStep:
         if self._max_norm is not None:
             grads = optim.clip_per_seed(grads, self._max_norm)
         optim.step(self._optimizers, grads)
-        for schedule in self._schedules:
+        for schedule in self.schedules:
             schedule.step()

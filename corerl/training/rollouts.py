@@ -13,7 +13,6 @@ from corerl import seeding
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.nn import policies
-from corerl.nn.learner import Stateful
 from corerl.risk.stock_augmentation import next_stock
 from corerl.training.environments import begin, close, note_crash, step
 
@@ -32,7 +31,7 @@ class Played(NamedTuple):
         return self.alive - torch.nn.functional.pad(self.alive[..., 1:], (0, 1))
 
 
-class Collector(Stateful):
+class Collector:
     """A player of `episodes` episodes of every seed at each call, with environment seeds from a stream.
 
     Nothing of an environment outlives a call, so that any environment can be resumed. Where a seed's
@@ -124,6 +123,12 @@ class Collector(Stateful):
     def close(self) -> None:
         """Closes every environment."""
         close(env for row in self._envs for env in row)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"_seeds": self._seeds.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seeds.load_state_dict(state["_seeds"])
 
 
 class RiskPlayer:

@@ -110,8 +110,8 @@ def test_rewards_are_told_by_the_two_bins_around_them():
     agent = make(reward_bins=5)
     e = np.e - 1
     marks = [-(np.e**2 - 1), -e, 0, e, np.e**2 - 1]
-    np.testing.assert_allclose(agent.bins, marks, rtol=1e-6)
-    shares = two_hot(torch.tensor([[0.5, 0.0, -100.0, 100.0, marks[1]]]), agent.bins)[0]
+    np.testing.assert_allclose(agent._bins, marks, rtol=1e-6)
+    shares = two_hot(torch.tensor([[0.5, 0.0, -100.0, 100.0, marks[1]]]), agent._bins)[0]
     expected = [
         [0, 0, 1 - 0.5 / e, 0.5 / e, 0],
         [0, 0, 1, 0, 0],

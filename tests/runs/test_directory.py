@@ -14,7 +14,7 @@ from small import config, flatten
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import corerl
-from corerl.algos import bc, cal_ql, rlpd, td3_bc, wsrl
+from corerl.algos import bc, cal_ql, rlpd, td3_bc
 from corerl.config import Config, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
@@ -344,11 +344,7 @@ def test_an_added_setting_leaves_older_names_as_they_are(algo, name):
 # As they were while `critic_subsample` was called `asked`, at its default and at 1.
 @pytest.mark.parametrize(
     ("algo", "default", "one"),
-    [
-        (rlpd, "cdc16786", "4799adc6"),
-        (cal_ql, "58fac304", "09c2ca0c"),
-        (wsrl, "f3aaeb9e", "dc230690"),
-    ],
+    [(rlpd, "cdc16786", "4799adc6"), (cal_ql, "58fac304", "09c2ca0c")],
 )
 def test_a_renamed_setting_leaves_older_names_as_they_are(algo, default, one):
     cfg = Config(algo=algo.Config(), task="d4rl/hopper-medium-v2")

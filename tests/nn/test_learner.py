@@ -1,0 +1,54 @@
+"""What an agent holds is in its state, wherever it holds it."""
+
+import pytest
+import torch
+
+from corerl import seeding
+from corerl.nn import networks, optim
+from corerl.nn.learner import GradientStep, Stateful
+
+
+class Own(Stateful):
+    """What people change: a list of networks, one in a dictionary, a scale, an unnamed schedule."""
+
+    def __init__(self, seed: int):
+        rngs = seeding.generators([seed], "init")
+        self.nets = [networks.MLP([2, 3, 1], (1,), rngs) for _ in range(2)]
+        self.heads = {"reward": (networks.Linear(2, 1, (1,), rngs),)}
+        self.scale = torch.full((1,), float(seed))
+        self.clock = optim.Clock()
+        self._constant = torch.full((1,), float(seed))
+        parameters = [p for net in self.nets for p in net.parameters()]
+        self.optimizer = optim.Adam(parameters, 0.1)
+        self.optimizers = [self.optimizer]
+        schedule = optim.Schedule(self.optimizer, optim.cosine(10))
+        self._step = GradientStep(self.loss, self.optimizer, "off", schedule)
+
+    def loss(self, x):
+        loss = sum(net(x[:, None]).square().mean((1, 2)) for net in self.nets)
+        return loss, {"loss": loss}
+
+    def update(self, x):
+        self.scale = 0.9 * self.scale + 1
+        self.clock.step()
+        return self._step(x)
+
+
+def test_whatever_an_agent_holds_is_in_its_state():
+    one, other, x = Own(1), Own(2), torch.ones(1, 2)
+    for _ in range(5):
+        one.update(x)
+    other.load_state_dict(one.state_dict())
+    assert other.scale == one.scale and other.clock.count == 5
+    torch.testing.assert_close(other.heads["reward"][0].weight, one.heads["reward"][0].weight)
+    for _ in range(3):
+        losses = one.update(x)["loss"], other.update(x)["loss"]
+        assert torch.equal(*losses) and one.optimizer.lr == pytest.approx(float(other.optimizer.lr))
+    assert float(one.optimizer.lr) < 0.05
+
+
+def test_nothing_is_kept_twice_and_constants_are_not():
+    names = set(Own(1).state_dict())
+    assert names == {
+        *("nets.0", "nets.1", "heads.reward.0", "scale", "clock", "optimizer", "_step.0")
+    }
