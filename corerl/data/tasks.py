@@ -265,11 +265,18 @@ def of(cfg: Config) -> Task:
 
 
 def another(task: Task, task_id: str | None) -> Task:
-    """Returns the task of `task_id` with observations and actions as `task` has its own; None is `task`."""
+    """Returns the task of `task_id` with observations and actions as `task` has its own; None is `task`.
+
+    Another file of one's own is read as the run's was, and belongs to the same environment.
+    """
     if task_id is None or task_id == task.id:
         return task
     shown = {"history": task.history, "action_range": task.action_range}
-    return replace(resolve(task_id, task.trust), **shown)
+    other = replace(resolve(task_id, task.trust), **shown)
+    if task.collection == other.collection == "file":
+        data = task.data and replace(task.data, sha256=None)
+        return replace(other, env=task.env, data=data)
+    return other
 
 
 def known_tasks() -> list[str]:

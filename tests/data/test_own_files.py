@@ -254,6 +254,28 @@ def test_a_sound_file_has_no_remarks(tmp_path):
     assert [finding.where for finding in check(task)[0]] == ["environment"]
 
 
+# Another file than a run's own.
+
+
+def test_a_held_out_file_is_read_as_the_runs_own(tmp_path):
+    """Its columns, its environment's bounds (Pendulum's are -2 and 2), but another checksum."""
+    names = {"angle": DATA.observations, "torque": 2 * DATA.actions[:, :1], "cut": DATA.truncated}
+    for name, steps in (("train", 80), ("test", 100)):
+        arrays = {key: array[:steps] for key, array in names.items()}
+        np.savez(tmp_path / f"{name}.npz", **arrays, reward=DATA.rewards[:steps])
+    task, held_out = (f"file/{tmp_path / name}.npz" for name in ("train", "test"))
+    columns = Columns(observations="angle", actions="torque", truncated="cut")
+    sha = own_files.checksum(task.removeprefix("file/"))
+    data = Data(columns, sha256=sha)
+    own = tasks.of(config(tmp_path, task=task, env="gym/Pendulum-v1", data=data))
+    assert tasks.another(own, task) is own
+    found = tasks.another(own, held_out).load()
+    assert len(found) == 100
+    np.testing.assert_allclose(found.actions, DATA.actions[:, :1], atol=1e-6)
+    tasks.another(own, held_out).make_env().close()
+    assert tasks.another(own, "corerl/pendulum").env is None
+
+
 # What a run is called.
 
 
