@@ -87,7 +87,9 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
     for status in sorted(config.parent.glob("seeds-*/status.json")):
         if read_status(status.parent)["state"] != "done":
             continue
-        scores = pd.read_csv(status.with_name("scores.csv"))
+        # A label may be NA or None.
+        names = {"algorithm": str, "task": str}
+        scores = pd.read_csv(status.with_name("scores.csv"), converters=names)
         for row in scores[scores["step"] == settings["steps"]].to_dict("records"):
             yield {
                 "algorithm": row["algorithm"],

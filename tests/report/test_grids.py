@@ -85,13 +85,17 @@ def test_a_broken_file_is_refused(tmp_path, change, problem):
         grids.read(tmp_path / "scores.csv")
 
 
-def write_run(folder, algo: dict, seed: int, state: str, steps: int = 100) -> None:
+def write_run(
+    folder, algo: dict, seed: int, state: str, steps: int = 100, label: str = "BC"
+) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "config.yaml").write_text(yaml.safe_dump({"algo": algo, "steps": steps}))
     (folder / "status.json").write_text(json.dumps({"state": state}))
     head = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success\n"
-    row = "neorl2/DMSD,BC,abc,{seed},{step},{value},0,1000,100,3.0,\n"
-    text = head + "".join(row.format(seed=seed, step=s, value=s / 3) for s in (50, steps))
+    row = "neorl2/DMSD,{label},abc,{seed},{step},{value},0,1000,100,3.0,\n"
+    text = head + "".join(
+        row.format(label=label, seed=seed, step=s, value=s / 3) for s in (50, steps)
+    )
     (folder / "scores.csv").write_text(text)
 
 
@@ -106,6 +110,12 @@ def test_finished_runs_are_collected_under_the_published_names(tmp_path):
     assert row["return"] == 33.333 and row["episodes"] == 1000
     published = grids.published()
     assert row["cell"] in set(published["cell"][published["algorithm"] == "BC"])
+
+
+def test_a_label_may_be_called_na(tmp_path):
+    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label="NA")
+    assert grids.collect(tmp_path)["algorithm"].tolist() == ["NA"]
 
 
 def test_nothing_finished_is_a_sentence(tmp_path, capsys):

@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -7,7 +8,7 @@ from rliable import library, metrics
 from scipy import stats as scipy_stats
 
 from corerl.errors import CorerlError
-from corerl.report import stats
+from corerl.report import scorefiles, stats
 from corerl.risk import measures
 
 RLIABLE = {
@@ -177,6 +178,35 @@ def test_nan_is_refused_by_name():
     table = tidy({"IQL": {"hopper": [1.0, math.nan]}})
     with pytest.raises(CorerlError, match="IQL on hopper with seed 1 is nan"):
         stats.estimate(table)
+
+
+@pytest.mark.parametrize("value", [math.nan, None])
+@pytest.mark.parametrize("column", ["algorithm", "task", "seed"])
+@pytest.mark.parametrize("use", [stats.estimate, stats.final])
+def test_a_run_without_a_name_is_refused_and_drops_no_row(use, column, value):
+    table = tidy({"A": {"t0": [100.0, 200.0]}}).assign(step=10).astype({column: object})
+    table.loc[1, column] = value
+    with pytest.raises(CorerlError, match=rf"Row 1 .* has no {column}; "):
+        use(table)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "n/a", "300", None, pd.NA])
+@pytest.mark.parametrize("column", ["score", "step"])
+@pytest.mark.parametrize("use", [stats.estimate, stats.final])
+def test_a_score_or_step_that_is_no_finite_number_is_refused_by_name(use, column, value):
+    table = tidy({"A": {"t0": [100.0, 200.0]}}).assign(step=10).astype({column: object})
+    table.loc[1, column] = value
+    problem = re.escape(f"is {value}, not a finite number")
+    with pytest.raises(CorerlError, match=f"The {column} of A on t0 with seed 1 .*{problem}"):
+        use(table)
+
+
+def test_algorithms_and_tasks_may_be_called_na(tmp_path):
+    file = tmp_path / "scores.csv"
+    file.write_text("algorithm,task,seed,score\nNA,None,0,1.0\nNA,None,1,2.0\nnan,None,0,3.0\n")
+    table = scorefiles.read_file(file)
+    assert stats.final(table)["algorithm"].tolist() == ["NA", "NA", "nan"]
+    assert set(table["task"]) == {"None"}
 
 
 @pytest.mark.parametrize(

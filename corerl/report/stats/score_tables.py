@@ -1,18 +1,24 @@
 """Score tables: one row per run (or per evaluation of a run), with named columns."""
 
+from numbers import Real
+
 import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError, nearest
 from corerl.report.stats.bootstrap import Runs, sort_runs
 
+RUN = ("algorithm", "task", "seed")
+"""Columns that name a run."""
+
 
 def check(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the table itself, if it is a score table: the four columns, finite scores, no run twice.
+    """Returns the table itself, if it is a score table: the four columns, every run named and once.
 
-    Raises CorerlError naming the missing column, or the algorithm, task and seed of a bad row.
+    Scores, and steps where the table has them, are finite numbers. Raises CorerlError naming the missing
+    column, or a bad row's algorithm, task and seed.
     """
-    for column in ("algorithm", "task", "seed", "score"):
+    for column in (*RUN, "score"):
         if column not in table.columns:
             raise CorerlError(
                 f"A score table needs the columns algorithm, task, seed and score, but {column!r} "
@@ -20,22 +26,37 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
             )
     if not len(table):
         raise CorerlError("The score table has no rows, so there is nothing to estimate.")
-    bad = ~np.isfinite(table["score"].to_numpy(dtype=np.float64))
-    if bad.any():
-        row = table.iloc[int(bad.argmax())]
+    for column in RUN:
+        if (i := _first(table[column].isna())) is not None:
+            raise CorerlError(
+                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}; name "
+                "it, or read its file with keep_default_na=False if it is called NA or None."
+            )
+    for column in ("score", "step"):
+        if column in table and (i := _first(~_finite(table[column]))) is not None:
+            raise CorerlError(
+                f"The {column} of {_run_name(table.iloc[i])} is {table[column].iloc[i]}, not a finite "
+                "number; remove the run or report it as failed, because no estimate may skip it silently."
+            )
+    keys = [c for c in (*RUN, "step") if c in table.columns]
+    if (i := _first(table.duplicated(keys))) is not None:
         raise CorerlError(
-            f"The score of {_run_name(row)} is {row['score']}; remove the run or report it as "
-            "failed, because no estimate may skip it silently."
-        )
-    keys = [c for c in ("algorithm", "task", "seed", "step") if c in table.columns]
-    twice = table.duplicated(keys)
-    if twice.any():
-        row = table.iloc[int(twice.to_numpy().argmax())]
-        raise CorerlError(
-            f"{_run_name(row)} stands in the score table twice; keep one row for each run, or give "
+            f"{_run_name(table.iloc[i])} stands in the score table twice; keep one row for each run, or give "
             "the configurations different algorithm names."
         )
     return table
+
+
+def _first(bad: np.ndarray | pd.Series) -> int | None:
+    """Returns the position of the first bad row; None where there is none."""
+    return int(np.argmax(bad)) if np.any(bad) else None
+
+
+def _finite(values: pd.Series) -> np.ndarray:
+    """Tells which values are finite numbers; text is none, whatever it says."""
+    if not pd.api.types.is_numeric_dtype(values):
+        values = pd.to_numeric(values.where(values.map(lambda x: isinstance(x, Real))))
+    return np.isfinite(values.to_numpy(np.float64, na_value=np.nan))
 
 
 def _run_name(row: pd.Series) -> str:
@@ -58,13 +79,13 @@ def _one_row_per_run(table: pd.DataFrame, largest: str) -> pd.DataFrame:
     if "step" not in table.columns:
         return table
     table = table.reset_index(drop=True)
-    rows = table.groupby(["algorithm", "task", "seed"], sort=False)[largest].idxmax()
+    rows = table.groupby(list(RUN), sort=False)[largest].idxmax()
     return table.loc[rows].reset_index(drop=True)
 
 
 def common_steps(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of the steps that all runs of an algorithm evaluated."""
-    runs = table.drop_duplicates(["algorithm", "task", "seed"])["algorithm"].value_counts()
+    runs = table.drop_duplicates(list(RUN))["algorithm"].value_counts()
     counts = table.groupby(["algorithm", "step"])["step"].transform("size")
     return table[counts == table["algorithm"].map(runs)]
 
