@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from corerl.config import require
-from corerl.data.columns import scaled
+from corerl.data.columns import scaled, scaled_density
 from corerl.data.dataset import Dataset
 
 Range = tuple[tuple[float, ...], tuple[float, ...]]
@@ -51,8 +51,8 @@ def narrowed(dataset: Dataset, within: Range) -> Dataset:
     )
     low, high = _bounds(within, dataset.actions.shape[1], dataset.id)
     actions, log_prob = scaled(dataset.id, dataset.actions, low, high), dataset.behaviour_log_prob
-    if log_prob is not None:  # a density per unit of what is now the unit
-        log_prob = (log_prob + np.log((high - low) / 2).sum()).astype(np.float32)
+    if log_prob is not None:
+        log_prob = scaled_density(log_prob, low, high, actions.shape[1])
     return replace(dataset, actions=actions, behaviour_log_prob=log_prob)
 
 

@@ -99,3 +99,13 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
             )
         )
     return unit_actions(actions, low, high)
+
+
+def scaled_density(log_prob: np.ndarray, low, high, count: int) -> np.ndarray:
+    """Returns log-densities (N,) of `count` actions in [low, high] as those of the same in [-1, 1].
+
+    The density of x' = 2 (x - low) / (high - low) - 1 is that of x times (high - low) / 2, per dimension.
+    """
+    half = (np.asarray(1 if high is None else high) - np.asarray(-1 if low is None else low)) / 2
+    given = floats(column(log_prob), "behaviour_log_prob")
+    return (given + np.log(np.broadcast_to(half, count)).sum()).astype(np.float32)

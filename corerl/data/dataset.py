@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data.columns import column, flags, floats, scaled, side_by_side
+from corerl.data.columns import column, flags, floats, scaled, scaled_density, side_by_side
 from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
@@ -40,8 +40,8 @@ class Dataset:
     Shapes: observations and next_observations (N, *obs_shape) float32, or uint8 for images;
     actions (N, A) float32 in [-1, 1], or (N,) int64 when discrete; rewards (N,) float32;
     terminated, truncated, has_next (N,) bool; episode_ends (E,) int64, exclusive, the last is N;
-    behaviour_log_prob (N,) float32, log-probabilities (densities where actions are continuous), or None
-    where they were not recorded.
+    behaviour_log_prob (N,) float32, log-probabilities (densities in [-1, 1] where actions are continuous), or
+    None where they were not recorded.
     Raises CorerlError, naming the field and the row, for an array that breaks this.
     """
 
@@ -138,8 +138,8 @@ class Dataset:
                 was cut off, so that its last row makes no transition.
             has_next: (N,) where a given next observation is real; without it, everywhere.
             episode: (N,) numbers or names; where it changes, an episode was cut off unless it terminated.
-            behaviour_log_prob: (N,) log-densities of the actions, as they were taken, where they are known;
-                of actions in [-1, 1].
+            behaviour_log_prob: (N,) log-densities of the actions in the units in which they are given, or
+                log-probabilities of numbered ones, where they are known.
             low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
             id: what tables call it.
 
@@ -181,10 +181,14 @@ class Dataset:
             next_observations[ended] = observations[ended]  # nothing may bootstrap from it
             has_next = ~cut
             has_next[-1] = ended[-1]
+        actions = scaled(id, np.asarray(actions), low, high)
+        if behaviour_log_prob is not None and actions.ndim == 2:
+            width = actions.shape[1]
+            behaviour_log_prob = scaled_density(behaviour_log_prob, low, high, width)
         dataset = cls.from_steps(
             id,
             observations[:, None] if observations.ndim == 1 else observations,
-            scaled(id, np.asarray(actions), low, high),
+            actions,
             rewards,
             next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations,
             ended,

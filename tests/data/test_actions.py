@@ -50,8 +50,9 @@ def test_what_the_data_did_is_what_the_environment_is_told(tmp_path, recorded):
     np.testing.assert_allclose(told, whole.actions, atol=1e-7)
     assert env.get_wrapper_attr("action")(np.array([3.0]))[0] == pytest.approx(HIGH)
     assert env.action_space.low == -1 and env.action_space.high == 1
-    # A density per unit: the new unit is 0.04 old ones.
-    np.testing.assert_allclose(part.behaviour_log_prob, -3 + np.log(0.04), rtol=1e-6)
+    # A density per unit: the environment's is 2 torques, the policy's 0.04 of those.
+    np.testing.assert_allclose(whole.behaviour_log_prob, -3 + np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(part.behaviour_log_prob, -3 + np.log(2 * 0.04), rtol=1e-6)
 
 
 def test_it_holds_in_training_loading_and_export(tmp_path, recorded):

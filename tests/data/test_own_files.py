@@ -162,6 +162,21 @@ def test_actions_are_scaled_by_the_bounds_of_their_environment(tmp_path):
     np.testing.assert_allclose(scaled.actions * [2, 2] + [0, 1], DATA.actions, atol=1e-6)
 
 
+def test_propensities_become_those_of_the_scaled_actions():
+    """Uniform actions of [-2, 2] x [-1, 3] have the density 1/16, and those of [-1, 1]^2 1/4."""
+    own, ends = np.full((100, 1), -np.log(16)), {"truncated": DATA.truncated}
+    bounds = {"low": [-2, -1], "high": [2, 3]}
+    scaled = Dataset.from_arrays(*PLAIN, **ends, behaviour_log_prob=own, **bounds)
+    np.testing.assert_allclose(scaled.behaviour_log_prob, -np.log(4), rtol=1e-6)
+    one_bound = Dataset.from_arrays(*PLAIN, **ends, behaviour_log_prob=own, low=-2, high=2)
+    np.testing.assert_allclose(one_bound.behaviour_log_prob, -np.log(4), rtol=1e-6)
+    for actions in (DATA.actions, np.arange(100) % 4):  # in [-1, 1] already; numbered
+        same = Dataset.from_arrays(
+            DATA.observations, actions, DATA.rewards, **ends, behaviour_log_prob=own
+        )
+        np.testing.assert_allclose(same.behaviour_log_prob, -np.log(16), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
