@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corerl.config import require
+
 BLOCK = 256
 """Most steps drawn in one call, which keeps the host out of the inner loop."""
 BLOCK_BYTES = 16 * 2**20
@@ -143,8 +145,12 @@ def indices(
 
     They are uniform, or have `probabilities` `(size,)`: one uniform draw per row number, looked up in their
     sums, which stay on the device. Float64, because float32 draws cannot tell a million rows apart.
+
+    Raises:
+        CorerlError: `probabilities` have another shape, or are not non-negative with a positive sum.
     """
     if probabilities is not None:
+        _check(probabilities, size)
         sums = np.cumsum(probabilities, dtype=np.float64)
         sums = torch.from_numpy(sums / sums[-1]).to(device)
         last = int(np.flatnonzero(probabilities)[-1])  # the sums may end a hair below one
@@ -160,3 +166,17 @@ def indices(
         return torch.randint(size, (block, batch_size), generator=g, device=device)
 
     return Stream(seeds, purpose, draw, device, step_bytes=8 * batch_size)
+
+
+def _check(probabilities: np.ndarray, size: int) -> None:
+    require(
+        np.shape(probabilities) == (size,),
+        f"Probabilities {np.shape(probabilities)} must be ({size},), one for each row",
+    )
+    bad = ~((np.asarray(probabilities) >= 0) & np.isfinite(probabilities))
+    require(
+        not bad.any(),
+        f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}; none may be negative, "
+        "NaN or infinite",
+    )
+    require(np.any(probabilities), "All probabilities are 0; at least one row must have more")

@@ -1,9 +1,11 @@
 """Streams: fixed by seed and purpose alone, and resumed at the very next draw."""
 
+import numpy as np
 import pytest
 import torch
 
 from corerl import seeding
+from corerl.errors import CorerlError
 from corerl.seeding import BLOCK
 
 SEEDS = list(range(10))
@@ -94,6 +96,23 @@ def test_the_distributions_are_what_they_say():
     counts = torch.bincount(rows.flatten(), minlength=7)
     assert len(counts) == 7
     assert (counts - 50_000 / 7).abs().max() < 5 * (50_000 / 7) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "problem"),
+    [
+        ([0.5, 0.5], r"Probabilities \(2,\) must be \(3,\), one for each row"),
+        ([0.25] * 4, r"Probabilities \(4,\) must be \(3,\)"),
+        ([[0.5, 0.25, 0.25]], r"Probabilities \(1, 3\) must be \(3,\)"),
+        ([0.5, np.nan, 0.5], "row 1 is nan"),
+        ([0.5, 1.0, -0.5], "row 2 is -0.5"),
+        ([np.inf, 1.0, 1.0], "row 0 is inf"),
+        ([0.0, 0.0, 0.0], "All probabilities are 0"),
+    ],
+)
+def test_probabilities_that_are_none_are_refused(probabilities, problem):
+    with pytest.raises(CorerlError, match=problem):
+        seeding.indices([0], 3, 4, probabilities=np.array(probabilities))
 
 
 def test_a_block_of_large_draws_is_a_few_steps(monkeypatch):

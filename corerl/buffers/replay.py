@@ -14,6 +14,7 @@ from corerl import seeding
 from corerl.buffers import room
 from corerl.buffers.packed import PackedRows
 from corerl.buffers.transfer import Outbox
+from corerl.config import require
 from corerl.data.dataset import Transitions
 from corerl.runs.replay_files import Ring
 
@@ -40,6 +41,10 @@ class OfflineBuffer(PackedRows):
         labels: a number per row `(N,)`, for `sample_labelled`.
         probabilities: of the rows `(N,)`; None draws them uniformly.
 
+    Raises:
+        CorerlError: labels, or another array, of another length than the rewards, or probabilities that
+            are not non-negative `(N,)` with a positive sum.
+
     Attributes:
         numbered: whether actions are numbers, held as one-hot vectors.
     """
@@ -56,9 +61,14 @@ class OfflineBuffer(PackedRows):
         probabilities: np.ndarray | None = None,
     ):
         size = len(transitions.rewards)
-        parts = [*(getattr(transitions, name) for name in Batch._fields), labels]
-        parts = [np.empty((size, 0)) if part is None else part for part in parts]
-        super().__init__(parts, device)
+        parts = {name: getattr(transitions, name) for name in Batch._fields} | {"labels": labels}
+        for name, part in parts.items():
+            require(
+                part is None or part.shape[:1] == (size,),
+                f"{name} {np.shape(part)} must have a row for each of the {size} transitions",
+            )
+        nothing = np.empty((size, 0))
+        super().__init__([nothing if part is None else part for part in parts.values()], device)
         self._indices = seeding.indices(
             seeds, size, batch_size, device, probabilities=probabilities
         )

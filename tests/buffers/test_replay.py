@@ -9,6 +9,7 @@ from corerl import seeding
 from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.data.dataset import Transitions
+from corerl.errors import CorerlError
 
 SEEDS = [0, 4, 9]
 
@@ -131,6 +132,14 @@ def test_labels_stay_with_their_rows():
     batch, labels = buffer.sample_labelled()
     assert torch.equal(batch.observations[..., 0], labels)
     assert numbered(1.0, 20).sample_labelled()[1].numel() == 0
+
+
+@pytest.mark.parametrize("count", [1, 19, 21])
+def test_labels_of_another_length_are_refused(count):
+    with pytest.raises(
+        CorerlError, match=rf"labels \({count},\) must have a row for each of the 20"
+    ):
+        numbered(1.0, 20, labels=np.arange(float(count)))
 
 
 def episodes(label=lambda rewards: np.full(len(rewards), rewards.sum())) -> EpisodeReplay:
