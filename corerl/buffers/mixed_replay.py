@@ -8,6 +8,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import Batch, OfflineBuffer, ReplayBuffer
+from corerl.config import require
 
 
 class MixedReplay:
@@ -81,7 +82,7 @@ def _like(replay: Batch, data: Batch) -> Batch:
 class EpisodeReplay(ReplayBuffer):
     """A replay whose rows carry a label that is known when their episode has ended, such as a return.
 
-    Only rows of ended episodes are sampled, and nothing is ever overwritten.
+    `sample_labelled` draws rows of ended episodes alone, `sample` all rows; nothing is ever overwritten.
 
     Args:
         label: from an episode's rewards `(n,)` to its labels `(n,)`. Others as for `ReplayBuffer`.
@@ -95,7 +96,11 @@ class EpisodeReplay(ReplayBuffer):
         self._ended = np.zeros(len(self._rows), np.int64)  # the same, on the host
 
     def add(self, step: Sequence[np.ndarray]) -> None:
-        """Adds a step of all seeds; raises IndexError where the capacity is exceeded."""
+        """Adds a step of all seeds.
+
+        Raises:
+            IndexError: the capacity is exceeded. CorerlError: labels have another shape than rewards.
+        """
         if self._added == self._rows.shape[1]:
             raise IndexError("an EpisodeReplay keeps everything: give it room for every step")
         super().add(step)
@@ -106,7 +111,13 @@ class EpisodeReplay(ReplayBuffer):
     def _close(self, i: int) -> None:
         episode = slice(self._ended[i], self._added)
         rewards = self._rows[i, episode, sum(self._sizes[:2])].cpu().numpy()
-        self._labels[i, episode].copy_(torch.from_numpy(np.float32(self._label(rewards))))
+        labels = np.asarray(self._label(rewards), np.float32)
+        require(
+            labels.shape == rewards.shape,
+            f"The label function made {labels.shape} of an episode's rewards {rewards.shape}; it must return "
+            "a number for each step",
+        )
+        self._labels[i, episode].copy_(torch.from_numpy(np.ascontiguousarray(labels)))
         self._ended[i] = self._known[i] = self._added
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:

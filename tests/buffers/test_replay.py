@@ -158,6 +158,25 @@ def test_only_ended_episodes_are_sampled_with_their_labels():
         filled(1, replay)
 
 
+def test_plain_samples_are_of_all_rows_also_of_the_episode_that_goes_on():
+    assert set(filled(6, episodes(), ends=(2,)).sample().rewards[0].tolist()) == {*range(1, 7)}
+
+
+def test_labels_may_be_an_array_turned_round():
+    replay = filled(4, episodes(lambda rewards: np.cumsum(rewards[::-1])[::-1]), ends=(4,))
+    batch, labels = replay.sample_labelled()
+    to_go = {1.0: 10.0, 2.0: 9.0, 3.0: 7.0, 4.0: 4.0}
+    assert dict(zip(batch.rewards[0].tolist(), labels[0].tolist(), strict=True)) == to_go
+
+
+@pytest.mark.parametrize(
+    "label", [np.sum, lambda rewards: rewards[:1], lambda rewards: [*rewards, 0.0]]
+)
+def test_labels_that_are_not_one_for_each_step_are_refused(label):
+    with pytest.raises(CorerlError, match=r"of an episode's rewards \(4,\); .* for each step"):
+        filled(4, episodes(label))
+
+
 def test_an_episode_that_spans_a_resume_gets_its_label():
     whole, half, resumed = episodes(), episodes(), episodes()
     filled(6, whole, ends=(2, 5))
