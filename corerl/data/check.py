@@ -93,7 +93,11 @@ def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding
 
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
-    found = [*_of_ends(data, contents), *_of_states(data, contents), *_of_actions(data, task)]
+    found = [
+        *_of_ends(data, contents),
+        *_of_states(data, contents),
+        *_of_actions(data, contents, task),
+    ]
     if data.rewards.min() == data.rewards.max():
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
     if task.env is None:
@@ -157,7 +161,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
     return found
 
 
-def _of_actions(data: Dataset, task: Task) -> list[Finding]:
+def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.discrete:
         absent = sorted(set(range(int(data.actions.max()) + 1)) - set(data.actions.tolist()))
         if absent:
@@ -166,7 +170,7 @@ def _of_actions(data: Dataset, task: Task) -> list[Finding]:
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:
         text = f"they use {100 * largest:.0f} % of their bounds"
-        if task.env and task.data.action_low is None:
+        if task.env and task.data.action_low is None and not contents.scaled:
             text += f" ({task.env}'s); where they are scaled to [-1, 1] already, say data.action_low=-1 "
             text += "data.action_high=1"
         return [Finding(False, "actions", f"{text}.")]

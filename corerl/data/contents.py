@@ -33,7 +33,10 @@ NAMES = {
     "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
     "truncated": ("truncated", "timeouts", "timeout", "truncations", "truncation"),
     "has_next": ("has_next",),
-    "behaviour_log_prob": ("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
+    "behaviour_log_prob": (
+        *("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
+        "infos/action_log_probs",
+    ),
     "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
 }
 """Our fields, and what others call them, the least ambiguous first."""
@@ -47,12 +50,17 @@ KINDS = {
 }
 
 
+SCALED = "in [-1, 1]"
+"""What the attribute `actions` of an HDF5 file says where they are scaled already, as in our own exports."""
+
+
 class Contents(NamedTuple):
-    """A file's arrays by field, and the file's names of each array's columns."""
+    """A file's arrays by field, its names of each array's columns, and whether its actions are scaled."""
 
     arrays: dict[str, np.ndarray]
     labels: dict[str, list[str]]
     kind: str
+    scaled: bool = False
 
 
 def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
@@ -99,7 +107,8 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
                 return Contents(*_of_arrays(Npz(archive), columns), kind)
         with h5py.File(path, "r") as file:
             check_sizes(file)
-            return Contents(*_of_arrays(_flattened(file), columns), kind)
+            scaled = str(file.attrs.get("actions")) == SCALED
+            return Contents(*_of_arrays(_flattened(file), columns), kind, scaled)
 
 
 def kind_of(path: Path) -> str | None:

@@ -1,8 +1,8 @@
 """A Dataset as a file that other people's code reads: D4RL's HDF5, or a Minari dataset.
 
-HDF5 has D4RL's keys, `observations, actions, rewards, terminals, timeouts`, with actions in [-1, 1], and
-`next_observations`, which CORL and d3rlpy read where it is there. `qlearning_dataset` of the d4rl package
-leaves out the rows that time out, also where they have a next observation.
+HDF5 has D4RL's keys, `observations, actions, rewards, terminals, timeouts`, with actions in [-1, 1], which an
+attribute says, and `next_observations`, which CORL and d3rlpy read where it is there. `qlearning_dataset` of
+the d4rl package leaves out the rows that time out, also where they have a next observation.
 
 A Minari dataset has the environment's own actions, and an observation more than steps: where the last one
 of an episode was never recorded, its last step is left out.
@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from corerl.data import minari
+from corerl.data.contents import SCALED
 from corerl.data.dataset import Dataset
 from corerl.data.observations import Flat, wrapper
 from corerl.data.reading import one_line
@@ -55,7 +56,7 @@ def to_hdf5(dataset: Dataset, path: Path, facts: dict[str, Any]) -> None:
                 file.create_dataset("has_next", data=dataset.has_next)
             if dataset.behaviour_log_prob is not None:
                 file.create_dataset("infos/action_log_probs", data=dataset.behaviour_log_prob)
-            for name, value in facts.items():
+            for name, value in (facts | ({} if dataset.discrete else {"actions": SCALED})).items():
                 file.attrs[name] = value if isinstance(value, str) else json.dumps(value)
         part.replace(path)
     except OSError as error:

@@ -79,7 +79,10 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
 
 
 def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
-    """Returns a file's arrays as a Dataset; raises CorerlError as `load` does."""
+    """Returns a file's arrays as a Dataset; raises CorerlError as `load` does.
+
+    Actions that the file says are scaled already are left, unless `data` has bounds of them.
+    """
     arrays = contents.arrays.copy()
     missing = [field for field in NEEDED if field not in arrays]
     if missing:
@@ -94,7 +97,7 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
             raise CorerlError(
                 f"{id}, {place(contents.kind, row)}, {label}: {value!r} is not a number."
             ) from None
-    low, high = bounds(data, box)
+    low, high = bounds(data, None if contents.scaled else box)
     return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
 
 

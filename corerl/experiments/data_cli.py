@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
     info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
-    info.add_argument("task", help="such as d4rl/hopper-medium-v2")
+    info.add_argument("task", help="such as d4rl/hopper-medium-v2, or file/PATH")
+    info.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
     fetch = commands.add_parser("download", help="bring datasets to this machine")
     fetch.add_argument("task", nargs="+")
     make = commands.add_parser("make", help="make one of our own datasets")
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "list":
         _list(console, args.filter)
     elif args.command == "info":
-        _info(console, tasks.resolve(args.task))
+        _info(console, own_files.task_of(args.task, args.settings))
     elif args.command == "download":
         for task in [tasks.resolve(id) for id in args.task]:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)

@@ -13,8 +13,9 @@ import corerl
 from corerl.config import require
 from corerl.data import export
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.experiments import own_files
 from corerl.training.load import load
 from corerl.training.loaded import Loaded
 from corerl.training.simulation import simulate
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data export` takes."""
     parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
     parser.add_argument("out", help="FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0")
+    parser.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
     parser.add_argument("--seed", type=int, help="of a run (default: all)")
     parser.add_argument("--episodes", type=int, default=100, help="that a run plays, of every seed")
 
@@ -36,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
         f"{args.out} is neither a file .hdf5 nor minari/NAMESPACE/NAME-v0",
     )
     if Path(args.what).is_dir():
+        require(
+            not args.settings,
+            f"settings are of file/PATH; {args.what} is a run, with its own",
+        )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)
         task, dataset = agent.task, rollouts(agent, args.episodes)
@@ -43,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         made = f"{agent.label} on {task.id}, seeds {seeds}, {args.episodes} episodes each"
         by = agent.label
     else:
-        task = resolve(args.what)
+        task = own_files.task_of(args.what, args.settings)
         dataset, made, by = task.load(), f"{task.id}", task.id
     if minari:
         left_out = export.to_minari(
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 f"  left out: the last steps of {left_out:,} episodes, whose next observation is unknown"
             )
     else:
-        facts = {"source": made, "corerl": corerl.__version__, "actions": "in [-1, 1]"}
+        facts = {"source": made, "corerl": corerl.__version__}
         export.to_hdf5(dataset, Path(args.out), facts)
         print(f"{args.out}: {made}")
     print(f"  {dataset}")

@@ -11,12 +11,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from corerl.config import Config
+from corerl.config import Config, require
 from corerl.data import tasks
 from corerl.data.check import check
 from corerl.errors import CorerlError
 from corerl.experiments.messages import sentence
 
+SETTINGS = (
+    "as corerl train takes them: env=gym/module:Id, data.columns.rewards=r, data.action_low=-2"
+)
 SHOWN = 40
 """Findings of one kind that are printed; a broken table can have one per column."""
 
@@ -24,16 +27,12 @@ SHOWN = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data check` takes."""
     parser.add_argument("path", help="an npz, HDF5, CSV or Parquet file")
-    parser.add_argument(
-        "settings",
-        nargs="*",
-        help="as corerl train takes them: env=gym/module:Id, data.columns.rewards=r, data.action_low=-2",
-    )
+    parser.add_argument("settings", nargs="*", help=SETTINGS)
 
 
 def run(console: Console, args: argparse.Namespace) -> int:
     """Prints what the file holds, its faults and remarks; 2 where it cannot be trained on, else 0."""
-    task = task_of(args.path, args.settings)
+    task = task_of(f"file/{args.path}", args.settings)
     findings, contents, dataset = check(task)
     if contents is not None:
         table = Table("field", "in the file", "shape", box=box.SIMPLE, title_justify="left")
@@ -61,11 +60,21 @@ def run(console: Console, args: argparse.Namespace) -> int:
     return 0
 
 
-def task_of(path: str, settings: list[str]) -> tasks.Task:
-    """Returns the task of a file, and of settings as on the command line of training."""
+def task_of(id: str, settings: list[str]) -> tasks.Task:
+    """Returns a task by its id; of a file of one's own, with settings as on training's command line.
+
+    Raises:
+        CorerlError: as `tasks.resolve`; a setting is none, or is given for a task that has its own.
+    """
+    task = tasks.resolve(id)
+    if task.collection != "file":
+        require(
+            not settings, f"settings are of file/PATH; {id} has an environment and data of its own"
+        )
+        return task
     try:
         given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))
         data, env = OmegaConf.to_object(given.data), given.env
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
-    return replace(tasks.resolve(f"file/{path}"), env=env, data=data)
+    return replace(task, env=env, data=data)

@@ -17,6 +17,7 @@ from corerl.errors import CorerlError
 from corerl.experiments import film, launch, worker
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
+from corerl.experiments.own_files import task_of
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
 from corerl.training.loaded import Loaded
@@ -207,6 +208,32 @@ def test_d4rls_layout_is_read_back_by_both_readers(tmp_path):
         np.testing.assert_array_equal(getattr(theirs, field), getattr(DATA, field))
     for field in own_files.fields_of(cut):
         np.testing.assert_array_equal(getattr(ours, field), getattr(cut, field))
+
+
+def test_an_own_files_export_reads_back_with_its_environment(tmp_path, capsys):
+    """Torques in [-2, 2] and their propensities are scaled once, with `env` on the way back or not."""
+    torques, likely = 2 * DATA.actions[:, :1], np.linspace(-3, 1, 100, dtype=np.float32)
+    arrays = {"obs": DATA.observations, "rewards": DATA.rewards, "truncated": DATA.truncated}
+    np.savez(tmp_path / "x.npz", **arrays, actions=torques, behaviour_log_prob=likely)
+    task, out, env = f"file/{tmp_path}/x.npz", tmp_path / "x.hdf5", "env=gym/Pendulum-v1"
+    assert main(["data", "export", task, str(out)]) == 2
+    assert "say what is lowest and highest: env=gym/ID" in capsys.readouterr().err
+    assert main(["data", "export", task, str(out), env]) == 0
+    for settings in ([env], []):
+        back = task_of(f"file/{out}", settings).load()
+        np.testing.assert_allclose(back.actions, DATA.actions[:, :1], atol=1e-6)
+        np.testing.assert_allclose(back.behaviour_log_prob, likely + np.log(2), atol=1e-6)
+    told = task_of(f"file/{out}", ["data.action_low=-2", "data.action_high=2"]).load()
+    np.testing.assert_allclose(told.actions, DATA.actions[:, :1] / 2, atol=1e-6)
+    assert main(["data", "info", task, "data.action_low=-4", "data.action_high=4"]) == 0
+    low, high = np.quantile(torques / 4, [0, 1])
+    assert f"1 in [{low:.3g}, {high:.3g}]" in capsys.readouterr().out
+
+
+def test_settings_are_of_files_of_ones_own(run, tmp_path, capsys):
+    for what in (str(run), "corerl/pendulum"):
+        assert main(["data", "export", what, str(tmp_path / "x.hdf5"), "env=gym/Pendulum-v1"]) == 2
+        assert "its own" in capsys.readouterr().err
 
 
 def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, capsys):
