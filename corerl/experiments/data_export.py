@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
         )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)
-        task, dataset = agent.task, rollouts(agent, args.episodes)
-        seeds = ", ".join(map(str, agent.seeds))
-        made = f"{agent.label} on {task.id}, seeds {seeds}, {args.episodes} episodes each"
+        task, (dataset, seeds) = agent.task, rollouts(agent, args.episodes)
+        made = f"{agent.label} on {task.id}, seed{'s' if len(seeds) > 1 else ''} "
+        made += f"{', '.join(map(str, seeds))}, {args.episodes} episodes each"
         by = agent.label
     else:
         task = own_files.task_of(args.what, args.settings)
@@ -75,16 +75,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def rollouts(agent: Loaded, episodes: int) -> Dataset:
-    """Plays `episodes` whole episodes of every seed, one after the other."""
-    played: list[list] = []
+def rollouts(agent: Loaded, episodes: int) -> tuple[Dataset, list[int]]:
+    """Plays `episodes` whole episodes of every seed; returns them, one after the other, and the seeds.
+
+    A seed whose environment crashes is left out: its last episodes have no end, and short ones no others.
+    """
+    played: list[list] = []  # by environment, seed by seed
 
     def recorder() -> gymnasium.Env:
         played.append([])
         return agent.task.make_env(lambda env: Recorder(env, played[-1]))
 
-    simulate(agent, agent.task, episodes, make_env=recorder)
-    steps = [step for of_env in played for step in of_env]
+    returns = simulate(agent, agent.task, episodes, make_env=recorder).returns
+    whole = ~np.isnan(returns).any(1)
+    each = len(played) // len(whole)
+    steps = [step for i, of_env in enumerate(played) if whole[i // each] for step in of_env]
     observations, actions, rewards, following, terminated, truncated = zip(*steps, strict=True)
     dataset = Dataset.from_arrays(
         np.asarray(observations),
@@ -96,7 +101,7 @@ def rollouts(agent: Loaded, episodes: int) -> Dataset:
         id=f"{agent.task.id} by {agent.label}",
     )
     require(len(dataset) > 0, "the policy played no step")
-    return dataset
+    return dataset, [seed for seed, kept in zip(agent.seeds, whole, strict=True) if kept]
 
 
 class Recorder(gymnasium.Wrapper):

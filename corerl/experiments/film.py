@@ -19,7 +19,7 @@ from corerl.data.tasks import another
 from corerl.errors import CorerlError
 from corerl.training.load import load
 from corerl.training.loaded import Loaded
-from corerl.training.simulation import simulate
+from corerl.training.simulation import Crash, simulate
 
 VIDEO = 'pip install "corerl[video]"'
 KINDS = (".mp4", ".gif")
@@ -110,10 +110,10 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
     """Turns errors of simulators that cannot draw into one sentence that says what to install."""
     try:
         yield
-    except CorerlError:
-        raise
     except Exception as error:
-        text = one_line(error)
+        if isinstance(error, CorerlError) and not isinstance(error, Crash):
+            raise
+        text = one_line(error.__cause__ if isinstance(error, Crash) else error)
         if "pygame" in text:
             raise CorerlError(f"To draw {id}, pygame is missing: {VIDEO}") from error
         if any(

@@ -26,6 +26,9 @@ class Evaluator:
         device: where the policy computes.
         at_once: environments of one seed that run together; more episodes are played in rounds.
         stream: name of the stream (corerl/seeding.py) that the environments are seeded from.
+
+    Attributes:
+        crashed: numbers of the seeds whose environment crashed in the last call.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Evaluator:
     ):
         self._make_env, self._seeds = make_env, list(seeds)
         self._device = device
+        self.crashed: set[int] = set()
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
         self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
         self._env_seeds = [
@@ -54,10 +58,10 @@ class Evaluator:
         A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
         crashes (`environments.note_crash`): all its returns of this call are NaN.
         """
-        crashed: set[int] = set()
-        rounds = [self._play(act, episodes, crashed) for episodes in self._rounds]
+        self.crashed = set()
+        rounds = [self._play(act, episodes, self.crashed) for episodes in self._rounds]
         for episodes in rounds:
-            episodes.returns[list(crashed)] = np.nan
+            episodes.returns[list(self.crashed)] = np.nan
         return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
 
     def _play(

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 from rich.console import Console
 
+from corerl.data.reading import one_line
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import files, terminal
 from corerl.runs.record import Episodes
+from corerl.training import environments
 from corerl.training.evaluation import Evaluator
 from corerl.training.loaded import Loaded
 
 STREAM = "test"
 FILE = "evaluations.jsonl"
+
+
+class Crash(CorerlError):
+    """The environment's own error, its cause, which left no seed to play."""
 
 
 def simulate(
@@ -35,20 +43,35 @@ def simulate(
 ) -> Episodes:
     """Plays `episodes` episodes of every seed of `agent` in the environment of `task`.
 
+    Returns are NaN for a seed whose environment crashed, which is told, where others go on.
+
     Args:
         make_env: builds it otherwise, as with a camera; None is the task's own.
         at_once: environments of a seed that are played together.
 
     Raises:
         CorerlError: the environment cannot be made here, or is not one in which the policy can act.
+        Crash: it crashed for every seed.
     """
     check_fit(agent, task)
     make = make_env or task.make_env
     evaluator = Evaluator(make, agent.seeds, episodes, agent.device, at_once, STREAM)
     try:
         return evaluator(agent)
+    except Exception as error:
+        if len(evaluator.crashed) < len(agent.seeds):  # the policy's error
+            raise
+        raise Crash(f"The environment of {task.id} crashed ({_told(error)}).") from error
     finally:
         evaluator.close()
+
+
+def _told(error: Exception) -> str:
+    """Returns an environment's error and the line that raised it, unless it is our check of a step."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    ours = frame.filename == environments.__file__
+    where = "" if ours else f"; {Path(frame.filename).name}, line {frame.lineno}"
+    return f"{one_line(error)}{where}"
 
 
 def check_fit(agent: Loaded, task: Task) -> None:
@@ -71,12 +94,19 @@ def _spaces(task: Task) -> tuple:
 
 
 def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> None:
-    """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run."""
+    """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run.
+
+    A seed whose environment crashed counts nothing.
+    """
+    whole = ~np.isnan(episodes.returns).any(1)
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
     columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
     table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
+        if not whole[i]:
+            table.add_row(str(seed), f"{agent.steps[i]:,}", "crashed")
+            continue
         returns, lengths, successes = (part[i] for part in episodes)
         solved = successes.mean()
         table.add_row(
@@ -86,13 +116,15 @@ def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> Non
             "" if np.isnan(solved) else f"{100 * solved:.0f} %",
         )
     console.print(table)
-    means = episodes.returns.mean(1)
+    means = episodes.returns[whole].mean(1)
     count = episodes.returns.shape[1]
     spread = f" ± {means.std(ddof=1):.2f}" if len(means) > 1 else ""
-    told = f"{len(means)} seed{'s' if len(means) > 1 else ''}, "
+    told = f"{len(means)} " if whole.all() else f"{len(means)} of {len(whole)} "
+    told += f"seed{'s' if len(whole) > 1 else ''}, "
     told += f"{count} episode{'s' if count > 1 else ''} each: return "
     told += f"{means.mean():.2f}{spread}"
     if scores is not None:
+        scores = scores[whole]
         told += f", score {scores.mean():.1f}" + (
             f" ± {scores.std(ddof=1):.1f}" if len(means) > 1 else ""
         )
@@ -111,9 +143,9 @@ def score(task: Task, episodes: Episodes) -> np.ndarray | None:
 def _write(agent: Loaded, task: Task, episodes: Episodes) -> str:
     path = agent.path / FILE
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-    lines = [
-        common | {"seed": seed, "step": agent.steps[i], "returns": episodes.returns[i].tolist()}
-        for i, seed in enumerate(agent.seeds)
-    ]
+    lines = []
+    for seed, step, returns in zip(agent.seeds, agent.steps, episodes.returns, strict=True):
+        kept = None if np.isnan(returns).any() else returns.tolist()
+        lines.append(common | {"seed": seed, "step": step, "returns": kept})
     files.append_lines(path, map(json.dumps, lines))
     return str(path)

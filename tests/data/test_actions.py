@@ -59,7 +59,7 @@ def test_it_holds_in_training_loading_and_export(tmp_path, recorded):
     agent = corerl.load(train(config(tmp_path, "bc", **recorded, action_range=[LOW, HIGH])))
     assert agent.task.action_range == ((LOW,), (HIGH,))
     assert np.abs(agent.task.load().actions).max() == pytest.approx(1, abs=1e-5)
-    played = rollouts(agent, 1).actions
+    played = rollouts(agent, 1)[0].actions
     assert played.min() >= LOW and played.max() <= HIGH
     facts = export(agent.path, tmp_path / "policy.pt2", units="env")
     low, high = json.loads(facts["actions"].removeprefix("(n, 1) in "))

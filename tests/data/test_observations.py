@@ -199,7 +199,7 @@ def test_a_policy_reads_the_history_in_training_evaluation_loading_and_export(tm
     facts = export(agent.path, tmp_path / "policy.pt2")
     assert facts["observation_shape"] == [9] and facts["difference"] < 1e-5
     assert facts["history"].startswith("3 observations side by side")
-    assert rollouts(agent, 1).observations.shape[1] == 3
+    assert rollouts(agent, 1)[0].observations.shape[1] == 3
 
 
 def test_images_have_no_history_here():

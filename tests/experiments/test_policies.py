@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -70,6 +71,70 @@ def test_a_policy_acts_only_where_it_can(run, capsys):
     assert "it cannot act there" in capsys.readouterr().err
     assert main(["evaluate", str(run), "--episodes", "1", "--task", "gym/Pendulum-v1"]) == 0
     assert "in gym/Pendulum-v1" in capsys.readouterr().out
+
+
+class Unstable(gymnasium.Wrapper):
+    """Pendulum for 5 steps; those of `bad`, by the order in which they are made, raise at the third."""
+
+    made, bad = 0, ()
+
+    def __init__(self):
+        super().__init__(gymnasium.make("Pendulum-v1", max_episode_steps=5))
+        self.steps, self.fails = 0, Unstable.made in Unstable.bad
+        Unstable.made += 1
+
+    def step(self, action):
+        self.steps += 1
+        if self.fails and self.steps == 8:
+            raise FloatingPointError("the simulation is unstable")
+        return self.env.step(action)
+
+
+@pytest.fixture
+def unstable(monkeypatch):
+    monkeypatch.setattr(tasks.Task, "_make", lambda self: Unstable())
+    monkeypatch.setattr(Unstable, "made", 0)
+
+    def fail(*bad):
+        Unstable.made, Unstable.bad = 0, bad
+
+    return fail
+
+
+def test_a_crashed_seed_is_told_and_counts_nothing(run, unstable, capsys):
+    unstable(1)  # of seed 0, in its second episode
+    (run / "evaluations.jsonl").unlink(missing_ok=True)
+    assert main(["evaluate", str(run), "--episodes", "20"]) == 0
+    told = capsys.readouterr()
+    assert "seed 0 crashed in evaluation (FloatingPointError" in told.err
+    kept = [json.loads(line)["returns"] for line in (run / "evaluations.jsonl").open()]
+    assert kept[0] is None and len(kept[1]) == 20
+    assert f"1 of 2 seeds, 20 episodes each: return {np.mean(kept[1]):.2f}, score" in told.out
+    assert "nan" not in told.out
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["data", "export"], ["record"]])
+def test_a_crash_of_the_only_seed_is_one_sentence(run, unstable, capsys, tmp_path, command):
+    unstable(0)
+    out = {"evaluate": [], "data": [str(tmp_path / "x.hdf5")]}.get(
+        command[0], ["--out", str(tmp_path / "x.gif")]
+    )
+    assert main([*command, str(run), *out, "--seed", "3", "--episodes", "20"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "The environment of corerl/pendulum crashed (FloatingPointError: the simulation" in line
+    assert "unstable; test_policies.py, line " in line and not any(tmp_path.iterdir())
+
+
+def test_an_error_of_the_policy_is_not_the_environments(run, unstable, monkeypatch):
+    unstable(0)
+    agent = corerl.load(run)
+
+    def broken(self, observations):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Loaded, "__call__", broken)
+    with pytest.raises(ZeroDivisionError):
+        simulation.simulate(agent, agent.task, 1)
 
 
 def test_data_without_a_method_is_refused(run, capsys):
@@ -257,7 +322,8 @@ def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, cap
 
     raw = library.MinariDataset(tmp_path / "test/pendulum-v0/data")
     (episode,) = raw.iterate_episodes()
-    played = rollouts(corerl.load(run, 3), 1)
+    played, seeds = rollouts(corerl.load(run, 3), 1)
+    assert seeds == [3]
     np.testing.assert_allclose(episode.actions, 2 * played.actions, atol=1e-6)
     assert raw.spec.env_spec.id == "Pendulum-v1"
     back = tasks.resolve("minari/test/pendulum-v0").load()
@@ -280,10 +346,27 @@ def test_minari_without_an_environment_leaves_unknown_ends_out(tmp_path, monkeyp
 
 def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
     agent = corerl.load(run)
-    kept = rollouts(agent, 2)
+    kept, seeds = rollouts(agent, 2)
+    assert seeds == [0, 3]
     returns = simulation.simulate(agent, agent.task, 2).returns
     np.testing.assert_allclose(kept.episode_returns(), returns.ravel(), rtol=1e-5)
     assert len(kept) == 4 * 200 and kept.has_next.all()
+
+
+def test_a_crashed_seeds_episodes_are_left_out(run, unstable, tmp_path, capsys):
+    """Its last ones have no end, and would be joined to another seed's first."""
+    unstable(1)
+    out = tmp_path / "x.hdf5"
+    assert main(["data", "export", str(run), str(out), "--episodes", "20"]) == 0
+    told = capsys.readouterr().out
+    assert "TD3+BC on corerl/pendulum, seed 3, 20 episodes each" in told
+    assert "100 steps, 20 episodes" in told
+    kept = own_files.load(str(out))
+    assert (kept.episode_lengths() == 5).all()
+    follows = ~(kept.terminated | kept.truncated)[:-1]
+    np.testing.assert_array_equal(
+        kept.next_observations[:-1][follows], kept.observations[1:][follows]
+    )
 
 
 def test_another_kind_of_file_is_refused(run, capsys):
