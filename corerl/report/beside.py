@@ -1,6 +1,7 @@
 """Published numbers beside ours, and of algorithms that were not run."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -10,7 +11,7 @@ from corerl.report.headline import cells as own_cells
 from corerl.report.headline import task_row
 from corerl.report.published import METRICS, sample_std, short_source
 from corerl.report.section import Options, Section
-from corerl.report.tables import DOWN, UP, Cell, Column, Table, column
+from corerl.report.tables import DOWN, UP, Cell, Column, Table, column, short
 
 DIFFERENCE_RULE = (
     f"{UP}/{DOWN} after a published number: ours is higher/lower, because Welch's 95% interval of "
@@ -26,7 +27,7 @@ BUDGET_RULE = (
 
 def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd.DataFrame:
     """Returns rows for our tasks in our unit, under a protocol like ours; unstated ones come last."""
-    best = published["protocol"].str.startswith("best")
+    best = published["protocol"].str.lower().str.startswith("best")
     unit = published["metric"].map(METRICS) == section.unit
     unit |= (published["metric"] == "score") & (section.unit == "success")  # AntMaze: both in one
     return published[
@@ -34,9 +35,27 @@ def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd
     ]
 
 
-def _same_algorithm(published: pd.Series, label: str) -> pd.Series:
-    """Tells whether a published name is ours, or ours without what `split by` appended."""
-    return published.map(lambda name: label == name or label.startswith(f"{name} "))
+def _published_name(names: Iterable[str], label: str) -> str | None:
+    """Returns the published name that is ours, or the longest that ours without `split by` is."""
+    if label in (names := set(names)):
+        return label
+    return max((n for n in names if label.startswith(f"{n} ")), key=len, default=None)
+
+
+def _columns_of(rows: pd.DataFrame) -> pd.Series:
+    """Names columns by their sources: in short, and in full where one has several numbers for a task."""
+    names, told = rows["source"].map(short_source), rows["source"]
+    steps = rows["steps"].map(lambda x: "" if math.isnan(x) else f", {short(x)} steps")
+    for more in (told, told + steps, told + steps + ", " + rows["protocol"]):
+        names = names.mask(_twice(rows, names), more)
+    again = names.groupby([rows["algorithm"], rows["task"], names]).cumcount() + 1
+    return names.mask(again > 1, names + " [" + again.astype(str) + "]")
+
+
+def _twice(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
+    """Tells of which columns some task has several numbers."""
+    again = pd.DataFrame({"a": rows["algorithm"], "t": rows["task"], "n": names}).duplicated()
+    return names.isin(names[again])
 
 
 def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
@@ -44,7 +63,7 @@ def comparisons(section: Section, published: pd.DataFrame, options: Options) -> 
     rows = _matching(published, section, options)
     tables = []
     for label in section.algorithms:
-        theirs = rows[_same_algorithm(rows["algorithm"], label)] if len(rows) else rows
+        theirs = rows[rows["algorithm"] == _published_name(published["algorithm"], label)]
         if len(theirs):
             tables.append(_comparison(section, label, theirs, options))
     return tables
@@ -54,13 +73,13 @@ def _comparison(section: Section, label: str, theirs: pd.DataFrame, options: Opt
     ours = section.runs[section.runs["algorithm"] == label]
     own = own_cells(ours)
     tasks = sorted(set(ours["task"]) & set(theirs["task"]))
-    sources = theirs["source"].map(short_source)
+    sources = _columns_of(theirs)
     order = sources[theirs["task"].isin(tasks)].value_counts(sort=True).index
     found = {t: [own[label, t]] for t in tasks}
     columns = [column(f"{label}, ours", [own[label, t] for t in tasks], algorithm=label)]
     notes = []
     for source in order:
-        rows = theirs[sources == source].drop_duplicates("task").set_index("task")
+        rows = theirs[sources == source].set_index("task")
         for t in tasks:
             found[t].append(_published_cell(rows, t, own[label, t], options))
         columns.append(_column(source, rows, [found[t][-1] for t in tasks]))
@@ -86,7 +105,7 @@ def _published_cell(
     n = "" if math.isnan(r["seeds"]) else f"{r['seeds']:g}"
     budget = () if math.isnan(r["steps"]) else (int(r["steps"]),)
     cell = Cell(r["mean"], r["std"], n=n, budget=budget)
-    if ours is None or not options.may_compare(ours, cell):
+    if ours is None or not (options.unequal or (budget and options.may_compare(ours, cell))):
         return cell
     return replace(cell, mark=difference(ours, r))
 
@@ -126,15 +145,15 @@ def _slug(label: str) -> str:
 def others(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
     """Tabulates published numbers of algorithms that were not run, one column per algorithm and source."""
     rows = _matching(published, section, options)
-    for label in section.algorithms:
-        rows = rows[~_same_algorithm(rows["algorithm"], label)] if len(rows) else rows
+    ran = {_published_name(published["algorithm"], label) for label in section.algorithms}
+    rows = rows[~rows["algorithm"].isin(ran)]
     if not len(rows):
         return []
     tasks = sorted(set(rows["task"]))
     found, columns, notes = {t: [] for t in tasks}, [], {}
-    sources = rows["source"].map(short_source)
+    sources = _columns_of(rows)
     for (algorithm, source), group in rows.groupby(["algorithm", sources], sort=False):
-        of_task = group.drop_duplicates("task").set_index("task")
+        of_task = group.set_index("task")
         for t in tasks:
             found[t].append(_published_cell(of_task, t, None, options))
         columns.append(_column(f"{algorithm}, {source}", of_task, [found[t][-1] for t in tasks]))

@@ -36,14 +36,14 @@ class Results:
     notes: list[str] = field(default_factory=list)
 
 
-def load(paths: Iterable[Path], unfinished: bool = False) -> Results:
+def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     """Reads run folders (searched recursively) and score files.
 
     Runs that have not finished are listed in `runs` but their scores are left out, unless
     `unfinished`; seeds that diverged are always left out. Raises CorerlError, naming the file and
     row, for anything unreadable, and if there is no score at all.
     """
-    paths = list(paths)
+    paths = [Path(path) for path in paths]
     read = _Reading(unfinished)
     seen: set[Path] = set()  # paths may overlap, as runs runs/corerl do
     for path in paths:

@@ -56,7 +56,7 @@ def read_published(name: str) -> pd.DataFrame:
             f"to a CSV works too.{nearest(name, known)}"
         )
     try:
-        rows = pd.read_csv(source, dtype=str, keep_default_na=False)
+        rows = pd.read_csv(source, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise CorerlError(
             f"{name} is not a readable CSV ({' '.join(str(error).split())})."

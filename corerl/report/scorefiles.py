@@ -47,6 +47,8 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     seed. The last line of a run that is still `running` may be cut by a kill and is then ignored.
     """
     rows = _csv(path, may_be_cut=bool(running))
+    if "step" not in rows.columns:
+        rows = rows.rename(columns={"steps": "step"})  # as files of published numbers have it
     for column in ("algorithm", "task", "seed"):
         if column not in rows.columns:
             raise CorerlError(f"{path} has no column {column!r}; it needs {_NEEDED}.")
@@ -103,7 +105,7 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
 def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
     """Reads a CSV: fields as text without surrounding blanks; the header and all rows equally long."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as e:
         raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
     if may_be_cut:

@@ -252,6 +252,53 @@ def test_a_difference_from_published_numbers_needs_their_steps(steps, unequal, m
     assert [column.steps for column in table.columns] == ["1M", shown]
 
 
+def test_nobodys_steps_are_no_equal_steps():
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
+    read.scores["step"] = 0
+    for unequal, mark in ((False, ""), (True, DOWN)):
+        (section,) = sections(read, theirs(row), Options(replicates=10, unequal=unequal))
+        (table,) = [t for t in section.tables if t.compares]
+        assert table.rows[0].cells[1].mark == mark
+
+
+def test_a_variant_stands_beside_its_own_published_numbers():
+    """`IQL AW` is published too, so that its rows are no split of IQL's; what is published of neither is."""
+    names = ("IQL", "IQL AW")
+    rows = theirs(*((n, "d4rl/x", 10.0 * len(n), 1.0, 4, "last", "S", "", 1) for n in names))
+    read = results(
+        {(n, "d4rl/x"): [[9.0], [10.0]] for n in ("IQL AW", "IQL AW beta=3", "IQL beta=3")}
+    )
+    (section,) = sections(read, rows, Options(replicates=10))
+    found = {t.columns[0].name: t.rows[0].cells[1].value for t in section.tables if t.compares}
+    values = {"IQL AW": 60.0, "IQL AW beta=3": 60.0, "IQL beta=3": 30.0}
+    assert found == {f"{name}, ours": value for name, value in values.items()}
+    assert not section.others
+
+
+def test_no_published_number_hides_behind_another_of_its_source():
+    def row(mean, source, steps, protocol="last"):
+        return "IQL", "d4rl/x", mean, 1.0, 4, protocol, source, "", steps
+
+    rows = theirs(
+        row(50.0, "Smith (2020)", 1e6),
+        row(95.0, "Smith (2023)", 1e6),
+        row(1.0, "Lee (here)", 5e3),
+        row(2.0, "Lee (here)", 1e6),
+        row(3.0, "Lee (here)", 1e6, "last, tuned"),
+        row(4.0, "Wu (there)", 1e6),
+    )
+    heads = ["Smith (2020)", "Smith (2023)", "Lee (here), 5k steps"]
+    heads += ["Lee (here), 1M steps, last", "Lee (here), 1M steps, last, tuned", "Wu"]
+    for name, part in (("IQL", "tables"), ("BC", "others")):
+        read = results({(name, "d4rl/x"): [[9.0], [10.0]]})
+        (section,) = sections(read, rows, Options(replicates=10))
+        (table,) = [t for t in getattr(section, part) if t.name.startswith("published")]
+        cells = dict(zip((c.name for c in table.columns), table.rows[0].cells, strict=True))
+        shown = {n.removeprefix("IQL, "): c.value for n, c in cells.items() if n != "IQL, ours"}
+        assert shown == dict(zip(heads, (50.0, 95.0, 1.0, 2.0, 3.0, 4.0), strict=True))
+
+
 def test_published_numbers_in_another_unit_stay_out():
     row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan)
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0]]}, "raw")

@@ -7,7 +7,7 @@ numbers of seeds.
 
     from corerl.report import stats
 
-    stats.aggregate(table)                                    # every algorithm and metric
+    stats.aggregate(table, gamma=100)                         # every metric, of scores up to 100
     stats.estimate(table, "iqm", "IQL").low
     stats.probability_of_improvement(table, "IQL", "BC")
 """
