@@ -11,6 +11,29 @@ class CorerlError(Exception):
     """
 
 
+class RowError(CorerlError):
+    """A row of recorded steps breaks a rule; `problem` is a verb and what it holds.
+
+    `column` is an index, several in an array of more axes, or None where a row is one number.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        row: int,
+        column: int | tuple[int, ...] | None,
+        problem: str,
+        id: str = "",
+    ):
+        super().__init__(field, row, column, problem, id)
+        self.field, self.row, self.column, self.problem, self.id = self.args
+
+    def __str__(self) -> str:
+        dataset = f"Dataset {self.id}, " if self.id else ""
+        column = "" if self.column is None else f", column {self.column},"
+        return f"{dataset}field {self.field}: row {self.row}{column} {self.problem}."
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Returns `" Did you mean a, b?"` for a mistyped `word`, or an empty string where nothing is near."""
     known = list(known)

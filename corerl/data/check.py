@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import own_files, simulators
-from corerl.data.contents import Contents, is_number, place, read
+from corerl.data.columns import missing
+from corerl.data.contents import Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
+from corerl.data.reading import such
 from corerl.data.tasks import Task
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, RowError
 
 LARGE = 50.0
 """Mean size of a feature from which a fresh policy is saturated (corerl/training/preprocessing.py)."""
@@ -44,6 +46,9 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
         own = replace(task.data, sha256=None)
         box = task._box if task.env else None
         dataset = own_files.assemble(task.id, contents, own, box)
+    except RowError as error:
+        place = contents.place(error.field, error.row, error.column)
+        return [*findings, Finding(True, place, f"it {error.problem}.")], contents, None
     except CorerlError as error:
         return [*findings, Finding(True, "file", str(error))], contents, None
     return [*findings, *_of_dataset(dataset, contents, task)], contents, dataset
@@ -64,8 +69,7 @@ def _of_columns(contents: Contents) -> list[Finding]:
             text = f"it has {count:,} rows where rewards has {rows['rewards']:,}."
             found.append(Finding(True, field, text))
     for field, array in contents.arrays.items():
-        if field != "episode":
-            found += _of_cells(contents, field, array.reshape(len(array), -1))
+        found += _of_cells(contents, field, array.reshape(len(array), -1))
     return found
 
 
@@ -73,22 +77,25 @@ def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding
     """Finds the first bad cell of each column, and counts them."""
     found = []
     for column, values in enumerate(array.T):
-        if values.dtype.kind in "fc":
-            bad = ~np.isfinite(values)
-            what = "is not finite"
-        elif values.dtype.kind in "iub":
-            continue
-        else:
-            bad = np.array([not is_number(value) for value in values])
-            what = "is not a number"
-        if bad.any() and not (field == "next_observations" and what == "is not finite"):
+        what, bad = _bad(field, values)
+        if bad.any():
             row = int(np.argmax(bad))
-            count = int(bad.sum())
-            more = f" ({count:,} such rows)" if count > 1 else ""
-            label = contents.labels[field][min(column, len(contents.labels[field]) - 1)]
-            where = f"{place(contents.kind, row)}, {label}"
-            found.append(Finding(True, where, f"{values[row]!s} {what}{more}."))
+            where = contents.place(field, row, column)
+            found.append(Finding(True, where, f"{values[row]!s} {what}{such(bad)}."))
     return found
+
+
+def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    """Returns what is wrong with entries of a column `(N,)`, and where."""
+    if field == "episode":
+        return "names no episode", missing(values)
+    if values.dtype.kind not in "fc":
+        texts = np.array([not is_number(value) for value in values])
+        if texts.any():
+            return "is not a number", texts
+        values = values.astype(np.float64)
+    unknown = field == "next_observations"  # where none follows
+    return "is not finite", ~np.isfinite(values) & (not unknown)
 
 
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
@@ -114,7 +121,7 @@ def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
     found = []
     names = contents.labels.get("terminated", [""])[0].removeprefix("column ")
     cut = "truncated" in contents.arrays or "episode" in contents.arrays
-    if names in ("done", "dones") and not cut:
+    if names.lower() in ("done", "dones") and not cut:
         text = f"{names} is read as a true end, after which nothing is worth anything; where it also marks "
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
@@ -143,7 +150,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         )
         jumps = rows[apart > 1e-3 * scale]
         if jumps.size:
-            where = f"{place(contents.kind, int(jumps[0]))}, next_observations"
+            where = f"{contents.row(int(jumps[0]))}, next_observations"
             text = f"{jumps.size:,} rows inside an episode lead to another state than the next row's: rows "
             text += (
                 "are out of order, or ends of episodes are missing. Sequence models need the order."

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from corerl.data.reading import unit_actions
-from corerl.errors import CorerlError
+from corerl.data.reading import first_column, such, unit_actions
+from corerl.errors import CorerlError, RowError
 
 
 def flags(x: np.ndarray, field: str) -> np.ndarray:
@@ -21,7 +21,7 @@ def flags(x: np.ndarray, field: str) -> np.ndarray:
     bad = (x != 0) & (x != 1)
     if bad.any():
         row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
-        raise CorerlError(f"field {field}: row {row} holds {x[row]} where a flag is 0 or 1.")
+        raise RowError(field, row, None, f"holds {x[row]} where a flag is 0 or 1")
     return x.astype(bool)
 
 
@@ -64,10 +64,25 @@ def column(x: np.ndarray) -> np.ndarray:
     return x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
 
 
-def name_column(bad: np.ndarray) -> str:
-    """Names the column of the first bad entry; empty where a row is one number."""
-    at = [int(i) for i in np.argwhere(bad)[0]]
-    return f", column {at[0] if len(at) == 1 else tuple(at)}," if at else ""
+def missing(x: np.ndarray) -> np.ndarray:
+    """Tells where an array of any dtype holds NaN or None, as an empty cell of a table is read."""
+    import pandas
+
+    return pandas.isna(x)
+
+
+def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
+    """Returns (N,) bool: the rows after which the numbers or names of an episode, (N,) or (N, ...), change.
+
+    Raises:
+        CorerlError: a row names no episode.
+    """
+    names = np.asarray(episode).reshape(steps, -1)
+    unnamed = missing(names).any(1)
+    if unnamed.any():
+        problem = f"names no episode{such(unnamed)}"
+        raise RowError("episode", int(np.argmax(unnamed)), None, problem)
+    return np.append((names[1:] != names[:-1]).any(1), True)
 
 
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
@@ -79,25 +94,27 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
     if numbered:
         return actions.reshape(-1)
+    _refuse_kind(actions, "actions")
     actions = np.asarray(actions, np.float32)
     actions = actions[:, None] if actions.ndim == 1 else actions
     known = low is not None
-    low, high = np.asarray(-1 if low is None else low), np.asarray(1 if high is None else high)
-    beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
-    if beyond.any():
-        row, column = np.argwhere(beyond)[0]
-        bounds = f"[{np.broadcast_to(low, actions[0].shape)[column]:g}, "
-        bounds += f"{np.broadcast_to(high, actions[0].shape)[column]:g}]"
+    low = _bound(id, -1 if low is None else low, actions)
+    high = _bound(id, 1 if high is None else high, actions)
+    if not (low < high).all():
+        fixed = np.flatnonzero(~(low < high))[0]
         raise CorerlError(
-            f"Dataset {id}, field actions: row {row} holds {actions[row, column]:g} in column {column}, "
-            f"outside {bounds} ({int(beyond.any(1).sum())} such rows)"
-            + (
-                "."
-                if known
-                else "; say what is lowest and highest: env=gym/ID, or data.action_low=... "
-                "data.action_high=..., in Python low=..., high=..."
-            )
+            f"Dataset {id}, field actions: the lowest must lie below the highest, and column {fixed} goes "
+            f"from {low.flat[fixed]:g} to {high.flat[fixed]:g}; leave out one that never changes."
         )
+    beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
+    for row, *_ in np.argwhere(beyond)[:1]:
+        column = first_column(beyond[row])
+        problem = f"holds {actions[row][column]:g}, outside [{low[column]:g}, {high[column]:g}]"
+        problem += such(beyond.reshape(len(actions), -1).any(1))
+        if not known:
+            problem += "; say what is lowest and highest by env=gym/ID, or by data.action_low and "
+            problem += "data.action_high (in Python low and high)"
+        raise RowError("actions", int(row), column, problem, id)
     return unit_actions(actions, low, high)
 
 
@@ -109,3 +126,15 @@ def scaled_density(log_prob: np.ndarray, low, high, count: int) -> np.ndarray:
     half = (np.asarray(1 if high is None else high) - np.asarray(-1 if low is None else low)) / 2
     given = floats(column(log_prob), "behaviour_log_prob")
     return (given + np.log(np.broadcast_to(half, count)).sum()).astype(np.float32)
+
+
+def _bound(id: str, bound, actions: np.ndarray) -> np.ndarray:
+    """Returns a bound as a number per column of the actions."""
+    shape = actions.shape[1:]
+    try:
+        return np.broadcast_to(np.asarray(bound, np.float64), shape)
+    except (TypeError, ValueError):
+        raise CorerlError(
+            f"Dataset {id}, field actions: {bound} is no bound of theirs; give one number, or "
+            f"{' x '.join(map(str, shape))} in a list."
+        ) from None

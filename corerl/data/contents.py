@@ -11,14 +11,17 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 
 from corerl.config import Columns
+from corerl.data import tabular
 from corerl.data.reading import Npz, check_sizes, reading
 from corerl.errors import CorerlError
 
@@ -54,27 +57,43 @@ SCALED = "in [-1, 1]"
 """What the attribute `actions` of an HDF5 file says where they are scaled already, as in our own exports."""
 
 
-class Contents(NamedTuple):
+@dataclass(frozen=True)
+class Contents:
     """A file's arrays by field, its names of each array's columns, and whether its actions are scaled."""
 
     arrays: dict[str, np.ndarray]
     labels: dict[str, list[str]]
-    kind: str
+    path: Path
     scaled: bool = False
 
+    def row(self, row: int) -> str:
+        """Names a row of the file: its line in a CSV file, where that is known."""
+        return f"row {row}" if self._lines is None else f"line {self._lines[row]}"
 
-def first_text(contents: Contents, field: str) -> tuple[str, int, Any]:
-    """Returns the name of the column, the row and the value of the first entry that is not a number."""
+    def place(self, field: str, row: int, column: int | tuple[int, ...] | None = None) -> str:
+        """Names an entry of a field by its row and its column in the file."""
+        if isinstance(column, tuple):
+            column = int(np.ravel_multi_index(column, self.arrays[field].shape[1:]))
+        labels = self.labels[field]
+        return f"{self.row(row)}, {labels[min(column or 0, len(labels) - 1)]}"
+
+    @cached_property
+    def _lines(self) -> list[int] | None:
+        if kind_of(self.path) != "csv":
+            return None
+        found = tabular.lines(self.path)
+        known = all(len(array) == len(found) for array in self.arrays.values())
+        return found if known else None
+
+
+def first_text(contents: Contents, field: str) -> tuple[str, Any]:
+    """Returns the place and the value of the first entry that is not a number."""
     array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
     for row, values in enumerate(array):
         for column, value in enumerate(values):
             if not is_number(value):
-                return (
-                    contents.labels[field][min(column, len(contents.labels[field]) - 1)],
-                    row,
-                    value,
-                )
-    return contents.labels[field][0], 0, array.flat[0]
+                return contents.place(field, row, column), value
+    return contents.place(field, 0), array.flat[0]
 
 
 def is_number(value: Any) -> bool:
@@ -86,11 +105,6 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def place(kind: str, row: int) -> str:
-    """Names the place of a row in its file: the line in a CSV file, where line 1 is the header."""
-    return f"line {row + 2}" if kind == "csv" else f"row {row}"
-
-
 def read(path: Path, columns: Columns | None = None) -> Contents:
     """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
     columns = columns or Columns()
@@ -99,16 +113,20 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
         raise CorerlError(
             f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
         )
-    with reading(path, f"of the kind that its name says, {kind}"):
+    with _reading(path, kind):
         if kind in ("csv", "parquet"):
-            return Contents(*_of_table(_table(path, kind), columns), kind)
+            return Contents(*_of_table(tabular.read(path, kind), columns), path)
         if kind == "npz":
             with zipfile.ZipFile(path) as archive:
-                return Contents(*_of_arrays(Npz(archive), columns), kind)
+                return Contents(*_of_arrays(Npz(archive), columns), path)
         with h5py.File(path, "r") as file:
             check_sizes(file)
             scaled = str(file.attrs.get("actions")) == SCALED
-            return Contents(*_of_arrays(_flattened(file), columns), kind, scaled)
+            return Contents(*_of_arrays(_flattened(file), columns), path, scaled)
+
+
+def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
+    return reading(path, f"of the kind that its name says, {kind}", "repair it")
 
 
 def kind_of(path: Path) -> str | None:
@@ -125,7 +143,7 @@ def observation_names(path: Path) -> list[str]:
     kind = kind_of(path)
     if kind not in ("npz", "hdf5"):
         return []
-    with reading(path, f"of the kind that its name says, {kind}"):
+    with _reading(path, kind):
         if kind == "npz":
             with zipfile.ZipFile(path) as archive:
                 available = list(Npz(archive))
@@ -151,16 +169,25 @@ def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
 def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
     arrays, labels = {}, {}
     for field, found in _match(file.keys(), columns).items():
-        parts = [np.asarray(file[name][()]) for name in found]
+        parts = [_steps(name, file[name][()]) for name in found]
         parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
         arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
-        widths = [part[0].size if part.ndim > 1 and len(part) else 1 for part in parts]
+        widths = [part[0].size if part.ndim > 1 else 1 for part in parts]
         labels[field] = [
             f"{name}[{i}]" if width > 1 else name
             for name, width in zip(found, widths, strict=True)
             for i in range(width)
         ]
     return arrays, labels
+
+
+def _steps(name: str, array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    if not array.ndim:
+        raise CorerlError(f"{name} is a single value, and no array with a row per step.")
+    if not len(array):
+        raise CorerlError(f"{name} has no rows.")
+    return array
 
 
 def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
@@ -250,28 +277,15 @@ def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 # Columns by name: CSV and Parquet.
 
 
-def _table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
-    import pandas
-
-    if kind == "csv":
-        # pandas' own parser of numbers crashes on exponents such as 1e99900000000.
-        table = pandas.read_csv(path, skipinitialspace=True, float_precision="round_trip")
-    else:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
-        table = pandas.read_parquet(path, engine="pyarrow")
-    return {str(name): table[name].to_numpy() for name in table.columns}
-
-
 def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict]:
     """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
     found = _match(table, columns)
     for field, known in NAMES.items():
-        if field not in found and (numbered := _numbered(table, known)):
+        if field not in found and (numbered := tabular.numbered(table, known)):
             found[field] = numbered
-    arrays = {field: _stacked([table[name] for name in names]) for field, names in found.items()}
+    arrays = {
+        field: tabular.stacked([table[name] for name in names]) for field, names in found.items()
+    }
     widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
     labels = {
         field: names
@@ -280,27 +294,3 @@ def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, 
         for field, names in found.items()
     }
     return arrays, {field: [f"column {name}" for name in names] for field, names in labels.items()}
-
-
-def _numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    """Finds the columns `obs_0, obs_1, ...` (`obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
-    for name in known:
-        pattern = re.compile(rf"{name}[_.\[ ]?(\d+)\]?", re.IGNORECASE)
-        numbers = {int(m[1]): column for column in table if (m := pattern.fullmatch(column))}
-        if numbers:
-            return [numbers[i] for i in sorted(numbers)]
-    return []
-
-
-def _stacked(parts: list[np.ndarray]) -> np.ndarray:
-    if len(parts) > 1:
-        return np.stack(parts, 1)
-    (part,) = parts
-    if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
-        lengths = {len(row) for row in part}
-        if len(lengths) > 1:
-            raise CorerlError(
-                f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."
-            )
-        return np.stack([np.asarray(row) for row in part])
-    return part

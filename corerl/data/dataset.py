@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data.columns import column, flags, floats, scaled, scaled_density, side_by_side
+from corerl.data.columns import column, cuts, flags, floats, scaled, scaled_density, side_by_side
 from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
@@ -137,7 +137,8 @@ class Dataset:
             next_observations: those that followed; without them, the next row's, and none where an episode
                 was cut off, so that its last row makes no transition.
             has_next: (N,) where a given next observation is real; without it, everywhere.
-            episode: (N,) numbers or names; where it changes, an episode was cut off unless it terminated.
+            episode: (N,) numbers or names, or (N, K), several in a row; where any changes, an episode was
+                cut off unless it terminated.
             behaviour_log_prob: (N,) log-densities of the actions in the units in which they are given, or
                 log-probabilities of numbered ones, where they are known.
             low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
@@ -151,7 +152,9 @@ class Dataset:
             raise CorerlError(
                 f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
             )
-        steps, parts = len(rewards), ()
+        steps, parts = (np.shape(rewards) or (0,))[0], ()
+        if not steps:
+            raise CorerlError(f"Dataset {id}, field rewards: it has no rows.")
         if isinstance(observations, Mapping):
             names = list(observations)
             parts = tuple((n, int(np.asarray(observations[n]).size) // steps) for n in names)
@@ -161,17 +164,17 @@ class Dataset:
         given = {"observations": observations, "actions": actions, "terminated": terminated}
         given |= {"truncated": truncated, "next_observations": next_observations}
         for field, array in (given | {"has_next": has_next, "episode": episode}).items():
-            if array is not None and len(array) != steps:
+            rows = steps if array is None else (np.shape(array) or (0,))[0]
+            if rows != steps:
                 raise CorerlError(
-                    f"Dataset {id}, field {field}: it has {len(array)} rows where rewards has {steps}."
+                    f"Dataset {id}, field {field}: it has {rows} rows where rewards has {steps}."
                 )
         ended, cut = (
             np.zeros(steps, bool) if x is None else flags(x, field)
             for field, x in (("terminated", terminated), ("truncated", truncated))
         )
         if episode is not None:
-            labels = np.asarray(episode).reshape(steps, -1)[:, 0]
-            cut = cut | np.append(labels[1:] != labels[:-1], True)
+            cut = cut | cuts(episode, steps)
         cut &= ~ended
         observations = floats(observations, "observations")
         if has_next is not None:

@@ -15,9 +15,9 @@ import numpy as np
 
 from corerl.config import Columns, Data
 from corerl.data import download
-from corerl.data.contents import Contents, first_text, observation_names, place, read
+from corerl.data.contents import Contents, first_text, observation_names, read
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, RowError
 
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
@@ -73,6 +73,9 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
     contents = read(path, data.columns)
     try:
         return assemble(f"file/{name}", contents, data, box)
+    except RowError as error:
+        place = contents.place(error.field, error.row, error.column)
+        raise CorerlError(f"file/{name}, {place}: it {error.problem}.") from error
     except CorerlError as error:
         told = str(error)
         raise error if name in told else CorerlError(f"{path}, {told}") from error
@@ -88,15 +91,13 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
     if missing:
         raise CorerlError(f"{id} has no {' and no '.join(missing)}: {_how_to_name(missing[0])}")
     for field, array in arrays.items():
-        if array.dtype.kind in "fiub" or field == "episode":
+        if array.dtype.kind not in "OSU" or field == "episode":
             continue
         try:
             arrays[field] = array.astype(np.float64)
         except (TypeError, ValueError):
-            label, row, value = first_text(contents, field)
-            raise CorerlError(
-                f"{id}, {place(contents.kind, row)}, {label}: {value!r} is not a number."
-            ) from None
+            place, value = first_text(contents, field)
+            raise CorerlError(f"{id}, {place}: {value!r} is not a number.") from None
     low, high = bounds(data, None if contents.scaled else box)
     return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, RowError
 
 MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 
 @contextmanager
-def reading(path: Path | str, kind: str) -> Iterator[None]:
+def reading(
+    path: Path | str, kind: str, mend: str = "delete it and fetch it again"
+) -> Iterator[None]:
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not Path(path).exists():
         raise CorerlError(f"There is no file {path}.")
@@ -26,9 +28,7 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
     except CorerlError as e:
         raise CorerlError(f"{path}: {' '.join(str(e).split())}") from e
     except Exception as e:  # h5py, zipfile and numpy raise nearly every kind on damaged bytes
-        raise CorerlError(
-            f"{path} is cut off or not {kind} ({one_line(e)}): delete it and fetch it again."
-        ) from e
+        raise CorerlError(f"{path} is cut off or not {kind} ({one_line(e)}): {mend}.") from e
 
 
 @contextmanager
@@ -96,6 +96,18 @@ def one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def first_column(bad: np.ndarray) -> int | tuple[int, ...] | None:
+    """Returns the column of the first bad entry of a row; None where a row is one number."""
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    return at if len(at) > 1 else next(iter(at), None)
+
+
+def such(rows: np.ndarray) -> str:
+    """Says how many rows are bad, where several are."""
+    count = int(rows.sum())
+    return f" ({count:,} such rows)" if count > 1 else ""
+
+
 def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
     """Returns float32 actions (N, A) of a box [low, high] in [-1, 1], as every corerl policy acts.
 
@@ -110,12 +122,10 @@ def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
         raise CorerlError(f"actions are {np.asarray(actions).dtype} and no real numbers.")
     with np.errstate(over="ignore"):
         actions = np.asarray(actions, np.float32)
-    for row, *column in np.argwhere(~np.isfinite(actions))[:1]:
-        at = ", ".join(str(c) for c in column)
-        value = actions[(row, *column)]
-        raise CorerlError(
-            f"field actions: row {row}, column {at}, holds {value}; repair or drop it."
-        )
+    for row, *_ in np.argwhere(~np.isfinite(actions))[:1]:
+        bad = ~np.isfinite(actions[row])
+        problem = f"holds {actions[row][bad].flat[0]}; repair or drop it"
+        raise RowError("actions", int(row), first_column(bad), problem)
     if (low != -1).any() or (high != 1).any():
         actions = 2 * (actions - low) / (high - low) - 1
     if actions.size and (actions.min() < -1 or actions.max() > 1):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corerl.data.columns import name_column
-from corerl.errors import CorerlError
+from corerl.data.reading import first_column, such
+from corerl.errors import CorerlError, RowError
 
 if TYPE_CHECKING:
     from corerl.data.dataset import Dataset
@@ -50,7 +50,8 @@ def _check_shapes(dataset: Dataset) -> None:
             raise _error(dataset, field, f"its dtype is {array.dtype}; Dataset.from_steps converts")
     if dataset.discrete and dataset.actions.min() < 0:
         row = int(np.argmax(dataset.actions < 0))
-        raise _error(dataset, "actions", f"row {row} is {dataset.actions[row]}; they count from 0")
+        problem = f"is {dataset.actions[row]}; they count from 0"
+        raise RowError("actions", row, None, problem, dataset.id)
     if dataset.actions.ndim != (1 if dataset.discrete else 2):
         raise _error(
             dataset,
@@ -87,12 +88,9 @@ def _check_finite(
         bad &= where
     if bad.any():
         row = int(np.argmax(bad))
-        value, where = array[row][~finite[row]].flat[0], name_column(~finite[row])
-        raise _error(
-            dataset,
-            field,
-            f"row {row}{where} holds {value} ({int(bad.sum())} such rows); repair or drop them",
-        )
+        value = array[row][~finite[row]].flat[0]
+        problem = f"holds {value}{such(bad)}; repair or drop them"
+        raise RowError(field, row, first_column(~finite[row]), problem, dataset.id)
 
 
 def _error(dataset: Dataset, field: str, problem: str) -> CorerlError:

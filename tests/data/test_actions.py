@@ -85,9 +85,7 @@ def test_a_range_that_is_none_is_refused(given):
 def test_what_it_does_not_fit_is_named(tmp_path, recorded):
     cfg = config(tmp_path, "bc", **recorded)
     cfg.action_range = [-0.01, 0.06]
-    with pytest.raises(
-        CorerlError, match=r"row 0 holds -0.02 in column 0, outside \[-0.01, 0.06\]"
-    ):
+    with pytest.raises(CorerlError, match=r"row 0, column 0, holds -0.02, outside \[-0.01, 0.06\]"):
         of(cfg).load()
     cfg.action_range = [[-1, -1], [1, 1]]
     with pytest.raises(CorerlError, match=r"action_range has 2 numbers, and .* has 1 actions"):

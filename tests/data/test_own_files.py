@@ -180,11 +180,14 @@ def test_propensities_become_those_of_the_scaled_actions():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (Data(action_low=-0.1, action_high=0.1), ["actions", "row", "outside [-0.1, 0.1]"]),
+        (
+            Data(action_low=-0.1, action_high=0.1),
+            ["x.npz, row 0, action[0]", "outside [-0.1, 0.1]"],
+        ),
         (Data(action_low=-1), ["give both"]),
         (Data(columns=Columns(rewards="gain")), ["no column gain", "data.columns.rewards"]),
         (Data(sha256="0" * 64), ["not the file that this run was begun with"]),
-        (Data(columns=Columns(terminated="obs")), ["x.npz, field terminated: row 0"]),
+        (Data(columns=Columns(terminated="obs")), ["x.npz, row 0, obs[0]", "a flag is 0 or 1"]),
     ],
 )
 def test_what_does_not_fit_is_told(tmp_path, data, words):
@@ -319,5 +322,5 @@ def test_exponents_that_overflow_are_infinite_and_no_crash(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"{i},0.5,11e99908318591117858{i},{int(i == 3)}" for i in range(4)]
     path.write_text("observation_0,action_0,reward,terminated\n" + "\n".join(rows) + "\n")
-    with pytest.raises(CorerlError, match="field rewards: row 0 holds inf"):
+    with pytest.raises(CorerlError, match="line 2, column reward: it holds inf"):
         own_files.load(str(path), Data(action_low=-1, action_high=1))

@@ -282,7 +282,7 @@ def test_an_own_files_export_reads_back_with_its_environment(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", **arrays, actions=torques, behaviour_log_prob=likely)
     task, out, env = f"file/{tmp_path}/x.npz", tmp_path / "x.hdf5", "env=gym/Pendulum-v1"
     assert main(["data", "export", task, str(out)]) == 2
-    assert "say what is lowest and highest: env=gym/ID" in capsys.readouterr().err
+    assert "say what is lowest and highest by env=gym/ID" in capsys.readouterr().err
     assert main(["data", "export", task, str(out), env]) == 0
     for settings in ([env], []):
         back = task_of(f"file/{out}", settings).load()

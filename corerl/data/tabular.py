@@ -1,0 +1,84 @@
+"""Tables: the columns of CSV and Parquet by name, and the lines that rows stand at."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from corerl.errors import CorerlError
+
+
+def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
+    """Reads the columns by name. An empty cell is NaN; "NA" is text, since an episode may be called so.
+
+    Raises:
+        CorerlError: there are no rows, or Parquet cannot be read here.
+    """
+    import pandas
+
+    if kind == "csv":
+        # pandas' own parser of numbers crashes on exponents such as 1e99900000000.
+        table = pandas.read_csv(
+            path,
+            skipinitialspace=True,
+            float_precision="round_trip",
+            keep_default_na=False,
+            na_values=["", "nan", "NaN"],
+            low_memory=False,  # in parts, the same episode may be a number here and a text there
+        )
+    else:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
+        table = pandas.read_parquet(path, engine="pyarrow")
+    if table.empty:
+        raise CorerlError(f"it has no rows; its columns are {', '.join(map(str, table))}.")
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def lines(path: Path) -> list[int]:
+    """Returns the line at which each row of a CSV file begins, past blank ones and cells of several lines.
+
+    Fewer than all where Python's reader, which counts lines, cannot read what pandas' can.
+    """
+    found, begins = [], 1
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with suppress(csv.Error), opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, skipinitialspace=True)
+        for row in rows:
+            if len(row) > 1 or "".join(row).strip():
+                found.append(begins)
+            begins = rows.line_num + 1
+    return found[1:]
+
+
+def numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    """Finds the columns `obs_0, obs_1, ...` (`obs0`, `obs.0`, `obs[0]`) of the first known name, in order."""
+    for name in known:
+        pattern = re.compile(rf"{name}[_.\[ ]?(\d+)\]?", re.IGNORECASE)
+        numbers = {int(m[1]): column for column in table if (m := pattern.fullmatch(column))}
+        if numbers:
+            return [numbers[i] for i in sorted(numbers)]
+    return []
+
+
+def stacked(parts: list[np.ndarray]) -> np.ndarray:
+    """Lays columns side by side, (N, K); one of lists becomes (N, K), any other stays (N,)."""
+    if len(parts) > 1:
+        return np.stack(parts, 1)
+    (part,) = parts
+    if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
+        lengths = {len(row) for row in part}
+        if len(lengths) > 1:
+            raise CorerlError(
+                f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."
+            )
+        return np.stack([np.asarray(row) for row in part])
+    return part

@@ -1,0 +1,193 @@
+"""Files of one's own that cannot be read as they are: each is refused in a sentence that names the place."""
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from small import random_dataset
+
+from corerl.config import Columns, Data
+from corerl.data import own_files, tasks
+from corerl.data.check import check
+from corerl.data.dataset import Dataset
+from corerl.errors import CorerlError
+
+DATA = random_dataset(100)
+PLAIN = (DATA.observations, DATA.actions, DATA.rewards)
+EPISODES = np.arange(100) // 20
+ENDS = (20, 40, 60, 80, 100)
+
+
+def table(**changed) -> pandas.DataFrame:
+    columns = {f"obs_{i}": DATA.observations[:, i] for i in range(3)}
+    columns |= {f"action_{i}": DATA.actions[:, i] for i in range(2)}
+    return pandas.DataFrame(columns | {"reward": DATA.rewards, "episode": EPISODES} | changed)
+
+
+def csv(path: Path, **changed) -> Path:
+    table(**changed).to_csv(path, index=False)
+    return path
+
+
+def npz(path: Path, **changed) -> Path:
+    arrays = dict(zip(("observations", "actions", "rewards"), PLAIN, strict=True))
+    arrays |= {"terminals": DATA.terminated, "timeouts": DATA.truncated}
+    np.savez(path, **arrays | changed)
+    return path
+
+
+def faults(path: Path, data: Data | None = None) -> dict[str, str]:
+    """Returns what `corerl data check` finds; training refuses the file too."""
+    task = replace(tasks.resolve(f"file/{path}"), data=data or Data())
+    found = {finding.where: finding.text for finding in check(task)[0] if finding.fault}
+    with pytest.raises(CorerlError):
+        task.load()
+    return found
+
+
+def test_an_episode_may_be_called_NA(tmp_path):
+    names = np.array(["EU", "NA", "n/a", "null", "None"])[EPISODES]
+    found = own_files.load(str(csv(tmp_path / "x.csv", episode=names)))
+    assert tuple(found.episode_ends) == ENDS and found.has_next.sum() == 95
+
+
+def test_a_row_without_an_episode_is_refused_by_its_line(tmp_path):
+    first_only = np.where(np.arange(100) % 20 == 0, EPISODES, np.nan)
+    path = csv(tmp_path / "x.csv", episode=first_only)
+    text = "nan names no episode (95 such rows)."
+    assert faults(path) == {"line 3, column episode": text}
+    with pytest.raises(CorerlError, match=r"x\.csv, line 3, column episode: it names no episode"):
+        own_files.load(str(path))
+    with pytest.raises(CorerlError, match="field episode: row 1 names no episode"):
+        Dataset.from_arrays(*PLAIN, episode=[0, None] + [1] * 98)
+
+
+def test_an_episode_changes_where_any_of_its_columns_does(tmp_path):
+    trial = {"subject": np.arange(100) // 40, "trial": np.arange(100) // 20 % 2}
+    path = csv(tmp_path / "x.csv", **trial)
+    found = own_files.load(str(path), Data(columns=Columns(episode=["subject", "trial"])))
+    assert tuple(found.episode_ends) == ENDS
+
+
+@pytest.mark.parametrize("word", ["n/a", "NA", "null"])
+def test_a_word_among_numbers_is_named(tmp_path, word):
+    reward = DATA.rewards.astype(object)
+    reward[7] = word
+    found = faults(csv(tmp_path / "x.csv", reward=reward))
+    assert found == {"line 9, column reward": f"{word} is not a number."}
+
+
+def test_a_number_that_is_written_as_none_is_not_finite(tmp_path):
+    reward = DATA.rewards.astype(object)
+    reward[7], reward[8] = "NAN", "inf"
+    found = faults(csv(tmp_path / "x.csv", reward=reward))
+    assert found == {"line 9, column reward": "NAN is not finite (2 such rows)."}
+
+
+@pytest.mark.parametrize("end", ["csv", "csv.gz"])
+def test_lines_count_blank_ones_and_those_within_cells(tmp_path, end):
+    names = EPISODES.astype(str).astype(object)
+    names[:20] = "the\nfirst"
+    path = tmp_path / f"x.{end}"
+    lines = table(episode=names, done=2 * (np.arange(100) == 30)).to_csv(index=False).split("\n")
+    lines[1:1], lines[5:5] = ["", "  "], [""]
+    text = "\n".join(lines)
+    path.write_bytes(gzip.compress(text.encode()) if end == "csv.gz" else text.encode())
+    line = next(i for i, line in enumerate(lines, 1) if line.endswith(",2"))
+    assert line != 32  # as it would be without them
+    assert list(faults(path)) == [f"line {line}, column done"]
+
+
+def test_a_cell_too_long_to_count_lines_by_leaves_the_number_of_the_row(tmp_path):
+    names = EPISODES.astype(str).astype(object)
+    names[:20] = "x" * 200_000
+    path = csv(tmp_path / "x.csv", episode=names, done=2 * (np.arange(100) == 30))
+    assert list(faults(path)) == ["row 30, column done"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"done": np.where(np.arange(100) == 19, 2, 0)}, "column done"),
+        ({"action_1": np.where(np.arange(100) == 19, 1.7, 0)}, "column action_1"),
+        ({"reward": np.where(np.arange(100) == 19, 1e39, 0)}, "column reward"),
+    ],
+)
+def test_what_makes_no_dataset_is_told_by_line_and_column(tmp_path, changed, where):
+    path = csv(tmp_path / "x.csv", **changed)
+    ((found, text),) = faults(path).items()
+    assert found == f"line 21, {where}" and text.startswith("it holds ")
+    with pytest.raises(CorerlError, match=rf"x\.csv, line 21, {where}: it holds"):
+        own_files.load(str(path))
+
+
+def test_an_entry_of_an_array_is_told_by_row_and_name(tmp_path):
+    observations = DATA.observations.reshape(100, 1, 3).astype(np.float64)
+    observations[5, 0, 2] = 1e39
+    (where,) = faults(npz(tmp_path / "x.npz", observations=observations))
+    assert where == "row 5, observations[2]"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"rewards": np.float64(1)}, "rewards is a single value"),
+        ({"observations": DATA.observations[:0]}, "observations has no rows"),
+    ],
+)
+def test_no_array_of_rows_is_refused_by_name(tmp_path, changed, words):
+    assert words in faults(npz(tmp_path / "x.npz", **changed))["file"]
+
+
+def test_a_header_alone_has_no_rows(tmp_path):
+    path = tmp_path / "x.csv"
+    table()[:0].to_csv(path, index=False)
+    assert "it has no rows; its columns are obs_0" in faults(path)["file"]
+
+
+@pytest.mark.parametrize("rewards", [[], np.float64(1)])
+def test_arrays_without_rows_are_refused(rewards):
+    with pytest.raises(CorerlError, match="field rewards: it has no rows"):
+        Dataset.from_arrays([], [], rewards, episode=[])
+    with pytest.raises(CorerlError, match="field actions: it has 0 rows where rewards has 100"):
+        Dataset.from_arrays(PLAIN[0], np.float64(1), PLAIN[2], episode=EPISODES)
+
+
+def test_a_broken_file_of_ones_own_is_not_to_be_deleted(tmp_path):
+    npz(tmp_path / "x.npz")
+    (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:500])
+    (text,) = faults(tmp_path / "x.npz").values()
+    assert text.endswith(": repair it.") and "delete" not in text
+
+
+# Bounds of actions, and kinds of numbers.
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        ([-1, 0], [1, 0], r"column 1 goes from 0 to 0; leave out one that never changes"),
+        (1, -1, "column 0 goes from 1 to -1"),
+        ([-1, -1, -1], 1, r"\[-1, -1, -1\] is no bound of theirs; give one number, or 2 in a list"),
+        ("low", 1, "low is no bound"),
+    ],
+)
+def test_bounds_that_are_none_are_refused(low, high, words):
+    actions = np.stack([DATA.actions[:, 0], np.zeros(100)], 1)
+    with pytest.raises(CorerlError, match=words):
+        Dataset.from_arrays(PLAIN[0], actions, PLAIN[2], episode=EPISODES, low=low, high=high)
+
+
+@pytest.mark.parametrize("field", ["observations", "actions", "rewards", "terminals"])
+@pytest.mark.parametrize("dtype", [np.complex128, "M8[s]"])
+def test_what_is_no_real_number_is_not_cast_to_one(tmp_path, field, dtype):
+    with np.load(npz(tmp_path / "x.npz")) as file:
+        arrays = dict(file)
+    changed = arrays[field].astype(np.int64).astype(dtype)
+    path = npz(tmp_path / "x.npz", **{field: changed})
+    with pytest.raises(CorerlError, match="no real numbers"):
+        own_files.load(str(path))
+    assert faults(path)
