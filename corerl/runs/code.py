@@ -2,24 +2,50 @@
 
 import ast
 import hashlib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 from corerl.errors import CorerlError
 from corerl.runs.files import read_json
 
+PACKAGE = "corerl.algos"
+FOREIGN = {"corerl", *sys.stdlib_module_names}
+"""What no file beside an algorithm's stands for."""
+
 
 def digest(name: str) -> str:
-    """Returns eight hex digits of an algorithm's file and of those that it imports from `corerl.algos`.
+    """Returns eight hex digits of an algorithm's `trees`.
 
     Comments, docstrings and layout do not count: they change no number.
     """
-    trees: dict[str, ast.Module] = {}
-    _read(name, trees)
-    text = "\n".join(_told(_bare(trees[key])) for key in sorted(trees))
+    text = "\n".join(_told(_bare(tree)) for _, tree in sorted(trees(name).items()))
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def trees(name: str) -> dict[str, ast.Module]:
+    """Returns the parsed files of an algorithm, by module: its own and those that it imports.
+
+    Followed are imports from `corerl.algos` and, of a user's own file, of what lies beside it.
+
+    Raises:
+        SyntaxError: a file is no Python.
+    """
+    first = f"{PACKAGE}.{name}"
+    spec = find_spec(first)
+    found: dict[str, ast.Module] = {}
+    left = {first: Path(spec.origin)} if spec and spec.origin else {}
+    while left:
+        module, path = left.popitem()
+        found[module] = ast.parse(path.read_text(), str(path))
+        package = module if path.stem == "__init__" else module.rpartition(".")[0]
+        for other in _imported(found[module], package):
+            file = None if other in found else _file(other, Path(spec.origin).parent)
+            left |= {other: file} if file else {}
+    return found
 
 
 def of_another(folders: Iterable[tuple[Path, list[int]]], name: str) -> list[int]:
@@ -35,17 +61,31 @@ def _begun_with(folder: Path) -> str | None:
     return None
 
 
-def _read(name: str, trees: dict[str, ast.Module]) -> None:
-    spec = find_spec(f"corerl.algos.{name}")
-    if name in trees or spec is None or spec.origin is None:
-        return
-    trees[name] = ast.parse(Path(spec.origin).read_text())
-    for node in ast.walk(trees[name]):
-        if isinstance(node, ast.ImportFrom) and node.module == "corerl.algos":
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yields what may be a module: `from a import b` is of `a`, and perhaps of `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            start = getattr(node, "module", None)
+            if getattr(node, "level", 0):
+                start = ".".join(filter(None, [package.rsplit(".", node.level - 1)[0], start]))
             for alias in node.names:
-                _read(alias.name, trees)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("corerl.algos."):
-            _read(node.module.removeprefix("corerl.algos."), trees)
+                name = f"{start}.{alias.name}" if start else alias.name
+                yield from accumulate(name.split("."), "{}.{}".format)
+
+
+def _file(module: str, beside: Path) -> Path | None:
+    shipped = Path(find_spec(PACKAGE).origin).parent
+    inside = module.startswith(f"{PACKAGE}.")
+    if not inside and (beside == shipped or module.split(".")[0] in FOREIGN):
+        return None
+    name = module.removeprefix(f"{PACKAGE}.")
+    for folder in (shipped, beside) if inside else (beside,):
+        path = folder.joinpath(*name.split("."))
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file
+    spec = find_spec(module) if inside and "." not in name else None
+    return Path(spec.origin) if spec and spec.origin else None
 
 
 def _bare(tree: ast.Module) -> ast.Module:
