@@ -8,9 +8,15 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
+from corerl.config import Settings
 from corerl.errors import CorerlError
+from corerl.runs import code
 
 VARIABLE = "CORERL_ALGOS"
 _SHIPPED = tuple(module.name for module in pkgutil.iter_modules(__path__))
@@ -23,8 +29,34 @@ def names() -> list[str]:
 
 def own() -> dict[str, Path]:
     """Returns the user's own files, by the algorithms' names."""
-    paths = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
-    return {path.stem: path for path in paths}
+    return {path.stem: path for path in _named()}
+
+
+def _named() -> list[Path]:
+    return [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+
+
+def add_all(files: list[str]) -> list[str]:
+    """Makes files algorithms and imports them, so that a mistake in the last is told before the first trains.
+
+    Raises:
+        CorerlError: as `add`; two files have one name; a file cannot be imported, or is no algorithm.
+    """
+    _refuse_two_of_a_name([Path(file) for file in files])
+    names = [add(file) for file in files]
+    for name in names:
+        importlib.import_module(f"{__name__}.{name}")
+    return names
+
+
+def _refuse_two_of_a_name(paths: list[Path]) -> None:
+    first: dict[str, Path] = {}
+    for path in paths:
+        if first.setdefault(path.stem, path).resolve() != path.resolve():
+            raise CorerlError(
+                f"{first[path.stem]} and {path} have one name, and runs are named by it: rename a file, and "
+                "Config.name in it."
+            )
 
 
 def add(file: str | Path) -> str:
@@ -41,7 +73,7 @@ def add(file: str | Path) -> str:
         others = [str(other) for name, other in own().items() if name != path.stem]
         os.environ[VARIABLE] = os.pathsep.join([*others, str(path)])
     _find_in(path.parent)
-    sys.modules.pop(f"{__name__}.{path.stem}", None)
+    _forget(f"{__name__}.{path.stem}")
     importlib.invalidate_caches()
     return path.stem
 
@@ -67,5 +99,73 @@ def _find_in(folder: Path) -> None:
             places.append(str(folder))
 
 
-for _path in own().values():
+def _forget(name: str) -> None:
+    module = sys.modules.pop(name, None)
+    attribute = name.rpartition(".")[2]
+    if (
+        module and globals().get(attribute) is module
+    ):  # where `from corerl.algos import` looks first
+        del globals()[attribute]
+
+
+class _Finder:
+    """Finds the user's own files, whatever else of their names lies in the folders of `__path__`."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        package, _, stem = name.rpartition(".")
+        file = own().get(stem) if package == __name__ else None
+        return file and spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+
+
+class _Loader(SourceFileLoader):
+    """Runs a user's own file. A mistake in it is a `CorerlError`."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        file = Path(self.path)
+        __path__.insert(1, str(file.parent))  # after the shipped, before another file's neighbours
+        sys.path.insert(0, str(file.parent))
+        try:
+            for name in code.trees(file.stem).keys() - {f"{__name__}.{name}" for name in names()}:
+                _forget(name)  # it was edited, or is another file's neighbour
+            super().exec_module(module)
+        except CorerlError:
+            raise
+        except Exception as error:
+            raise CorerlError(_told(error, file)) from error
+        finally:
+            __path__.remove(str(file.parent))
+            sys.path.remove(str(file.parent))
+        _check_content(module, file)
+
+
+def _told(error: Exception, file: Path) -> str:
+    """Says where, in the file or one beside it, an import ended, and why."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(f.filename, f.lineno) for f in frames if Path(f.filename).parent == file.parent]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    place = ", line ".join(map(str, places[-1] if places else [file]))
+    kind = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
+    return f"The algorithm {file.stem} cannot be imported: {place}: {kind}."
+
+
+def _check_content(module: ModuleType, file: Path) -> None:
+    for name, what in {"Config": "the dataclass of its settings", "train": "a function"}.items():
+        if not hasattr(module, name):
+            raise CorerlError(
+                f"{file} has no {name}, {what}: begin with a copy of a file in algos/."
+            )
+    config = module.Config
+    if not isinstance(config, type) or not issubclass(config, Settings):
+        raise CorerlError(f"The Config of {file} is no class(Settings), of corerl.config.")
+    if config.__module__ != module.__name__ or "__dataclass_fields__" not in vars(config):
+        raise CorerlError(
+            f"{file} needs a Config of its own: a class in this file with @dataclass above it."
+        )
+
+
+sys.meta_path.insert(0, _Finder)
+_refuse_two_of_a_name(_named())
+for _path in _named():
     add(_path)

@@ -25,7 +25,7 @@ from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.store import register
-from corerl.experiments.tables import budget, table, variants
+from corerl.experiments.tables import budget, rows_of, table, variants
 
 
 def cells(arguments: list[str]) -> list[Config]:
@@ -129,7 +129,7 @@ def with_own_files(arguments: list[str]) -> list[str]:
     """Turns `algo=mine/foo.py` into `algo=foo`, and makes the file an algorithm.
 
     Raises:
-        CorerlError: there is no such file, or its name is taken.
+        CorerlError: there is no such file, its name is taken, or it cannot be imported.
     """
 
     def named(argument: str) -> str:
@@ -137,17 +137,18 @@ def with_own_files(arguments: list[str]) -> list[str]:
         if key != "algo" or ".py" not in value:
             return argument
         register.cache_clear()
-        return f"algo={','.join(_added(part) if part.endswith('.py') else part for part in value.split(','))}"
+        rows_of.cache_clear()  # the table beside a file may have been edited too
+        parts = value.split(",")
+        files = [part for part in parts if part.endswith(".py")]
+        for name in (Path(file).stem for file in files):
+            require(
+                name not in variants(),
+                f"{name}.py has the name of a table of corerl: rename it my_{name}.py",
+            )
+        added = dict(zip(files, algos.add_all(files), strict=True))
+        return f"algo={','.join(added.get(part, part) for part in parts)}"
 
     return [named(argument) for argument in arguments]
-
-
-def _added(file: str) -> str:
-    name = Path(file).stem
-    require(
-        name not in variants(), f"{file} has the name of a table of corerl: rename it my_{name}.py"
-    )
-    return algos.add(file)
 
 
 def with_sweep(arguments: list[str]) -> list[str]:

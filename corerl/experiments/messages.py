@@ -32,7 +32,7 @@ WANTED = {
 
 def sentence(error: Exception) -> str:
     """Says what is wrong with a setting and how to mend it."""
-    if isinstance(error, UNREADABLE):
+    if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
         reason = " ".join(str(error).split())[:200]
         return f"A file of settings cannot be read ({reason}); repair it."
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error

@@ -1,14 +1,18 @@
 """What Hydra chooses from at `algo=`: the algorithms, and the tables of their variants."""
 
 import importlib
+import inspect
 from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
 from corerl.config import Config
+from corerl.errors import CorerlError
+from corerl.experiments.messages import sentence
 from corerl.experiments.tables import variants
 
 
@@ -31,11 +35,22 @@ class Algorithms(dict[str, ConfigNode | None]):
 def _node(file: str) -> ConfigNode:
     name = file.removesuffix(".yaml")
     algorithm = variants().get(name, name)
-    settings = OmegaConf.structured(importlib.import_module(f"corerl.algos.{algorithm}").Config)
+    settings = _settings(algorithm)
     if name == algorithm:
         return ConfigNode(file, settings, group="algo", package=None, provider=None)
     node = OmegaConf.create({"table": name, "algo": settings})
     return ConfigNode(file, node, group="algo", package="_global_", provider=None)
+
+
+def _settings(algorithm: str) -> DictConfig:
+    config = importlib.import_module(f"corerl.algos.{algorithm}").Config
+    try:
+        return OmegaConf.structured(config)
+    except (OmegaConfBaseException, AssertionError, ValueError) as error:
+        known = isinstance(error, OmegaConfBaseException)
+        reason = sentence(error) if known else "one of its types is none that a setting can have."
+        file = inspect.getfile(config)
+        raise CorerlError(f"The Config in {file} cannot be used: {reason}") from error
 
 
 @cache

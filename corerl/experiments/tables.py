@@ -63,8 +63,23 @@ def _embedded(name: str, task: str) -> list[dict[str, Any]]:
 
 @cache
 def rows_of(name: str) -> dict[str, Any]:
-    """Returns the content of `configs/<name>.yaml`; empty where there is no such file."""
-    return (yaml.safe_load(_files()[name].read_text()) or {}) if name in _files() else {}
+    """Returns the content of `configs/<name>.yaml`; empty where there is no such file.
+
+    Raises:
+        CorerlError: the file, a user's own, is no table.
+    """
+    if name not in _files():
+        return {}
+    file = _files()[name]
+    try:
+        rows = yaml.safe_load(file.read_text()) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+        raise CorerlError(f"{file} cannot be read: {reason}.") from error
+    whole = isinstance(rows, dict)
+    if not whole or any(type(rows[k]) is not dict for k in rows if k not in ("algo", "base")):
+        raise CorerlError(f"{file} is no table: a row is like 'd4rl/hopper-*: {{algo.alpha: 7}}'.")
+    return rows
 
 
 @cache

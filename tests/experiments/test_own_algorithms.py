@@ -1,5 +1,6 @@
 """An algorithm's file that lies outside the package: found, trained in processes, loaded, never mistaken."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from corerl import algos, cli
 from corerl.algos import td3_bc
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells, register
+from corerl.runs import code
 from corerl.training.load import load
 
 TINY = (
@@ -62,6 +64,123 @@ def test_it_stands_beside_others_and_takes_a_table_of_its_own(mine):
     own, other = cells(["-m", f"algo={mine},td3_bc", "task=corerl/pendulum"])
     assert (own.algo.name, own.algo.alpha) == ("my_td3", 7)
     assert type(other.algo) is td3_bc.Config and other.algo.alpha == 2.5
+
+
+MINIMAL = """
+from dataclasses import dataclass
+import beside_minimal
+from corerl.algos import base_of_minimal
+from corerl.config import Settings
+
+@dataclass
+class Config(Settings):
+    name: str = "minimal"
+    label: str = "Minimal"
+    scale: int = 10 * beside_minimal.SCALE + base_of_minimal.SCALE
+
+def train(cfg, run):
+    pass
+"""
+
+
+def minimal(folder, text=MINIMAL, scale=1, base=2, name="minimal"):
+    folder.mkdir(exist_ok=True)
+    (folder / "beside_minimal.py").write_text(f"SCALE = {scale}\n")
+    (folder / "base_of_minimal.py").write_text(f"SCALE = {base}\n")
+    path = folder / f"{name}.py"
+    path.write_text(text.replace('minimal"', f'{name}"'))
+    return path
+
+
+def scales(*files):
+    jobs = cells(["-m", f"algo={','.join(map(str, files))}", "task=corerl/pendulum"])
+    return [job.algo.scale for job in jobs]
+
+
+def test_another_file_of_the_name_takes_its_place_with_what_lies_beside_it(tmp_path):
+    first, second = minimal(tmp_path / "a"), minimal(tmp_path / "b", scale=3, base=4)
+    assert scales(first) == [12]
+    begun = code.digest("minimal")
+    assert scales(second) == [34] and code.digest("minimal") != begun
+    assert scales(first) == [12] and code.digest("minimal") == begun
+    minimal(tmp_path / "a", scale=567)
+    assert scales(first) == [5672], "an edited neighbour was not read anew"
+
+
+def test_neighbours_of_one_name_stay_each_with_their_file(tmp_path):
+    first = minimal(tmp_path / "a")
+    second = minimal(tmp_path / "b", scale=3, base=4, name="other_minimal")
+    assert scales(first, second) == [12, 34]
+
+
+def test_two_files_of_one_name_are_refused_together(tmp_path):
+    first, second = minimal(tmp_path / "a"), minimal(tmp_path / "b")
+    with pytest.raises(CorerlError, match=rf"{first} and {second} have one name"):
+        scales(first, second)
+    assert scales(first, tmp_path / "b" / ".." / "a" / "minimal.py") == [12, 12]
+
+
+def test_an_edited_table_is_read_anew(mine):
+    def alpha(row: str) -> float:
+        mine.with_suffix(".yaml").write_text(row)
+        (job,) = cells([f"algo={mine}", "task=corerl/pendulum"])
+        return job.algo.alpha
+
+    assert [alpha(f"corerl/*: {{algo.alpha: {value}}}") for value in (7, 8)] == [7, 8]
+    with pytest.raises(CorerlError, match=r"my_td3\.yaml cannot be read: .*line 1"):
+        alpha("corerl/*: {algo.alpha: 7")
+    with pytest.raises(CorerlError, match=r"my_td3\.yaml is no table: a row is like"):
+        alpha("corerl/*: 7")
+
+
+FILE = r"minimal cannot be imported: \S+/minimal\.py"
+MISTAKES = {
+    (
+        "import base",
+        "import not_there, base",
+    ): rf"{FILE}, line 4: ModuleNotFoundError: No .*there'\.$",
+    ("cfg, run", "cfg, run +* 3"): rf"{FILE}, line 13: SyntaxError: invalid syntax",
+    (
+        "label: str =",
+        "label: str; more: int = 3 #",
+    ): rf"{FILE}, line 7: TypeError: non-default argument 'label'",
+    ('str = "Minimal"', "list = [3]"): rf"{FILE}, line 7: ValueError: mutable default",
+    ("beside_minimal.SCALE", "beside_minimal.NONE"): rf"{FILE}, line 11: AttributeError: module",
+    (
+        "class Config",
+        "class Settings",
+    ): r"/minimal\.py has no Config, the dataclass of its settings",
+    ("train", "learn"): r"/minimal\.py has no train, a function",
+    ("(Settings)", ""): r"Config of \S+/minimal\.py is no class\(Settings\), of corerl\.config\.$",
+    ("@dataclass\n", ""): r"/minimal\.py needs a Config of its own: .* with @dataclass above",
+    ("label: str", "label: type"): r"Config in \S+/minimal\.py cannot be used: .*setting label",
+    ("label: str", "label: dict[tuple, set]"): r"Config in \S+/minimal\.py cannot be used: one of",
+    (
+        'str = "Minimal"',
+        'int = "Minimal"',
+    ): r"minimal\.py cannot be used: label=Minimal is not a whole",
+}
+
+
+@pytest.mark.parametrize(("change", "problem"), MISTAKES.items())
+def test_a_mistake_is_told_in_a_sentence_before_anything_trains(tmp_path, change, problem, capsys):
+    text = MINIMAL.replace("from corerl.algos import base", "import base").replace(*change)
+    assert text != MINIMAL
+    assert cli.main(["train", f"algo={minimal(tmp_path, text)}", *TINY]) == 2
+    told = capsys.readouterr().err
+    assert re.search(problem, told.strip()), told
+    assert told.count("\n") == 1 and "launcher" not in told
+
+
+def test_a_mistake_in_a_neighbour_names_that(tmp_path):
+    path = minimal(tmp_path)
+    neighbour = tmp_path / "beside_minimal.py"
+    neighbour.write_text("\nfrom corerl.algos.minimal import Config\n")
+    with pytest.raises(CorerlError, match=rf"{neighbour}, line 2: ImportError: .* circular import"):
+        scales(path)
+    neighbour.write_text("\n\nSCALE = (\n")
+    with pytest.raises(CorerlError, match=rf"{neighbour}, line 3: SyntaxError: "):
+        scales(path)
 
 
 def test_a_copy_that_kept_its_name_is_never_taken_for_the_original(tmp_path, monkeypatch, capsys):
