@@ -40,7 +40,12 @@ def cells(arguments: list[str]) -> list[Config]:
     arguments = with_own_files(with_todays_names(arguments))
     register()
     try:
-        return _cells(hydra_flags(for_each_cell(with_sweep(arguments)))[0])
+        found = _cells(hydra_flags(for_each_cell(with_sweep(arguments)))[0])
+        require(
+            found,
+            "nothing has a name like what glob() asks for: it finds algorithms, tasks are listed with commas",
+        )
+        return found
     except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
         raise CorerlError(sentence(error)) from error
     finally:

@@ -99,9 +99,13 @@ def _tell_other_code(cfg: Config) -> None:
 
 
 def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
-    """Raises where a group failed, or was another process's: those that are not are done all the same."""
+    """Raises where a group failed, or is another process's: those that are not are done all the same."""
     cell, name = cell_directory(cfg), f"{cfg.label or cfg.algo.label} on {cfg.task}"
-    busy = [seeds for status, seeds in ended if status == BUSY]
+    busy = [
+        seeds
+        for status, seeds in ended
+        if status == BUSY and _status(cell / group_name(seeds)).get("state") != "done"
+    ]
     failed = [seeds for status, seeds in ended if status not in (DONE, BUSY)]
     where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
     told = f"Another process is training in {where}; wait for it or stop it."

@@ -35,6 +35,9 @@ def sentence(error: Exception) -> str:
     if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
         reason = " ".join(str(error).split())[:200]
         return f"A file of settings cannot be read ({reason}); repair it."
+    composed = re.match(r"In '([^']+)': \w+ raised while composing", str(error))
+    if composed and isinstance(error.__context__, OmegaConfBaseException):
+        return f"{composed[1]}.yaml: {_of_a_file(error.__context__)}"
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OverrideParseException):
         return (
@@ -57,6 +60,14 @@ def sentence(error: Exception) -> str:
             f"'{key}=[{values}]' for a list."
         )
     return _bad_value(str(error), cause)
+
+
+def _of_a_file(cause: OmegaConfBaseException) -> str:
+    """Explains what a sweep's file says; its algorithms and their settings stand elsewhere in it."""
+    key = getattr(cause, "full_key", None) or "algo"
+    if key.partition(".")[0] == "algo":
+        return f"{key} is chosen under hydra.sweeper.params, as {{algo: iql, algo.expectile: 0.8}}."
+    return sentence(cause)
 
 
 def _unknown_choice(text: str) -> str:

@@ -210,6 +210,14 @@ def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd
     assert all(group(cell, f"seeds-{seed}")["state"] == "done" for seed in range(3))
 
 
+def test_what_the_other_process_has_finished_is_done(tmp_path):
+    cfg = config(tmp_path, "bc")
+    launch.launch(cfg)
+    launch._refuse_unfinished(cfg, [(worker.BUSY, [0])])
+    with pytest.raises(worker.Busy):
+        launch._refuse_unfinished(cfg, [(worker.BUSY, [0]), (worker.BUSY, [1])])
+
+
 def test_a_failure_is_told_before_what_is_busy(tmp_path, monkeypatch):
     break_seed_one(monkeypatch, CorerlError("it broke"))
     cfg = config(tmp_path, "bc", seeds=2)

@@ -158,3 +158,27 @@ def test_a_sweep_may_be_a_file_of_ones_own(tmp_path, capsys):
     assert "10 seeds missing" in capsys.readouterr().out
     with pytest.raises(CorerlError, match=r"sweep=PATH\.yaml is a file of your own"):
         cells([f"sweep={tmp_path / 'none.yaml'}"])
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("step: 1000", r"mine\.yaml: There is no setting 'step'. Did you mean steps"),
+        ("steps: 1e5", r"mine\.yaml: steps=100000.0 is not a whole number"),
+        ("algo: {expectile: 0.8}", r"algo\.expectile is chosen under hydra\.sweeper\.params"),
+        ("algo: [iql, bc]", r"mine\.yaml: algo is chosen under hydra\.sweeper\.params"),
+    ],
+)
+def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path, line, told):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [config, _self_]\ntask: corerl/pendulum\n{line}\n")
+    with pytest.raises(CorerlError, match=told):
+        cells([f"sweep={file}"])
+
+
+@pytest.mark.parametrize("word", ["task=glob(corerl/pend*)", "algo=glob(xyz*)"])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_glob_that_finds_nothing_is_no_success(tmp_path, capsys, word, dry):
+    words = ["-m", "algo=bc", "task=corerl/pendulum", word, f"root={tmp_path}", *dry]
+    assert main(["train", *words]) != 0
+    assert "nothing has a name like what glob() asks for" in capsys.readouterr().err
