@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.config import require
 from corerl.runs.record import Episodes
 from corerl.training.environments import begin, close, note_crash, step
 
@@ -57,6 +58,9 @@ class Evaluator:
         each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
         A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
         crashes (`environments.note_crash`): all its returns of this call are NaN.
+
+        Raises:
+            CorerlError: actions of another shape.
         """
         self.crashed = set()
         rounds = [self._play(act, episodes, self.crashed) for episodes in self._rounds]
@@ -84,8 +88,7 @@ class Evaluator:
         if remembers:
             act.begin(*observations.shape[:2])
         while alive:
-            actions = act(torch.as_tensor(observations, device=self._device))
-            actions = actions.nan_to_num().cpu().numpy()
+            actions = self._actions(act, observations, envs[0][0].action_space)
             before = returns.copy()
             still = []
             for s, e in alive:
@@ -108,6 +111,20 @@ class Evaluator:
                 rewards = torch.as_tensor(returns - before, dtype=torch.float32)
                 act.reward(rewards.to(self._device))
         return Episodes(returns, lengths, successes)
+
+    def _actions(
+        self, act: Callable[[Tensor], Tensor], observations: np.ndarray, space: gymnasium.Space
+    ) -> np.ndarray:
+        """Returns the actions `(S, n, A)`, or `(S, n)` where they are numbered."""
+        with torch.no_grad():
+            actions = act(torch.as_tensor(observations, device=self._device))
+        wanted = (*observations.shape[:2], *space.shape)
+        require(
+            actions.shape == wanted,
+            f"act returned actions {tuple(actions.shape)} for observations {observations.shape}; they must "
+            f"be {wanted}: a seed, an episode{', and then the action' if space.shape else ''}",
+        )
+        return actions.nan_to_num().cpu().numpy()
 
     def _take(self, seed_index: int, count: int) -> list[gymnasium.Env]:
         envs = self._envs[seed_index]

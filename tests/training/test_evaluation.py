@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from corerl.errors import CorerlError
 from corerl.training.evaluation import Evaluator
 
 
@@ -123,3 +124,42 @@ def test_nan_acts_as_zero_and_leaves_the_other_seeds_alone():
     returns, lengths, _ = Evaluator(Countdown, [0, 1, 2], 5)(act)
     np.testing.assert_array_equal(returns[[0, 2]], lengths[[0, 2]])
     np.testing.assert_array_equal(returns[1], np.zeros(5))
+
+
+def test_a_policy_needs_no_no_grad_of_its_own():
+    weight = torch.nn.Parameter(torch.ones(1))
+    returns, lengths, _ = Evaluator(Countdown, [0], 2)(lambda x: ones(x) * weight)
+    np.testing.assert_array_equal(returns, lengths)
+
+
+class Numbered(Countdown):
+    action_space = spaces.Discrete(3)
+
+    def step(self, action):
+        return super().step([action])
+
+
+def test_numbered_actions_have_no_axis_of_their_own():
+    returns, lengths, _ = Evaluator(Numbered, [0, 1], 2)(lambda x: ones(x).long()[..., 0])
+    np.testing.assert_array_equal(returns, lengths)
+
+
+@pytest.mark.parametrize("episodes", [1, 2])
+@pytest.mark.parametrize(
+    ("env", "act", "wanted"),
+    [
+        (
+            Countdown,
+            lambda x: ones(x)[0],
+            r"\(2, {n}, 1\): a seed, an episode, and then the action",
+        ),
+        (Countdown, lambda x: ones(x)[:, 0], r"\(2, {n}, 1\)"),
+        (Countdown, lambda x: ones(x)[..., 0], r"\(2, {n}, 1\)"),
+        (Countdown, lambda x: ones(x)[:1], r"\(2, {n}, 1\)"),
+        (Countdown, lambda x: x, r"\(2, {n}, 1\)"),
+        (Numbered, lambda x: ones(x).long(), r"\(2, {n}\): a seed, an episode\."),
+    ],
+)
+def test_actions_of_another_shape_are_refused(env, act, wanted, episodes):
+    with pytest.raises(CorerlError, match=f"must be {wanted.format(n=episodes)}"):
+        Evaluator(env, [0, 1], episodes)(act)
