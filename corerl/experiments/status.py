@@ -175,6 +175,11 @@ def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
         return
     from corerl.experiments.composition import cells, sweeps  # loads every algorithm
 
+    if Path(what).is_dir() and what not in sweeps():
+        raise CorerlError(
+            f"{what} is a folder, of which all runs are listed, and {' '.join(settings)} chooses cells of a "
+            "sweep: give the folder alone, or a sweep's name."
+        )
     if what not in sweeps() and not what.endswith(".yaml"):
         raise CorerlError(
             f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "

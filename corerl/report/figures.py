@@ -4,6 +4,7 @@ import html
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib
@@ -112,18 +113,19 @@ def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
 def improvement(table: pd.DataFrame, look: dict) -> Figure:
     """Draws P(x > y) with intervals, of all x over one y or of one x over all y; one half is none."""
     rows = table.iloc[::-1].reset_index(drop=True)
-    figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 1.1)
     if rows["x"].nunique() > 1:
         names, event = rows["x"], f"… > {rows['y'][0]}"
     else:
         names, event = rows["y"], f"{rows['x'][0]} > …"
+    label = textwrap.wrap(f"P({event})", 46)
+    figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 0.15 * len(label) + 0.95)
     few = [int(str(n).partition("-")[0]) < ENOUGH_SEEDS for n in rows["n"]]
     _intervals(axis, rows, [look[n]["color"] for n in names], few)
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axis.set_yticks(range(len(rows)), names)
     axis.tick_params(axis="y", length=0)
     axis.set_xticks(np.linspace(0, 1, 5))
-    axis.set(xlim=(-0.01, 1.01), xlabel=f"P({event})")
+    axis.set(xlim=(-0.01, 1.01), xlabel="\n".join(label))
     return figure
 
 
