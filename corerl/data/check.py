@@ -126,6 +126,9 @@ def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
         )
+    if not data.has_next.any():
+        text = "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
+        found.append(Finding(True, "episodes", text))
     single = int((data.episode_lengths() == 1).sum())
     if single:
         found.append(Finding(False, "episodes", f"{single:,} episodes have a single step."))
@@ -156,6 +159,10 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
                 "are out of order, or ends of episodes are missing. Sequence models need the order."
             )
             found.append(Finding(False, where, text))
+    if data.observations.ndim != 2:
+        shape = "x".join(map(str, data.observations.shape[1:]))
+        text = f"they are {shape} and no vectors, which most algorithms refuse."
+        found.append(Finding(False, "observations", text))
     if data.observations.dtype == np.float32 and data.observations.ndim == 2:
         mean, std = data.observations.mean(0, dtype=np.float64), data.observations.std(0)
         labels = contents.labels["observations"]

@@ -267,8 +267,17 @@ class Dataset:
 
         `next_actions` adds a' from the raw rows (ReBRAC's critic penalty, SARSA); at a terminal row
         it is zero, since nothing follows. Arrays are views where no row is left out.
+
+        Raises:
+            CorerlError: no row is left.
         """
         rows = self.transition_rows(next_actions)
+        if not len(rows):
+            following = "action" if next_actions else "state"
+            raise CorerlError(
+                f"{self.id} has no step to learn from: none has a next {following} recorded, or ends in a "
+                "terminal state."
+            )
         whole = len(rows) == len(self)
 
         def take(x):

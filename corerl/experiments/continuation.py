@@ -60,7 +60,8 @@ def continue_shorter(cfg: Config) -> None:
     refused = {}
     for path, saved in found:
         if reason := _reason(cfg, saved):
-            refused[path] = reason
+            if reached := _reached(path):
+                refused[path] = reached, reason
             continue
         for directory, seeds in groups(path):
             if set(seeds) <= wanted and _is_done(directory, saved["steps"]):
@@ -72,8 +73,7 @@ def continue_shorter(cfg: Config) -> None:
                     file=sys.stderr,
                 )
     if refused and wanted and not begun:
-        path, reason = next(iter(refused.items()))
-        steps = dict(found)[path]["steps"]
+        path, (steps, reason) = next(iter(refused.items()))
         print(
             f"corerl: the {steps:,} steps in {path} stay as they are; {cfg.steps:,} steps are another run "
             f"and begin anew, since {reason}.",
@@ -112,6 +112,13 @@ def _reason(cfg: Config, saved: dict[str, Any]) -> str:
     ):
         return "so short a job is not compiled by itself (compile=compile would have been)"
     return ""
+
+
+def _reached(cell: Path) -> int:
+    """Returns the steps of the seeds that got furthest."""
+    with suppress(CorerlError):
+        return max((read_status(path).get("step", 0) for path, _ in groups(cell)), default=0)
+    return 0
 
 
 def _is_done(directory: Path, steps: int) -> bool:

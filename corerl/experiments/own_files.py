@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from dataclasses import replace
 
 from omegaconf import OmegaConf
@@ -53,11 +55,20 @@ def run(console: Console, args: argparse.Namespace) -> int:
     if faults:
         console.print(f"{args.path} cannot be trained on yet.", soft_wrap=True, markup=False)
         return 2
-    told = " ".join([f"task=file/{args.path}", *args.settings])
+    told = " ".join(shlex.quote(word) for word in [_override(args.path), *args.settings])
     console.print(
-        f"It can be trained on: corerl train algo=iql {told}", soft_wrap=True, markup=False
+        f"It can be trained on: corerl train algo=iql {told}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
     )
     return 0
+
+
+def _override(path: str) -> str:
+    """Returns the setting that names the file, quoted where Hydra would read more than a name in it."""
+    plain = re.fullmatch(r"[\w/.+-]*", path, re.ASCII)
+    return f"task=file/{path}" if plain else 'task="file/{}"'.format(path.replace('"', '\\"'))
 
 
 def task_of(id: str, settings: list[str]) -> tasks.Task:

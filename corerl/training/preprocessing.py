@@ -65,7 +65,7 @@ def load(
         kind: of buffer, for rewards that are not the dataset's.
 
     Raises:
-        CorerlError: the dataset has images, or actions that the algorithm does not take.
+        CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
     dataset = vectors(run)
     if data.end_reward is not None:

@@ -1,6 +1,7 @@
 """Files of one's own that cannot be read as they are: each is refused in a sentence that names the place."""
 
 import gzip
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pandas
 import pytest
 from small import random_dataset
 
+from corerl.cli import main
 from corerl.config import Columns, Data
 from corerl.data import own_files, tasks
 from corerl.data.check import check
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
 
 DATA = random_dataset(100)
 PLAIN = (DATA.observations, DATA.actions, DATA.rewards)
@@ -161,6 +164,54 @@ def test_a_broken_file_of_ones_own_is_not_to_be_deleted(tmp_path):
     (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:500])
     (text,) = faults(tmp_path / "x.npz").values()
     assert text.endswith(": repair it.") and "delete" not in text
+
+
+# What could be read and not trained on.
+
+
+@pytest.mark.parametrize("rows", [1, 100])
+def test_single_steps_that_are_cut_are_nothing_to_learn_from(tmp_path, rows):
+    path = csv(tmp_path / "x.csv", episode=np.arange(100))
+    path.write_text("\n".join(path.read_text().split("\n")[: rows + 1]))
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    found = {finding.text for finding in check(task)[0] if finding.fault}
+    assert found == {
+        "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
+    }
+    with pytest.raises(CorerlError, match=r"x\.csv has no step to learn from"):
+        task.load().obs_stats()
+
+
+def test_no_next_action_is_said_where_it_is_needed():
+    data = Dataset.from_steps("six", *PLAIN, PLAIN[0], np.zeros(100), np.ones(100))
+    assert len(data.transitions().rows) == 100
+    with pytest.raises(CorerlError, match="none has a next action recorded"):
+        data.transitions(next_actions=True)
+
+
+def test_observations_that_are_no_vectors_are_remarked(tmp_path):
+    path = npz(tmp_path / "x.npz", observations=DATA.observations[:, None])
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    assert "they are 1x3 and no vectors, which most algorithms refuse." in {
+        finding.text for finding in check(task)[0] if not finding.fault
+    }
+
+
+def test_done_is_remarked_in_any_case(tmp_path):
+    path = tmp_path / "x.csv"
+    table().drop(columns="episode").assign(DONE=DATA.terminated).to_csv(path, index=False)
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    assert "DONE is read as a true end" in " ".join(finding.text for finding in check(task)[0])
+
+
+@pytest.mark.parametrize("name", ["x", "my file (v2)", "a,b", "it's", 'a"b', "~é=[1]"])
+def test_the_command_that_is_printed_trains_on_the_file(tmp_path, capsys, name):
+    path = csv(tmp_path / f"{name}.csv")
+    assert main(["data", "check", str(path), "data.columns.observations=[obs_0,obs_1]"]) == 0
+    told = capsys.readouterr().out.partition("It can be trained on: corerl train ")[2]
+    (cell,) = cells(shlex.split(told))
+    assert cell.task == f"file/{path}" and cell.data.columns.observations == ["obs_0", "obs_1"]
+    assert ("'" in told.split()[1]) == (name != "x")
 
 
 # Bounds of actions, and kinds of numbers.

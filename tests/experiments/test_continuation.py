@@ -11,7 +11,7 @@ from tiny import settings as tiny
 
 from corerl.config import Eval
 from corerl.experiments.continuation import WITHOUT_SCHEDULE
-from corerl.experiments.launch import launch
+from corerl.experiments.launch import SeedsFailed, launch
 from corerl.runs.directory import cell_directory
 
 
@@ -72,3 +72,13 @@ def test_what_begins_anew_says_why(first, second, words, tmp_path, capsys):
     launch(config(tmp_path, name, **(settings | {"steps": 40} | second)))
     told = capsys.readouterr().err
     assert words in told and "begin anew" in told and "goes on" not in told
+
+
+def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("obs,action,reward,done\n0,0.5,1,0\n")
+    settings = {"task": f"file/{tmp_path}/x.csv", "eval": Eval(every=20, episodes=0)}
+    for steps in (20, 40):
+        with pytest.raises(SeedsFailed):
+            launch(config(tmp_path, "iql", steps=steps, log_every=10, **settings))
+    told = capsys.readouterr().err
+    assert told.count("no step to learn from") == 2 and "stay as they are" not in told
