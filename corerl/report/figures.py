@@ -57,13 +57,14 @@ def aggregates(
 ) -> Figure:
     """Draws one panel per metric, one row per algorithm: estimate and interval."""
     names = algorithms[::-1]
-    figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 0.32 * len(names) + 1.1)
+    figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 1.1)
     for axis, metric in zip(axes, metrics, strict=True):
         rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
         colors = [look[n]["color"] for n in names]
         _intervals(axis, rows, colors, rows["seeds_min"] < ENOUGH_SEEDS)
         axis.set_title(NAMES[metric] + (" (lower is better)" if metric == "optimality_gap" else ""))
-        shown = [_with_seeds(n, r.seeds_min, r.seeds_max) for n, r in rows.iterrows()]
+        shown = [_broken(_with_seeds(n, r.seeds_min, r.seeds_max)) for n, r in rows.iterrows()]
+        figure.set_figheight((_pitch(shown) - 0.02) * len(names) + 1.1)
         axis.set_yticks(range(len(names)), shown if axis is axes[0] else [""] * len(names))
         axis.tick_params(axis="y", length=0)
     return figure
@@ -117,16 +118,27 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
         names, event = rows["x"], f"… > {rows['y'][0]}"
     else:
         names, event = rows["y"], f"{rows['x'][0]} > …"
-    label = textwrap.wrap(f"P({event})", 46)
-    figure, (axis,) = grid(1, 1, HALF[0], 0.34 * len(rows) + 0.15 * len(label) + 0.95)
+    label, shown = textwrap.wrap(f"P({event})", 46), [_broken(name) for name in names]
+    height = _pitch(shown) * len(rows) + 0.15 * len(label) + 0.95
+    figure, (axis,) = grid(1, 1, HALF[0], height)
     few = [int(str(n).partition("-")[0]) < ENOUGH_SEEDS for n in rows["n"]]
     _intervals(axis, rows, [look[n]["color"] for n in names], few)
     axis.axvline(0.5, color=INK, linewidth=0.8, linestyle=":")
-    axis.set_yticks(range(len(rows)), names)
+    axis.set_yticks(range(len(rows)), shown)
     axis.tick_params(axis="y", length=0)
     axis.set_xticks(np.linspace(0, 1, 5))
     axis.set(xlim=(-0.01, 1.01), xlabel="\n".join(label))
     return figure
+
+
+def _broken(name: str) -> str:
+    """Breaks a name where it would take the axis' place."""
+    return textwrap.fill(name, 26)
+
+
+def _pitch(names: Iterable[str]) -> float:
+    """Returns the inches from one row to the next that names of so many lines need."""
+    return max(0.34, 0.06 + 0.15 * max(name.count("\n") + 1 for name in names))
 
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:

@@ -68,6 +68,21 @@ def test_improvement_shows_one_bar_per_pair():
     assert (bar.get_x(), bar.get_width()) == pytest.approx((0.6, 0.3))
 
 
+def test_long_names_stay_on_the_paper():
+    """Beside the axis as below it, where they once pushed the axis' own label out."""
+    names = [f"IQL beta=10.0 expectile=0.9 hidden_layers=3 hidden_width={n}" for n in (1, 2, 3)]
+    rows = [(x, names[0], 0.5, 0.4, 0.6, "5") for x in names[1:]]
+    table = pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
+    figure = figures.improvement(table, looks(names))
+    figure.canvas.draw()
+    (axis,), paper = figure.axes, figure.bbox
+    for text in (axis.xaxis.label, *axis.get_yticklabels()):
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= paper.x1, text.get_text()
+    above, below = (label.get_window_extent() for label in axis.get_yticklabels())
+    assert not above.overlaps(below)
+
+
 def test_improvement_of_one_over_the_others():
     rows = [("A", y, 0.75, 0.6, 0.9, "5") for y in "BC"]
     table = pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
