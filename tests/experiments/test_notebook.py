@@ -46,7 +46,7 @@ def test_a_script_without_a_guard_and_an_environment_beside_it(tmp_path):
         [sys.executable, "five.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250
     )
     assert ended.stdout == "seeds [0, 1]\n", ended.stderr
-    assert ended.stderr.count("done") == 2
+    assert ended.stderr.count("  done  ") == 2
 
 
 @pytest.fixture
