@@ -101,10 +101,8 @@ def _find_in(folder: Path) -> None:
 
 def _forget(name: str) -> None:
     module = sys.modules.pop(name, None)
-    attribute = name.rpartition(".")[2]
-    if (
-        module and globals().get(attribute) is module
-    ):  # where `from corerl.algos import` looks first
+    attribute = name.rpartition(".")[2]  # where `from corerl.algos import` looks first
+    if module and globals().get(attribute) is module:
         del globals()[attribute]
 
 

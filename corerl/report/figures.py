@@ -57,14 +57,16 @@ def aggregates(
 ) -> Figure:
     """Draws one panel per metric, one row per algorithm: estimate and interval."""
     names = algorithms[::-1]
-    figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, 1.1)
+    of_metric = {m: rows.set_index("algorithm").loc[names] for m, rows in table.groupby("metric")}
+    seeds = of_metric[metrics[0]][["seeds_min", "seeds_max"]]
+    shown = [_broken(_with_seeds(name, *found)) for name, found in seeds.iterrows()]
+    height = (_pitch(shown) - 0.02) * len(names) + 1.1
+    figure, axes = grid(1, len(metrics), 2.4 * len(metrics) + 1.2, height)
     for axis, metric in zip(axes, metrics, strict=True):
-        rows = table[table["metric"] == metric].set_index("algorithm").loc[names]
+        rows = of_metric[metric]
         colors = [look[n]["color"] for n in names]
         _intervals(axis, rows, colors, rows["seeds_min"] < ENOUGH_SEEDS)
         axis.set_title(NAMES[metric] + (" (lower is better)" if metric == "optimality_gap" else ""))
-        shown = [_broken(_with_seeds(n, r.seeds_min, r.seeds_max)) for n, r in rows.iterrows()]
-        figure.set_figheight((_pitch(shown) - 0.02) * len(names) + 1.1)
         axis.set_yticks(range(len(names)), shown if axis is axes[0] else [""] * len(names))
         axis.tick_params(axis="y", length=0)
     return figure
