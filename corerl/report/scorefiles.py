@@ -14,7 +14,7 @@ import pandas as pd
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
-from corerl.report.units import units
+from corerl.report.units import UNITS, units
 
 LONGEST = 200  # characters of a name
 COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file", "pretrained"]
@@ -57,6 +57,7 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     for column in ("algorithm", "task"):
         rows[column] = rows[column].map(unguarded)
     _check_names(path, rows)
+    _check_units(path, rows)
     score = _numbers(path, rows, "score") if "score" in rows.columns else np.full(len(rows), np.nan)
     raw = _numbers(path, rows, "return") if "return" in rows.columns else score
     scored = pd.Series(np.isfinite(score)).groupby(rows["task"]).transform("any").to_numpy()
@@ -99,6 +100,18 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
         raise CorerlError(
             f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}; a task is "
             "<collection>/<name> or a name, and no path."
+        )
+
+
+def _check_units(path: Path, rows: pd.DataFrame) -> None:
+    if "unit" not in rows.columns:
+        return
+    bad = ~rows["unit"].str.lower().isin([*UNITS, ""])
+    if bad.any():
+        known = ", ".join(UNITS)
+        raise CorerlError(
+            f"{_row(path, bad)}: the unit is {rows['unit'][bad].iloc[0]!r}; it must be one of {known}, or "
+            "empty, and the task and its columns then tell it."
         )
 
 

@@ -279,6 +279,10 @@ def test_a_run_that_failed_before_its_first_score_is_listed(tmp_path):
         ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,nan\n", "row 3: there is no finite score"),
         ("algorithm,task,seed,score\nA,t,0,1\nA,t,1,inf\n", "row 3: there is no finite score"),
         ("algorithm,task,seed,score\n,t,0,1\n", "row 2: the algorithm is empty"),
+        (
+            "algorithm,task,seed,score,unit\nA,t,0,1,\nA,t,1,1,percent\n",
+            "row 3: the unit is 'percent'; it must be one of normalised, success, raw, or empty",
+        ),
         ("algorithm,task,seed,score\nA,../t,0,1\n", r"row 2: the task is '\.\./t'; .* no path"),
         ("algorithm,task,seed,score\nA,d4rl/a/../..,0,1\n", "row 2: .* no path"),
         ("algorithm,task,seed,score\nA,/etc/x,0,1\n", "row 2: .* no path"),
