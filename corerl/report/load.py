@@ -133,20 +133,24 @@ class _Reading:
         if not (folder / "status.json").exists() and not (folder.parent / "config.yaml").exists():
             self.parts.append(read_scores(file))
             return
-        scores, rows = _read_group(folder, self.unfinished)
+        environment = read_json(folder / "env.json")
+        if isinstance(environment, dict):
+            self.environments[str(file)] = environment
+        begun = _begun_from(self.environments.get(str(file), {}))
+        scores, rows = _read_group(folder, self.unfinished, begun)
         self.parts.append(scores)
         self.runs += rows
         flat = flatten(_settings(folder.parent / "config.yaml"))
         self.settings[str(file)] = flat
-        environment = read_json(folder / "env.json")
-        if isinstance(environment, dict):
-            self.environments[str(file)] = environment
         for key in set(zip(scores["task"], scores["config"], strict=True)):
             self.configs[key] = flat
 
 
-def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tuple]]:
-    """Reads the counted scores of one group of seeds, and its rows of the list of runs."""
+def _read_group(folder: Path, unfinished: bool, begun: int) -> tuple[pd.DataFrame, list[tuple]]:
+    """Reads the counted scores of one group of seeds, and its rows of the list of runs.
+
+    `begun` steps were made by the run that it went on from.
+    """
     status = read_status(folder)
     config = _settings(folder.parent / "config.yaml")
     file = folder / "scores.csv"
@@ -161,14 +165,21 @@ def _read_group(folder: Path, unfinished: bool) -> tuple[pd.DataFrame, list[tupl
         file=file,
     )
     kept, rows = _judge_seeds(group, scores, unfinished)
-    before = _pretrained(config)
-    return kept.assign(step=kept["step"] - before, pretrained=before), rows
+    own = _pretrained(config)
+    return kept.assign(step=kept["step"] - own, pretrained=begun + own), rows
 
 
 def _pretrained(config: dict[str, Any]) -> int:
     """Counts a run's updates on the data before the environment's first step."""
     algo = config.get("algo") or {}
     return algo.get("online", {}).get("pretrain_steps", 0) if algo.get("phase") == "both" else 0
+
+
+def _begun_from(environment: dict[str, Any]) -> int:
+    """Counts the steps of the finished run that this one went on from (`training.pretrained.restore`)."""
+    said = environment.get("pretrained")
+    steps = said.get("steps") if isinstance(said, dict) else None
+    return steps if isinstance(steps, int) else 0
 
 
 @dataclass(frozen=True)

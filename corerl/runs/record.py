@@ -69,6 +69,7 @@ class Record:
             count from the first metrics, and anew where others come: random steps and steps that learn
             take unequal time.
         diverged: the step at which a seed was found to be NaN.
+        facts: what `env.json` says of this run beside versions and hardware.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Record:
         self.label = cfg.label or cfg.algo.label
         self.status: dict[str, Any] = {}
         self.diverged: dict[int, int] = {}
+        self.facts: dict[str, Any] = {"precision": cfg.precision}
         self._show = show
         self._hash = config_hash(cfg)
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
@@ -109,7 +111,7 @@ class Record:
     def begin_anew(self) -> None:
         """Clears what an earlier attempt left that no checkpoint covers."""
         files.make_directory(self.directory)
-        own = {"precision": self.cfg.precision, "code": code.digest(self.cfg.algo.name)}
+        own = self.facts | {"code": code.digest(self.cfg.algo.name)}
         files.write_json(self.directory / "env.json", provenance.environment() | own)
         for log in self._logs.values():
             log.begin_anew()

@@ -11,7 +11,7 @@ from torch import Tensor
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
 from corerl.runs.directory import groups, read_status
-from corerl.runs.files import read_yaml
+from corerl.runs.files import read_json, read_yaml
 from corerl.training.run import Run
 
 SHARED = "normalizer"
@@ -36,6 +36,7 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
     _compare(folder, run, algorithms)
     saved = [_state_of(folder, seed) for seed in run.seeds]
     agent.load_state_dict(_stack(agent.state_dict(), saved, "", folder))
+    run.record.facts["pretrained"] = {"run": cell, "steps": _steps(folder, run.seeds[0])}
 
 
 def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
@@ -61,6 +62,13 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
     for setting, there, mine in pairs:
         if there != mine:
             raise _refusal(folder, f"{setting} is {there} there and {mine} here")
+
+
+def _steps(folder: Path, seed: int) -> int:
+    """Counts all steps behind a seed, also those of a run that the other one began from."""
+    group = next(directory for directory, seeds in groups(folder) if seed in seeds)
+    before = (read_json(group / "env.json") or {}).get("pretrained", {}).get("steps", 0)
+    return read_yaml(folder / "config.yaml")["steps"] + before
 
 
 def _state_of(folder: Path, seed: int) -> tuple[dict, int]:

@@ -57,6 +57,14 @@ def test_steps_of_a_run_that_goes_on_online_are_those_of_the_environment(tmp_pat
     assert steps["IQL"] == steps["RLPD"] == [1000, 2000, 3000]
 
 
+def test_the_steps_of_the_run_that_another_went_on_from_are_shown(tmp_path):
+    group = write_run(tmp_path, TASK, "IQL", algo={"phase": "online"})
+    facts = {"torch": "2.13.0", "pretrained": {"run": "runs/x", "steps": 20_000}}
+    (group / "env.json").write_text(json.dumps(facts))
+    scores = load([tmp_path]).scores
+    assert set(scores["pretrained"]) == {20_000} and scores["step"].max() == 3000
+
+
 def test_only_finished_seeds_count_and_the_rest_is_listed(tmp_path):
     write_run(tmp_path, TASK, "A", seeds=(0, 1, 2), diverged={1: 2000})
     write_run(tmp_path, TASK, "B", state="running", reached=2000)

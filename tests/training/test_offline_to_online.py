@@ -1,6 +1,7 @@
 """The switch from data to environment: one counter, one directory, resumable across it."""
 
 import contextlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,6 +164,17 @@ def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, p
         return [second(part) for part in state] if isinstance(state, list) else state
 
     assert own == {name: flatten(second(part)) for name, part in before.items()}
+
+
+def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
+    cell = pretrained(tmp_path)
+    first = train(goes_on(tmp_path, cell), seeds=[1])
+    said = json.loads((first / "env.json").read_text())["pretrained"]
+    assert said == {"run": str(cell), "steps": 60}
+    files.write_json(first / "status.json", {"state": "done", "step": 40})
+    second = goes_on(tmp_path / "third", first.parent)
+    said = json.loads((train(second, seeds=[1]) / "env.json").read_text())["pretrained"]
+    assert said == {"run": str(first.parent), "steps": 100}
 
 
 @pytest.mark.parametrize(
