@@ -23,8 +23,7 @@ from scipy.stats import spearmanr
 from corerl.errors import CorerlError
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
-from corerl.runs.directory import read_status
-from corerl.runs.files import read_yaml
+from corerl.runs.directory import read_settings, read_status
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
 NAMED = {
@@ -78,7 +77,11 @@ def collect(root: Path) -> pd.DataFrame:
 
 
 def _finished(config: Path) -> Iterator[dict[str, Any]]:
-    settings = read_yaml(config)
+    try:
+        settings = read_settings(config.parent)
+    except CorerlError as error:
+        _tell(f"skipped: {error}")
+        return
     names = NAMED.get(settings["algo"]["name"])
     if names is None:
         return
@@ -87,10 +90,7 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
     for status in sorted(config.parent.glob("seeds-*/status.json")):
         if read_status(status.parent)["state"] != "done":
             continue
-        # A label may be NA or None.
-        names = {"algorithm": str, "task": str}
-        scores = pd.read_csv(status.with_name("scores.csv"), converters=names)
-        for row in scores[scores["step"] == settings["steps"]].to_dict("records"):
+        for row in _last_rows(status.with_name("scores.csv"), settings["steps"]):
             yield {
                 "algorithm": row["algorithm"],
                 "task": row["task"],
@@ -104,6 +104,25 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
             }
 
 
+def _last_rows(file: Path, step: int) -> Iterator[dict[str, Any]]:
+    """Yields the rows of one step whose seed has a return, and says which have none."""
+    names = {"algorithm": str, "task": str, "config": str}  # a label may be NA, a hash a number
+    try:
+        scores = pd.read_csv(file, converters=names)
+    except (OSError, ValueError) as error:
+        _tell(f"skipped: {file} is not readable ({' '.join(str(error).split())})")
+        return
+    for row in scores[scores["step"] == step].to_dict("records"):
+        if np.isfinite(row["return"]):
+            yield row
+        else:
+            _tell(f"skipped: seed {row['seed']} of {file} has no return (diverged)")
+
+
+def _tell(message: str) -> None:
+    print(f"corerl: {message}", file=sys.stderr)
+
+
 # From rows to the comparison.
 
 
@@ -114,9 +133,10 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     ours has a column `updates`, the fewest and the most of a cell's seeds are told too.
 
     Raises:
-        CorerlError: a cell of ours that they did not run.
+        CorerlError: a cell of ours that they did not run, or whose seeds have unlike settings.
     """
     keys = COLUMNS[:3]
+    _refuse_unlike_settings(ours)
     sides = [
         rows.groupby(keys)["return"].agg(["mean", "std", "size"]).add_prefix(f"{name}_")
         for name, rows in (("our", ours), ("their", theirs))
@@ -131,6 +151,18 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     if "updates" in ours.columns:
         both[["fewest", "most"]] = ours.groupby(keys)["updates"].agg(["min", "max"])
     return both.reset_index()
+
+
+def _refuse_unlike_settings(rows: pd.DataFrame) -> None:
+    if "config" not in rows.columns:
+        return
+    for (algorithm, task, cell), found in rows.groupby(COLUMNS[:3])["config"]:
+        if found.nunique() > 1:
+            raise CorerlError(
+                f"The seeds of {algorithm} with {cell} on {task} have unlike settings (config "
+                f"{', '.join(sorted(map(str, found.unique())))}): keep the rows of one, or remove the column "
+                "config where they may be one cell."
+            )
 
 
 def rank_correlation(rows: pd.DataFrame) -> float:

@@ -89,7 +89,9 @@ def write_run(
     folder, algo: dict, seed: int, state: str, steps: int = 100, label: str = "BC"
 ) -> None:
     folder.mkdir(parents=True)
-    (folder.parent / "config.yaml").write_text(yaml.safe_dump({"algo": algo, "steps": steps}))
+    settings = {"task": "neorl2/DMSD", "label": None, "seeds": [7, 42], "steps": steps}
+    settings["algo"] = {"label": label} | algo
+    (folder.parent / "config.yaml").write_text(yaml.safe_dump(settings))
     (folder / "status.json").write_text(json.dumps({"state": state}))
     head = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success\n"
     row = "neorl2/DMSD,{label},abc,{seed},{step},{value},0,1000,100,3.0,\n"
@@ -116,6 +118,30 @@ def test_a_label_may_be_called_na(tmp_path):
     algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label="NA")
     assert grids.collect(tmp_path)["algorithm"].tolist() == ["NA"]
+
+
+def test_what_is_no_finished_run_of_ours_is_skipped_and_named(tmp_path, capsys):
+    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    write_run(tmp_path / "a" / "seeds-7", algo, 7, "done")
+    write_run(tmp_path / "a" / "seeds-42", algo, 42, "done")
+    lost = tmp_path / "a" / "seeds-42" / "scores.csv"
+    lost.unlink()
+    write_run(tmp_path / "a" / "seeds-210", algo, 210, "done")
+    diverged = tmp_path / "a" / "seeds-210" / "scores.csv"
+    diverged.write_text(diverged.read_text().replace(f"{100 / 3},", ","))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.yaml").write_text("model: resnet\n")
+    assert grids.collect(tmp_path)["seed"].tolist() == [7]
+    told = capsys.readouterr().err
+    assert f"{lost} is not readable" in told and f"seed 210 of {diverged} has no return" in told
+    assert "is not the settings of a run" in told
+
+
+def test_seeds_of_unlike_settings_are_not_one_cell():
+    ours = runs({"lr=1": [1.0, 2.0]})
+    with pytest.raises(CorerlError, match=r"unlike settings \(config abc, abd\)"):
+        grids.compare(ours.assign(config=["abc", "abd"]), THEIRS)
+    assert len(grids.compare(ours.assign(config="abc"), THEIRS)) == 1
 
 
 def test_nothing_finished_is_a_sentence(tmp_path, capsys):
