@@ -14,8 +14,7 @@ from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
 from corerl.experiments import footprint, rates, status
 from corerl.experiments.rates import Rate
-from corerl.runs import config_labels, provenance, terminal
-from corerl.runs.directory import settings
+from corerl.runs import provenance, terminal
 from corerl.training import spaces
 from corerl.training.run import pick_device
 
@@ -44,7 +43,7 @@ def show(cells: list[Config]) -> int:
     rows = [row(cfg, gpu) for cfg in cells]
     notes: dict[str, int] = {}
     table = terminal.table(COLUMNS, left=WORDS)
-    for each, name in zip(rows, names(cells), strict=True):
+    for each, name in zip(rows, status.names(cells), strict=True):
         table.add_row(
             terminal.plain(each.cfg.task),
             terminal.plain(name),
@@ -96,18 +95,6 @@ def _room(row: Row, gpu: str | None) -> tuple[str, str]:
         footprint.told(together * row.size_of_seed.memory),
         footprint.told(row.seeds * row.size_of_seed.disk),
     )
-
-
-def names(cells: list[Config]) -> list[str]:
-    """Returns the label of each cell and, where a task has it with several settings, those settings."""
-    groups: dict[tuple[str, str], list[dict]] = {}
-    known = []
-    for cfg in cells:
-        at, flat = (cfg.label or cfg.algo.label, cfg.task), config_labels.flatten(settings(cfg))
-        groups.setdefault(at, []).append(flat)
-        known.append((at, flat))
-    keys = {at: sorted(config_labels.differing(group)) for at, group in groups.items()}
-    return [config_labels.name(at[0], flat, keys[at]) for at, flat in known]
 
 
 def row(cfg: Config, gpu: str | None) -> Row:

@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError, nearest
-from corerl.runs import terminal
-from corerl.runs.directory import cell_directory, group_name, read_settings, read_status, strays
+from corerl.runs import config_labels, terminal
+from corerl.runs.directory import (
+    cell_directory,
+    group_name,
+    read_settings,
+    read_status,
+    settings,
+    strays,
+)
 from corerl.runs.directory import groups as groups_of
 
 
@@ -38,8 +45,10 @@ def groups(root: Path) -> Iterator[Group]:
     cells, skipped = _cells(root)
     if not cells:
         raise CorerlError(" ".join([f"There are no runs below {root}.", *skipped]))
-    for cell, config in cells:
-        label = config["label"] or config["algo"]["label"]
+    known = [
+        (c["label"] or c["algo"]["label"], c["task"], config_labels.flatten(c)) for _, c in cells
+    ]
+    for (cell, config), label in zip(cells, config_labels.names(known), strict=True):
         yield from _of(cell, label, config["task"], seed_list(config["seeds"]), config["steps"])
 
 
@@ -56,10 +65,16 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
     return cells, skipped
 
 
-def of_cell(cfg: Config) -> Iterator[Group]:
+def names(cells: list[Config]) -> list[str]:
+    """Returns the label of each cell and, where a task has it with several settings, those settings."""
+    known = [(c.label or c.algo.label, c.task, config_labels.flatten(settings(c))) for c in cells]
+    return config_labels.names(known)
+
+
+def of_cell(cfg: Config, name: str = "") -> Iterator[Group]:
     """Yields the groups with seeds of this cell, and the seeds not begun, with or without a directory."""
     wanted = seed_list(cfg.seeds)
-    label = cfg.label or cfg.algo.label
+    label = name or cfg.label or cfg.algo.label
     for group in _of(cell_directory(cfg), label, cfg.task, wanted, cfg.steps):
         if set(group.seeds) & set(wanted):
             yield group
@@ -129,14 +144,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints one row per group of seeds, and a count of each state."""
     found = list(_asked_for(args.what, args.settings))
-    several = _of_several_settings(found)
     words = ("task", "algorithm", "seeds", "state")
     table = terminal.table((*words, "step", "score"), left=words)
     counts: dict[str, int] = {}
     told: dict[str, None] = {}  # below, where there is room for a sentence
     for group in found:
         counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
-        row = _row(group, several)
+        row = _row(group)
         table.add_row(*map(terminal.plain, row))
         if group.message:
             told[f"{row[1]} on {group.task} {group.state}: {group.message}"] = None
@@ -151,33 +165,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_several_settings(found: list[Group]) -> set[tuple[str, str]]:
-    """Returns (task, label) of those whose name several runs bear."""
-    cells = {(group.task, group.label, group.cell) for group in found}
-    names = [(task, label) for task, label, _ in cells]
-    return {name for name in names if names.count(name) > 1}
-
-
-def _row(group: Group, several: set[tuple[str, str]]) -> tuple[str, ...]:
-    label = group.label
-    if (group.task, label) in several:  # the settings' hash tells them apart
-        label += f" {group.cell.name.rpartition('-')[2]}"
+def _row(group: Group) -> tuple[str, ...]:
     score = "" if group.score is None else f"{group.unit} {group.score:.1f}".strip()
     seeds = group_name(group.seeds).removeprefix("seeds-")
     step = f"{group.step:,}/{group.steps:,}"
-    return group.task, label, seeds, group.state, step, score
+    return group.task, group.label, seeds, group.state, step, score
 
 
-def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
+def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
     """Yields the groups of a folder, or of all cells of a sweep, so that those never begun are listed."""
-    if Path(what).is_dir() and not settings:
+    if Path(what).is_dir() and not given:
         yield from groups(Path(what))
         return
     from corerl.experiments.composition import cells, sweeps  # loads every algorithm
 
     if Path(what).is_dir() and what not in sweeps():
         raise CorerlError(
-            f"{what} is a folder, of which all runs are listed, and {' '.join(settings)} chooses cells of a "
+            f"{what} is a folder, of which all runs are listed, and {' '.join(given)} chooses cells of a "
             "sweep: give the folder alone, or a sweep's name."
         )
     if what not in sweeps() and not what.endswith(".yaml"):
@@ -185,5 +189,6 @@ def _asked_for(what: str, settings: list[str]) -> Iterator[Group]:
             f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "
             f"Sweeps: {', '.join(sweeps())}."
         )
-    for cfg in cells([f"sweep={what}", *settings]):
-        yield from of_cell(cfg)
+    found = cells([f"sweep={what}", *given])
+    for cfg, name in zip(found, names(found), strict=True):
+        yield from of_cell(cfg, name)

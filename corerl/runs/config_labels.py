@@ -28,3 +28,13 @@ def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
 def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
     """Names a configuration: `O-RAAC tau=0.1`."""
     return " ".join([label, *(f"{k.removeprefix('algo.')}={flat.get(k)}" for k in keys)])
+
+
+def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:
+    """Names runs, each of them (label, task, flat settings): by the label and, where a task has it with
+    several settings, those."""
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for label, task, flat in known:
+        groups.setdefault((label, task), []).append(flat)
+    keys = {at: sorted(differing(group)) for at, group in groups.items()}
+    return [name(label, flat, keys[label, task]) for label, task, flat in known]

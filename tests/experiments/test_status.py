@@ -1,5 +1,6 @@
 """What `corerl status` says of a sweep and of a folder, and what the dry run makes of it."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -195,5 +196,12 @@ def test_a_row_tells_runs_of_one_name_apart_and_returns_from_scores(capsys):
     assert cli.main(["status"]) == 0
     shown = capsys.readouterr().out
     for cfg, score in ((first, " 12.5"), (second, "return -900.0")):
-        (row,) = (line for line in shown.splitlines() if cell_directory(cfg).name[-8:] in line)
+        (row,) = (line for line in shown.splitlines() if f"BC steps={cfg.steps} " in line)
         assert score in row
+
+
+def test_cells_of_a_sweep_that_never_began_are_named_by_their_settings(capsys):
+    assert cli.main(["status", "neorl2_bc", "task=neorl2/DMSD"]) == 0
+    shown = capsys.readouterr().out
+    for layers, lr in itertools.product((2, 3), (0.0001, 0.0005, 0.001)):
+        assert f"BC hidden_layers={layers} lr={lr} " in shown
