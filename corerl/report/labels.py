@@ -101,9 +101,9 @@ def _shortened(keys: Iterable[str], flats: Sequence[Settings]) -> dict[str, str]
     short = {}
     for key in keys:
         parts = key.split(".")
-        ends = (".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1))
+        ends = (".".join(parts[i:]) for i in range(len(parts) - 1, 0, -1))
         short[key] = next(
-            end for end in ends if [k for k in every if f".{k}".endswith(f".{end}")] in ([key], [])
+            (e for e in ends if [k for k in every if f".{k}".endswith(f".{e}")] in ([key], [])), key
         )
     return short
 

@@ -199,6 +199,13 @@ def test_the_unit_is_said_or_seen(tmp_path):
     assert units.to_dict() == expected
 
 
+def test_steps_tell_runs_apart_also_where_a_part_has_steps_of_its_own(tmp_path):
+    for config, steps in (("aaaaaaaa", 1000), ("bbbbbbbb", 2000)):
+        algo = {"preferences": {"values": {"steps": 7}}}
+        write_run(tmp_path, TASK, "IPL", config=config, algo=algo, steps=steps)
+    assert set(load([tmp_path]).scores["algorithm"]) == {"IPL steps=1000", "IPL steps=2000"}
+
+
 def test_a_task_of_one_configuration_without_the_setting_keeps_the_label(tmp_path):
     for config, pairs in (("aaaaaaaa", 500), ("bbbbbbbb", 1000)):
         write_run(tmp_path, TASK, "IPL", config=config, algo={"pairs": pairs})
