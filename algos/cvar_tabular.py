@@ -22,7 +22,8 @@ successor (Chow et al. 2015) is not used: for control it need not give the optim
 Differences from the papers:
  1. An endless discounted episode is cut where less than 1e-10 is left to be paid.
  2. `resolution` rounds what is collected and the budgets to multiples of it, for MDPs with too many
-    different returns; every value is then within steps * resolution / 2 of the exact one.
+    different returns; every value is then within steps * resolution / 2 of the exact one. The values of
+    iterated and ecrm are exact whatever it is; the law that is told beside them is rounded.
  3. ECRM as stated is Yu and Shen 2022's with the rewards of a finite MDP, which are drawn with the
     transition: each is scored given its state and action. `solvers.ecrm_of_states` has their own index.
  4. Where actions tie, the first is taken; a tie means equal to 1e-12 of the values' scale.
@@ -50,7 +51,7 @@ class Config(Settings):
     objective: str = one_of("static", "iterated", "ecrm", "naive", "blind")
     tau: float = within(0.25, "(0, 1]")  # mass of the lower tail; 1 is the mean
     weight: float = within(1.0, "[0, 1]")  # of the CVaR beside the mean in ecrm
-    resolution: float = positive(EXACT)  # static: returns are rounded to multiples of this
+    resolution: float = positive(EXACT)  # returns are rounded to multiples of this; not in blind
 
 
 SOLVERS = {"static": static, "iterated": iterated, "ecrm": ecrm, "naive": naive, "blind": blind}
@@ -58,8 +59,10 @@ SOLVERS = {"static": static, "iterated": iterated, "ecrm": ecrm, "naive": naive,
 
 def solve(cfg: Config, mdp: FiniteMDP) -> Solution:
     """Returns the solution that the settings ask for."""
-    extra = {"static": {"resolution": cfg.resolution}, "ecrm": {"weight": cfg.weight}}
-    return SOLVERS[cfg.objective](mdp, cfg.tau, **extra.get(cfg.objective, {}))
+    extra = {} if cfg.objective == "blind" else {"resolution": cfg.resolution}
+    if cfg.objective == "ecrm":
+        extra["weight"] = cfg.weight
+    return SOLVERS[cfg.objective](mdp, cfg.tau, **extra)
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -26,6 +26,8 @@ END = -1
 """The successor that ends the episode."""
 
 EXACT = 1e-12
+MOST_POINTS = 200_000
+"""Different (state, collected) that one step of a law may reach; a step of so many takes seconds."""
 """Returns closer than this are one: they differ by the rounding of floating-point sums."""
 
 TRUNCATION = 1e-10
@@ -231,7 +233,11 @@ def first_best(values: np.ndarray) -> np.ndarray:
 def return_law(
     mdp: FiniteMDP, policy: Policy, resolution: float = EXACT
 ) -> tuple[Law, list[Visit]]:
-    """Returns the exact law of the discounted return under `policy`, and every point it passes through."""
+    """Returns the exact law of the discounted return under `policy`, and every point it passes through.
+
+    Raises:
+        CorerlError: there are more points than can be listed.
+    """
     ended: list[tuple[float, float]] = []
     visits: list[Visit] = []
     current = {(int(s), 0.0): mdp.start[s] for s in np.flatnonzero(mdp.start)}
@@ -249,10 +255,20 @@ def return_law(
                 elif p > 0:
                     key = (int(successor), total)
                     following[key] = following.get(key, 0.0) + mass * p
+        check_count(len(following), MOST_POINTS, resolution)
         current = following
     ended += [(collected, mass) for (_, collected), mass in current.items()]
     values, mass = np.array(ended).T
     return Law.of(values, mass, resolution), visits
+
+
+def check_count(count: int, most: int, resolution: float) -> None:
+    """Raises CorerlError where there are too many different returns to list."""
+    require(
+        count <= most,
+        f"This MDP has more than {most:,} different returns at resolution {resolution:g}: give a coarser one "
+        "(algo.resolution=0.01; values are off by at most steps * resolution / 2)",
+    )
 
 
 def markov(actions: np.ndarray) -> Policy:

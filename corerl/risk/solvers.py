@@ -1,22 +1,28 @@
 """Exact solutions of finite MDPs whose policies need no stock: iterated CVaR, ECRM, and two that fall short.
 
-Tau in (0, 1] is the mass of the lower tail. Where actions tie, the first is taken. All raise CorerlError for
-a tau outside its range. Static CVaR: `static_cvar.static`.
+Tau in (0, 1] is the mass of the lower tail. Where actions tie, the first is taken. `resolution` rounds the
+returns of the law that comes with a solution (of `naive` also those it chooses by) to multiples of it. All
+raise CorerlError for a tau outside its range, and where a law has too many different returns. Static CVaR:
+`static_cvar.static`.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 
 import numpy as np
 
 from corerl.config import require
 from corerl.risk import measures
 from corerl.risk.finite_mdp import (
+    EXACT,
+    MOST_POINTS,
     FiniteMDP,
     Law,
     Policy,
     Solution,
     Visit,
+    check_count,
     first_best,
     markov,
     return_law,
@@ -25,7 +31,7 @@ from corerl.risk.finite_mdp import (
 MOST_POLICIES = 1 << 16
 
 
-def iterated(mdp: FiniteMDP, tau: float) -> Solution:
+def iterated(mdp: FiniteMDP, tau: float, resolution: float = EXACT) -> Solution:
     """Finds the largest iterated CVaR: V_t(s) = max_a CVaR_tau(r + discount V_{t+1}(s'))."""
     measures.check_tau(tau)
 
@@ -33,10 +39,10 @@ def iterated(mdp: FiniteMDP, tau: float) -> Solution:
         outcomes = mdp.rewards + mdp.discount * next_value[mdp.successors]
         return measures.cvar_of_law(outcomes, mdp.probabilities, tau)
 
-    return _markov_solution(mdp, "iterated", tau, action_values)
+    return _markov_solution(mdp, "iterated", tau, action_values, resolution)
 
 
-def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> Solution:
+def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0, resolution: float = EXACT) -> Solution:
     """Finds the largest sum of expected conditional risks, each reward scored given state and action."""
     measures.check_tau(tau)
     mean = (mdp.probabilities * mdp.rewards).sum(-1)
@@ -47,7 +53,7 @@ def ecrm(mdp: FiniteMDP, tau: float, weight: float = 1.0) -> Solution:
         expected = (mdp.probabilities * next_value[mdp.successors]).sum(-1)
         return scored + mdp.discount * expected
 
-    return _markov_solution(mdp, "ecrm", tau, action_values)
+    return _markov_solution(mdp, "ecrm", tau, action_values, resolution)
 
 
 def iterated_optima(
@@ -81,7 +87,11 @@ def iterated_value(mdp: FiniteMDP, table: np.ndarray, tau: float) -> float:
 
 
 def _markov_solution(
-    mdp: FiniteMDP, objective: str, tau: float, action_values: Callable[[np.ndarray], np.ndarray]
+    mdp: FiniteMDP,
+    objective: str,
+    tau: float,
+    action_values: Callable[[np.ndarray], np.ndarray],
+    resolution: float,
 ) -> Solution:
     """Solves V_t(s) = max_a Q(V_{t+1})(s, a) backwards; V has a last entry, 0, for the end."""
     value, table = np.zeros(mdp.sizes[0] + 1), []
@@ -90,10 +100,11 @@ def _markov_solution(
         table.append(first_best(q))
         value = np.append(q.max(1), 0.0)
     policy = markov(np.array(table[::-1]))
-    return Solution(objective, tau, float(mdp.start @ value[:-1]), policy, *return_law(mdp, policy))
+    law, visits = return_law(mdp, policy, resolution)
+    return Solution(objective, tau, float(mdp.start @ value[:-1]), policy, law, visits)
 
 
-def naive(mdp: FiniteMDP, tau: float) -> Solution:
+def naive(mdp: FiniteMDP, tau: float, resolution: float = EXACT) -> Solution:
     """Solves the aim of IQN-CVaR, O-RAAC and CODAC: at each state the action whose return to come has
     the largest CVaR. It optimises neither the static nor the iterated CVaR; `value` is its static CVaR."""
     measures.check_tau(tau)
@@ -101,7 +112,7 @@ def naive(mdp: FiniteMDP, tau: float) -> Solution:
     laws, table = [zero] * (mdp.sizes[0] + 1), []
     for _ in range(mdp.steps):
         candidates = [
-            [_law_to_come(mdp, s, a, laws) for a in range(mdp.sizes[1])]
+            [_law_to_come(mdp, s, a, laws, resolution) for a in range(mdp.sizes[1])]
             for s in range(mdp.sizes[0])
         ]
         q = np.array([[law.cvar(tau) for law in row] for row in candidates])
@@ -109,17 +120,21 @@ def naive(mdp: FiniteMDP, tau: float) -> Solution:
         chosen = zip(candidates, table[-1], strict=True)
         laws = [*(row[a] for row, a in chosen), zero]
     policy = markov(np.array(table[::-1]))
-    law, visits = return_law(mdp, policy)
+    law, visits = return_law(mdp, policy, resolution)
     return Solution("naive", tau, law.cvar(tau), policy, law, visits)
 
 
-def _law_to_come(mdp: FiniteMDP, state: int, action: int, laws: list[Law]) -> Law:
+def _law_to_come(
+    mdp: FiniteMDP, state: int, action: int, laws: list[Law], resolution: float
+) -> Law:
     values, mass = [], []
     for k, p in enumerate(mdp.probabilities[state, action]):
         law = laws[mdp.successors[state, action, k]]
         values.append(mdp.rewards[state, action, k] + mdp.discount * law.values)
         mass.append(p * law.probabilities)
-    return Law.of(np.concatenate(values), np.concatenate(mass))
+    law = Law.of(np.concatenate(values), np.concatenate(mass), resolution)
+    check_count(law.values.size, MOST_POINTS, resolution)
+    return law
 
 
 def blind(mdp: FiniteMDP, tau: float) -> Solution:
@@ -137,7 +152,8 @@ def _all_markov(mdp: FiniteMDP) -> Iterator[tuple[Policy, Law, list[Visit]]]:
         reached = mdp.successors[live[:, None, None] & (mdp.probabilities > 0)]
         live = np.isin(np.arange(len(live)), reached)
     count = mdp.sizes[1] ** len(places)
-    require(count <= MOST_POLICIES, f"{count:.3g} policies of state and time are too many to try")
+    told = f"{Decimal(count):.3g} policies of state and time are too many to try"
+    require(count <= MOST_POLICIES, told)
     table = np.zeros((mdp.steps, mdp.sizes[0]), int)
     for actions in itertools.product(range(mdp.sizes[1]), repeat=len(places)):
         table[tuple(np.array(places).T)] = actions

@@ -13,9 +13,16 @@ over policies is at an attainable return: only those are tried.
 
 import numpy as np
 
-from corerl.errors import CorerlError
 from corerl.risk import measures
-from corerl.risk.finite_mdp import END, EXACT, FiniteMDP, Solution, first_best, return_law
+from corerl.risk.finite_mdp import (
+    END,
+    EXACT,
+    FiniteMDP,
+    Solution,
+    check_count,
+    first_best,
+    return_law,
+)
 
 MOST_RETURNS = 4_000_000
 
@@ -113,11 +120,7 @@ def _sums(x: np.ndarray, y: np.ndarray, resolution: float) -> np.ndarray:
         return y
     low, high = x.min() + y.min(), x.max() + y.max()
     lattice = round((high - low) / resolution) + 1
-    if min(lattice, x.size * y.size) > MOST_RETURNS:
-        raise CorerlError(
-            f"This MDP has more than {MOST_RETURNS:,} different returns at resolution {resolution:g}: "
-            "give a coarser one (algo.resolution=0.01; values are off by at most steps * resolution / 2)."
-        )
+    check_count(min(lattice, x.size * y.size), MOST_RETURNS, resolution)
     if lattice <= x.size * y.size:
         return (np.round(low / resolution) + np.arange(lattice)) * resolution
     return _merged(x[:, None] + y, resolution)

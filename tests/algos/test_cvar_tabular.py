@@ -14,6 +14,7 @@ from corerl.algos import cvar_tabular
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
+from corerl.risk import finite_mdp, solvers
 from corerl.risk.finite_mdp import END, FiniteMDP
 from corerl.risk.solvers import blind, ecrm, ecrm_of_states, iterated, naive
 from corerl.risk.static_cvar import static
@@ -260,6 +261,35 @@ def test_settings_out_of_range_are_refused(changes, message):
 
 
 # As a run.
+
+
+ENDLESS = FiniteMDP(
+    [[[0.5, 0.5], [1.0, 0.0]]], [[[2.0, 1.0], [0.1, 0.1]]], [[[0, 0], [0, 0]]], discount=0.9
+)
+"""Its policy that is always paid 1 or 2 has 2 ** t sums of discounted rewards after t steps."""
+
+
+@pytest.mark.parametrize("solve", [iterated, ecrm, naive])
+def test_too_many_returns_are_refused_and_a_resolution_helps(monkeypatch, solve):
+    for module in (finite_mdp, solvers):
+        monkeypatch.setattr(module, "MOST_POINTS", 500)
+    with pytest.raises(CorerlError, match=r"500 different returns .*algo.resolution=0.01"):
+        solve(ENDLESS, 0.25)
+    found = solve(ENDLESS, 0.25, resolution=0.1)
+    if solve is not naive:
+        assert found.value == pytest.approx(10)  # 1 / (1 - 0.9), whatever the law's resolution is
+    assert found.law.mean == pytest.approx(15, abs=1)
+
+
+def test_policies_beyond_floats_are_counted():
+    mdp = FiniteMDP(
+        [[[0.25] * 4] * 2] * 4,
+        [[[1.0, 2.0, 3.0, 4.0]] * 2] * 4,
+        [[[0, 1, 2, 3]] * 2] * 4,
+        discount=0.95,
+    )
+    with pytest.raises(CorerlError, match=r"e\+643 policies .* are too many"):
+        blind(mdp, 0.25)
 
 
 def play(root, task: str, **own) -> Run:
