@@ -35,6 +35,7 @@ What differs, and its switch:
                                                                  so that resume scores alike
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,8 @@ class DTR(Stateful):
 
         self.policy_optimizer = optim.Adam(self.transformer.parameters(), cfg.lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
-        factor = optim.in_rounds(optim.cosine(max(1, spec.steps // cfg.lr_every)), cfg.lr_every)
+        rounds = max(1, math.ceil(spec.steps / cfg.lr_every))
+        factor = optim.in_rounds(optim.cosine(rounds), cfg.lr_every)
         self.policy_schedule = optim.Schedule(self.policy_optimizer, factor)
         self.critic_schedule = optim.Schedule(self.critic_optimizer, factor)
         self.clock = optim.Clock(device)

@@ -76,6 +76,11 @@ class Config(DeepQ):
             self.policy == "greedy" or self.data.epsilon == 1,
             "algo.policy=uniform learns of random actions and needs algo.data.epsilon=1",
         )
+        require(
+            self.policy == "uniform" or self.data.eval_epsilon < 1,
+            "algo.policy=greedy needs algo.data.eval_epsilon below 1, or its evaluation is random; on "
+            "maze/v0 to v2, whose settings are for algo.policy=uniform, also algo.data.epsilon=0.01",
+        )
 
 
 class MD3QN(Stateful):

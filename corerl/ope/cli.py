@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--episodes", type=int, default=100, help="to play of every seed (default: 100)")
     add("--task", help="to play in: another one with the same observations and actions")
     add(
+        "--risk",
+        action="store_true",
+        help="CVaR of what was played; in risk/... it is always shown",
+    )
+    add(
         "--rewards",
         action="store_true",
         help="how far is the reward that it learned from the true one",
@@ -145,7 +150,8 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = another(agent.task, args.task)
-        simulation.tell(console, agent, task, simulation.simulate(agent, task, args.episodes))
+        played = simulation.simulate(agent, task, args.episodes)
+        simulation.tell(console, agent, task, played, risk=args.risk)
     return 0
 
 

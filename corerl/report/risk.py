@@ -108,11 +108,16 @@ def _numbers(folder: Path, returns: list) -> np.ndarray:
 
 
 def _objective(file: Path) -> tuple[str, float]:
-    """Reads the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing."""
+    """Reads the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing.
+
+    IQN's `risk` is the level at which it chooses actions at each state.
+    """
     algo = (read_yaml(file) if file.exists() else {}).get("algo") or {}
-    tau, objective = (
-        algo.get(key) if isinstance(algo, dict) else "?" for key in ("tau", "objective")
+    tau, objective, risk = (
+        algo.get(key) if isinstance(algo, dict) else "?" for key in ("tau", "objective", "risk")
     )
+    if tau is None and risk not in (None, 1):
+        tau, objective = risk, "naive"
     if tau is None or objective == "mean":
         return str(objective or "mean"), math.nan
     if isinstance(tau, bool) or not isinstance(tau, int | float):

@@ -76,6 +76,7 @@ class Collector:
     def play(self, act: Callable[[Tensor], Tensor]) -> Played:
         """Plays with `act: (S, E, O) -> (S, E, A)`, or `(S, E)` where actions are numbered.
 
+        The environment gets vectors within [-1, 1]; `Played` has them as they were drawn.
         As in an evaluation, `act` also has `begin(S, E)`, called first, and `reward(rewards (S, E))`, called
         after every step, 0 where an episode has ended. The observations of an ended episode are 0.
         """
@@ -92,6 +93,8 @@ class Collector:
             actions = act(observations)
             rewards, alive = np.zeros(lead, np.float32), going.copy()
             numbers = actions.nan_to_num().cpu().numpy()
+            if not self.numbered:
+                numbers = numbers.clip(-1, 1)
             for i, j in zip(*np.nonzero(alive), strict=True):
                 if i in self._crashed:
                     continue

@@ -21,7 +21,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import files, terminal
 from corerl.runs.record import Episodes
-from corerl.training import environments
+from corerl.training import environments, risk_summary
 from corerl.training.evaluation import Evaluator
 from corerl.training.loaded import Loaded
 
@@ -93,10 +93,13 @@ def _spaces(task: Task) -> tuple:
     return env.observation_space, env.action_space
 
 
-def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> None:
+def tell(
+    console: Console, agent: Loaded, task: Task, episodes: Episodes, *, risk: bool = False
+) -> None:
     """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run.
 
-    A seed whose environment crashed counts nothing.
+    With `risk`, and in every task of risk/, also the static CVaR of each seed. A seed whose environment
+    crashed counts nothing.
     """
     whole = ~np.isnan(episodes.returns).any(1)
     scores = score(task, episodes)
@@ -130,6 +133,9 @@ def tell(console: Console, agent: Loaded, task: Task, episodes: Episodes) -> Non
         )
     told += " (± between seeds)." if len(means) > 1 else "."
     console.print(told, soft_wrap=True, highlight=False)
+    for i in np.flatnonzero(whole) if risk or task.id.startswith("risk/") else ():
+        told = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i])}"
+        console.print(told, soft_wrap=True, highlight=False)
     console.print(f"Returns of every episode: {_write(agent, task, episodes)}", soft_wrap=True)
 
 

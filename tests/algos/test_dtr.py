@@ -365,3 +365,13 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
 def test_settings_out_of_range_are_refused(wrong, told):
     with pytest.raises(CorerlError, match=told):
         settings(**wrong)
+
+
+@pytest.mark.parametrize(("steps", "rates"), [(4, [1.0, 0.5]), (5, [1.0, 0.75, 0.25]), (1, [1.0])])
+def test_rates_reach_zero_after_the_last_round_though_it_be_short(steps, rates):
+    agent = DTR(settings(lr=1.0), Spec(O, A, generators(1), steps=steps))
+    seen = []
+    for _ in range(steps):
+        seen.append(float(agent.policy_schedule.lr))
+        agent.policy_schedule.step()
+    assert seen == pytest.approx([rates[k // 2] for k in range(steps)])

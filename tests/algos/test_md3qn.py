@@ -162,3 +162,12 @@ def test_the_joint_law_of_a_maze_is_learned(tmp_path, name):
     ours = np.corrcoef(particles.T)
     assert (np.sign(ours) == np.sign(correlation)).all()
     assert np.abs(ours - correlation).max() < 0.1
+
+
+def test_greedy_is_not_evaluated_at_random():
+    """The table of maze/v0 to v2 is for the uniform policy, with both epsilons 1."""
+    with pytest.raises(
+        CorerlError, match=r"algo.policy=greedy needs algo.data.eval_epsilon below 1"
+    ):
+        Config(data=Collect(eval_epsilon=1.0))
+    Config(policy="uniform", data=Collect(epsilon=1.0, eval_epsilon=1.0))

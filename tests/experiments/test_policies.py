@@ -56,6 +56,16 @@ def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
         assert f"{resolve('corerl/pendulum').normalize(mean):.1f}" in text
 
 
+def test_evaluation_tells_the_tail_where_it_is_asked_for(run, capsys):
+    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
+    assert "CVaR" not in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--episodes", "2", "--risk"]) == 0
+    text = capsys.readouterr().out
+    last = [json.loads(line) for line in (run / "evaluations.jsonl").open()][-1]
+    tail = f"{min(last['returns']):.4g} (0.05)"
+    assert f"seed {last['seed']}, 2 episodes: mean " in text and tail in text
+
+
 def test_initial_states_are_not_those_of_training_and_equal_seeds_share_them(run):
     agent = corerl.load(run)
     known = [json.loads(line) for line in (run / "seeds-0_3" / "returns.jsonl").open()]

@@ -49,6 +49,18 @@ def test_the_table_of_cvar(tmp_path, report):
     assert "static CVaR of the return" in printed
 
 
+@pytest.mark.parametrize(
+    ("level", "told", "own"), [(0.25, "naive, tau 0.25", ["-2.50"]), (1.0, "mean", ["–"])]
+)
+def test_iqn_is_told_by_the_level_at_which_it_chooses(tmp_path, report, level, told, own):
+    risky_run(tmp_path / "runs", "IQN", {0: GOOD, 1: BAD}, algo={"risk": level})
+    risky_run(tmp_path / "runs", "Naive", {0: BAD}, config="ff", algo={"tau": 0.5})
+    _, out, _, _ = report(tmp_path / "runs")
+    (row,) = (line for line in table(out).splitlines() if line.startswith("A: IQN"))
+    assert row.startswith(f"A: IQN ({told}; 2 x 4 episodes)")
+    assert [word for word in row.split() if "[" not in word and "]" not in word][-1:] == own
+
+
 def test_enough_episodes_are_not_warned_of(tmp_path, report):
     many = list(np.random.default_rng(0).normal(size=400))
     risky_run(tmp_path / "runs", "Careful", {0: many, 1: many})

@@ -59,6 +59,35 @@ def test_a_seed_meets_the_same_chances_alone_and_after_a_restart():
     assert not torch.equal(first.rewards[0], first.rewards[1])
 
 
+class Wide(gymnasium.Env):
+    """Keeps the actions that it is sent."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self):
+        self.sent = []
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.sent.append(np.array(action))
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_an_environment_gets_actions_within_its_bounds_and_a_gradient_those_drawn():
+    class Far(GoOn):
+        def __call__(self, observations):
+            return torch.tensor([2.5, -0.5]).expand(*self.shape, 2)
+
+    made = []
+    collector = Collector(lambda: made.append(Wide()) or made[-1], [0], 1, 3)
+    played = collector.play(Far())
+    assert np.array_equal(made[0].sent, [[1.0, -0.5]] * 3)
+    assert played.actions[0, 0].tolist() == [[2.5, -0.5]] * 3
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
