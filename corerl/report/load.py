@@ -11,6 +11,7 @@ import pandas as pd
 from corerl.errors import CorerlError
 from corerl.report.labels import Settings, split
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
+from corerl.report.units import settled
 from corerl.runs.config_labels import flatten
 from corerl.runs.directory import read_status
 from corerl.runs.files import read_json, read_yaml
@@ -62,7 +63,8 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     runs = pd.DataFrame(read.runs, columns=RUN_COLUMNS)
     if not len(scores):
         raise CorerlError(_nothing(paths, runs))
-    scores, notes = split(scores, read.configs)
+    unit = settled(scores.reindex(columns=[*COLUMNS, "success"]))
+    scores, notes = split(scores[COLUMNS].assign(unit=unit), read.configs)
     _refuse_twice(scores)
     notes += _several_codes(read.environments)
     return Results(scores, runs, read.settings, read.environments, notes)

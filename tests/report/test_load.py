@@ -199,6 +199,24 @@ def test_the_unit_is_said_or_seen(tmp_path):
     assert units.to_dict() == expected
 
 
+def test_a_task_has_one_unit_over_all_files(tmp_path):
+    """A seed of 0 and 0 solved says nothing; every seed on a CPU is a file."""
+
+    def unit(*rows: str) -> str:
+        for i, row in enumerate(rows):
+            text = f"algorithm,task,seed,score,success,unit\nA,x/a,{i},{row}\n"
+            (tmp_path / f"{i}.csv").write_text(text)
+        found = load([tmp_path / f"{i}.csv" for i in range(len(rows))]).scores["unit"]
+        return " ".join(found.unique())
+
+    assert unit("0,0,", "25,0,", "0,0,") == "normalised"
+    assert unit("0,0,", "25,0.25,", "80,0.8,") == "success"
+    assert unit("25,0.25,", "80,0.8,", "80,0.9,") == "normalised"
+    assert unit("0,0,", "0,0,") == unit("0,,", "5,,") == "normalised"
+    assert unit("0,0,", "40,,success") == "success"
+    assert unit("0,0,normalised", "25,0.25,") == "normalised success"  # a file says otherwise
+
+
 def test_a_task_of_one_configuration_without_the_setting_keeps_the_label(tmp_path):
     for config, pairs in (("aaaaaaaa", 500), ("bbbbbbbb", 1000)):
         write_run(tmp_path, TASK, "IPL", config=config, algo={"pairs": pairs})
