@@ -14,7 +14,7 @@ from corerl.report.scorefiles import COLUMNS, read_file, read_scores
 from corerl.report.units import settled
 from corerl.runs.config_labels import flatten
 from corerl.runs.directory import read_status
-from corerl.runs.files import read_json, read_yaml
+from corerl.runs.files import below, read_json, read_yaml
 
 FINISHED = "done"
 
@@ -106,7 +106,7 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
 
 def _seed_folders(root: Path) -> list[Path]:
     """Returns the folders of groups of seeds and of score files; not those of reports that lie among them."""
-    marks = [*root.rglob("scores.csv"), *root.rglob("status.json")]
+    marks = below(root, "scores.csv", "status.json")
     return sorted({p.parent for p in marks if not _is_of_a_report(p.parent, root)})
 
 

@@ -40,6 +40,18 @@ def test_seeds_of_different_code_are_told(tmp_path):
     ]
 
 
+def test_runs_behind_links_are_read_once(tmp_path):
+    kept = write_run(tmp_path / "disk", TASK, "IQL").parent
+    own = write_run(tmp_path / "runs", TASK, "BC").parent
+    (own.parent / kept.name).symlink_to(kept)
+    (own / "again").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs/disk").symlink_to(tmp_path / "disk")
+    results = load([tmp_path / "runs"])
+    assert sorted(results.runs["algorithm"]) == ["BC", "IQL"]
+    (tmp_path / "all").symlink_to(tmp_path / "runs")
+    assert len(load([tmp_path / "all"]).runs) == 2
+
+
 def test_a_run_below_two_of_the_paths_is_read_once(tmp_path):
     group = write_run(tmp_path, TASK, "IQL")
     results = load([tmp_path, group.parent, group / ".." / group.name / "scores.csv"])
