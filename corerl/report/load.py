@@ -66,19 +66,19 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     unit = settled(scores.reindex(columns=[*COLUMNS, "success"]))
     scores, notes = split(scores[COLUMNS].assign(unit=unit), read.configs)
     _refuse_twice(scores)
-    notes += _several_codes(read.environments)
+    notes += _several_codes(scores, read.environments)
     return Results(scores, runs, read.settings, read.environments, notes)
 
 
-def _several_codes(environments: dict[str, dict[str, Any]]) -> list[str]:
-    """Names the runs whose seeds were trained with different code of their algorithm."""
-    codes: dict[Path, set[str]] = {}
-    for file, environment in environments.items():
-        codes.setdefault(Path(file).parents[1], set()).add(environment.get("code", ""))
+def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]) -> list[str]:
+    """Names what is pooled of seeds that were trained with different code of their algorithm."""
+    codes = {file: facts["code"] for file, facts in environments.items() if facts.get("code")}
+    trained = scores.assign(code=scores["file"].map(codes))
+    counts = trained.groupby(["algorithm", "task"], sort=False)["code"].nunique()
     return [
-        f"The seeds of {cell} were trained with different code of their algorithm; they are pooled."
-        for cell, found in codes.items()
-        if len(found - {""}) > 1
+        f"The seeds of {algorithm} on {task} were trained with different code of their algorithm; they are "
+        "pooled."
+        for algorithm, task in counts.index[counts > 1]
     ]
 
 

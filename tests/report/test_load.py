@@ -32,12 +32,22 @@ def test_a_run_tree_is_read_in_full(tmp_path):
 def test_seeds_of_different_code_are_told(tmp_path):
     groups = [write_run(tmp_path, TASK, "IQL", seeds=(seed, seed + 1)) for seed in (0, 2)]
     groups += [write_run(tmp_path, TASK, "BC", seeds=(seed, seed + 1)) for seed in (0, 2)]
-    for group, code in zip(groups, ["old", "new", "own", "own"], strict=True):
+    groups += [write_run(tmp_path / "b", TASK, "CQL"), write_run(tmp_path, TASK, "CQL", seeds=(4,))]
+    codes = ["old", "new", "own", "own", "old", "new"]
+    for group, code in zip(groups, codes, strict=True):
         (group / "env.json").write_text(json.dumps({"code": code}))
-    assert load([tmp_path]).notes == [
-        f"The seeds of {groups[0].parent} were trained with different code of their algorithm; they "
-        "are pooled."
+    told = "on d4rl/hopper-medium-v2 were trained with different code of their algorithm; they are pooled."
+    assert sorted(load([tmp_path]).notes) == [
+        f"The seeds of {name} {told}" for name in ("CQL", "IQL")
     ]
+
+
+def test_what_is_not_pooled_needs_no_word_on_its_code(tmp_path):
+    for config, code in (("aaaaaaaa", "old"), ("bbbbbbbb", "new")):
+        group = write_run(tmp_path, TASK, "IQL", config=config, algo={"expectile": code})
+        (group / "env.json").write_text(json.dumps({"code": code}))
+    (note,) = load([tmp_path]).notes
+    assert "split by expectile" in note
 
 
 def test_runs_behind_links_are_read_once(tmp_path):
