@@ -59,22 +59,24 @@ def _twice(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
-    """Returns a table for each of our algorithms that has published numbers on our tasks."""
+    """Returns a table for each of our algorithms that has published numbers on its own tasks."""
     rows = _matching(published, section, options)
     tables = []
     for label in section.algorithms:
-        theirs = rows[rows["algorithm"] == _published_name(published["algorithm"], label)]
+        ours = section.runs[section.runs["algorithm"] == label]
+        own = rows["algorithm"] == _published_name(published["algorithm"], label)
+        theirs = rows[own & rows["task"].isin(ours["task"])]
         if len(theirs):
-            tables.append(_comparison(section, label, theirs, options))
+            tables.append(_comparison(label, ours, theirs, options))
     return tables
 
 
-def _comparison(section: Section, label: str, theirs: pd.DataFrame, options: Options) -> Table:
-    ours = section.runs[section.runs["algorithm"] == label]
+def _comparison(label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: Options) -> Table:
+    """Tabulates published numbers, all of tasks that we ran, beside ours."""
     own = own_cells(ours)
-    tasks = sorted(set(ours["task"]) & set(theirs["task"]))
+    tasks = sorted(set(theirs["task"]))
     sources = _columns_of(theirs)
-    order = sources[theirs["task"].isin(tasks)].value_counts(sort=True).index
+    order = sources.value_counts(sort=True).index
     found = {t: [own[label, t]] for t in tasks}
     columns = [column(f"{label}, ours", [own[label, t] for t in tasks], algorithm=label)]
     notes = []

@@ -276,6 +276,17 @@ def test_a_variant_stands_beside_its_own_published_numbers():
     assert not section.others
 
 
+def test_published_numbers_on_tasks_of_others_alone_make_no_table(report, tmp_path):
+    rows = theirs(*((n, "d4rl/x", 30.0, 1.0, 4, "last", "S", "", 1) for n in ("IQL", "BC")))
+    read = results({("IQL", "d4rl/x"): [[9.0]], ("BC", "d4rl/y"): [[9.0]]})
+    (section,) = sections(read, rows, Options(replicates=10))
+    assert [t.name for t in section.tables if t.compares] == ["published-iql"]
+    read.scores.to_csv(tmp_path / "mine.csv", index=False)
+    rows.to_csv(tmp_path / "theirs.csv", index=False)
+    status, out, _, _ = report(tmp_path / "mine.csv", "--published", tmp_path / "theirs.csv")
+    assert status == 0 and not (out / "d4rl/published-bc.txt").exists()
+
+
 def test_no_published_number_hides_behind_another_of_its_source():
     def row(mean, source, steps, protocol="last"):
         return "IQL", "d4rl/x", mean, 1.0, 4, protocol, source, "", steps
