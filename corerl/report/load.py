@@ -27,7 +27,8 @@ class Results:
     that goes on online count those of the environment: its updates on the data, `pretrained` of them, end
     at step 0. `runs`: one row per group of seeds in the same state, with RUN_COLUMNS; `label` is the
     algorithm's name before configurations were told apart, `file` leads to the group's scores.
-    `settings`: {file: flat settings}. `environments`: {file: env.json}.
+    `settings`: {file: flat settings}. `environments`: {file: env.json}. `labels`: {algorithm in `scores`:
+    its name before configurations were told apart}.
     """
 
     scores: pd.DataFrame
@@ -35,6 +36,7 @@ class Results:
     settings: dict[str, Settings] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
@@ -63,11 +65,13 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     runs = pd.DataFrame(read.runs, columns=RUN_COLUMNS)
     if not len(scores):
         raise CorerlError(_nothing(paths, runs))
+    labels = scores["algorithm"].copy()
     unit = settled(scores.reindex(columns=[*COLUMNS, "success"]))
     scores, notes = split(scores[COLUMNS].assign(unit=unit), read.configs)
     _refuse_twice(scores)
     notes += _several_codes(scores, read.environments)
-    return Results(scores, runs, read.settings, read.environments, notes)
+    labels = dict(zip(scores["algorithm"], labels, strict=True))
+    return Results(scores, runs, read.settings, read.environments, notes, labels)
 
 
 def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]) -> list[str]:
