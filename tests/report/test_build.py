@@ -42,6 +42,23 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
+def test_a_second_report_leaves_nothing_of_the_first(report, tree, tmp_path):
+    _, out, *_ = report(tree, "--published", "d4rl_offline")
+    (out / "d4rl/published-mine.tex").write_text("a user's own")
+    (tmp_path / "outside.txt").write_text("a user's own")
+    with (out / "files.txt").open("a") as file:
+        file.write("../outside.txt\n\n")
+    write_run(tmp_path / "one", TASKS[0], "BC", seeds=(0,))
+    report(tmp_path / "one")
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left - {"d4rl/published-mine.tex", "files.txt"} == set(
+        (out / "files.txt").read_text().split()
+    )
+    assert "d4rl/published-td3-bc.tex" not in left and "d4rl/improvement.png" not in left
+    assert "d4rl/scores.tex" in left and "d4rl/published-mine.tex" in left
+    assert not (out / "gym-raw").exists() and (tmp_path / "outside.txt").exists()
+
+
 def test_a_table_of_which_nothing_fits_is_told(report, tree, tmp_path):
     told = "No number of d4rl_offline is of these algorithms on these tasks"
     assert told not in report(tree, "--published", "d4rl_offline")[3]
