@@ -215,9 +215,10 @@ def _judge_seeds(
     if len(scores):  # the file's own words come before the folder's
         first = scores.iloc[0]
         group = replace(group, algorithm=first["algorithm"], task=first["task"])
+    end = max(scores["step"].max(), group.status.get("evaluated") or 0)  # rows may have been lost
     for seed in sorted({*scores["seed"], *group.status.get("seeds", [])}):
         rows = scores[scores["seed"] == seed]
-        state, step = _judge(group, seed, rows, scores["step"].max())
+        state, step = _judge(group, seed, rows, end)
         counted = bool(len(rows)) and (state == FINISHED or (unfinished and state != "diverged"))
         if counted:
             kept.append(rows)

@@ -134,6 +134,19 @@ def test_a_seed_that_stops_early_does_not_count(tmp_path):
     assert "stopped early" in set(results.runs["state"])
 
 
+def test_a_finished_run_whose_file_lost_its_last_evaluation_does_not_count(tmp_path):
+    group = write_run(tmp_path, TASK, "A", reached=2000)
+    status = json.loads((group / "status.json").read_text())
+    write_run(tmp_path, TASK, "B")
+    for evaluated, names in ((3000, {"B"}), (2000, {"A", "B"}), (None, {"A", "B"})):
+        (group / "status.json").write_text(json.dumps(status | {"evaluated": evaluated}))
+        results = load([tmp_path])
+        assert set(results.scores["algorithm"]) == names
+    (group / "status.json").write_text(json.dumps(status | {"evaluated": 3000}))
+    lost = load([tmp_path]).runs.set_index("algorithm").loc["A"]
+    assert (lost["state"], lost["step"], lost["counted"]) == ("stopped early", 2000, False)
+
+
 def test_the_line_a_kill_cut_is_ignored_in_a_running_run_only(tmp_path):
     folder = write_run(tmp_path, TASK, "A", state="running", reached=2000)
     with (folder / "scores.csv").open("a") as file:
