@@ -33,6 +33,7 @@ LIVE = (
     "improvement",
     "tasks",
 )  # the page's script draws them
+SWITCHES = ("best", "unequal", "risk", "unfinished")
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
 
@@ -213,7 +214,7 @@ def _command(args: argparse.Namespace) -> str:
     if args.baseline:
         words += ["--baseline", args.baseline]
     words += ["--metric", args.metric, "--replicates", str(args.replicates), "--title", args.title]
-    words += [f"--{name}" for name in ("best", "unfinished", "unequal") if getattr(args, name)]
+    words += [f"--{name}" for name in SWITCHES if getattr(args, name)]
     return shlex.join(words)
 
 

@@ -1,4 +1,6 @@
+import argparse
 import re
+import shlex
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -7,7 +9,7 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import add_arguments, build, figures
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -151,6 +153,38 @@ def test_the_page_holds_what_a_reader_needs(report, tree):
     assert '<th scope="row">torch</th><td>2.13.0</td>' in text
     assert "--baseline IQL" in text and f"corerl report {tree}" in text
     assert "n = 3" in text and "P(TD3+BC &gt; IQL)" in text
+
+
+def test_the_command_it_names_has_every_option():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = [
+        "a b",
+        "c",
+        "--out",
+        "o",
+        "--published",
+        "x",
+        "y",
+        "--metric",
+        "mean",
+        "--baseline",
+        "TD3+BC",
+    ]
+    words += [
+        "--replicates",
+        "7",
+        "--title",
+        "It's",
+        "--best",
+        "--unequal",
+        "--risk",
+        "--unfinished",
+    ]
+    args, usual = parser.parse_args(words), parser.parse_args(["a"])
+    assert not [name for name in vars(args) if getattr(args, name) == getattr(usual, name)]
+    for given in (args, usual):
+        assert parser.parse_args(shlex.split(build._command(given))[2:]) == given
 
 
 def test_a_figure_that_fails_loses_nothing_else(report, tree, monkeypatch):
