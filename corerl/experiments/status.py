@@ -19,6 +19,7 @@ from corerl.runs.directory import (
     strays,
 )
 from corerl.runs.directory import groups as groups_of
+from corerl.runs.files import below
 
 
 class Group(NamedTuple):
@@ -55,7 +56,7 @@ def groups(root: Path) -> Iterator[Group]:
 def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
     """Returns the cells below a folder with their settings, and what is skipped there and why."""
     cells, skipped = [], []
-    for path in sorted(root.rglob("config.yaml")):
+    for path in below(root, "config.yaml"):
         cell = path.parent
         try:
             cells.append((cell, read_settings(cell)))

@@ -35,11 +35,17 @@ def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd
     ]
 
 
-def _published_name(names: Iterable[str], label: str) -> str | None:
-    """Returns the published name that is ours, or the longest that ours without `split by` is."""
-    if label in (names := set(names)):
-        return label
-    return max((n for n in names if label.startswith(f"{n} ")), key=len, default=None)
+def _published_name(names: Iterable[str], algorithm: str, section: Section) -> str | None:
+    """Returns the published name that is ours, or the longest that ours without settings (`tau=1`) is."""
+    names = set(names)
+    for label in (algorithm, section.labels.get(algorithm, algorithm)):
+        if label in names:
+            return label
+        words = label.split(" ")
+        while "=" in words.pop() and words:
+            if (name := " ".join(words)) in names:
+                return name
+    return None
 
 
 def _columns_of(rows: pd.DataFrame) -> pd.Series:
@@ -59,22 +65,24 @@ def _twice(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
-    """Returns a table for each of our algorithms that has published numbers on our tasks."""
+    """Returns a table for each of our algorithms that has published numbers on its own tasks."""
     rows = _matching(published, section, options)
     tables = []
     for label in section.algorithms:
-        theirs = rows[rows["algorithm"] == _published_name(published["algorithm"], label)]
+        ours = section.runs[section.runs["algorithm"] == label]
+        own = rows["algorithm"] == _published_name(published["algorithm"], label, section)
+        theirs = rows[own & rows["task"].isin(ours["task"])]
         if len(theirs):
-            tables.append(_comparison(section, label, theirs, options))
+            tables.append(_comparison(label, ours, theirs, options))
     return tables
 
 
-def _comparison(section: Section, label: str, theirs: pd.DataFrame, options: Options) -> Table:
-    ours = section.runs[section.runs["algorithm"] == label]
+def _comparison(label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: Options) -> Table:
+    """Tabulates published numbers, all of tasks that we ran, beside ours."""
     own = own_cells(ours)
-    tasks = sorted(set(ours["task"]) & set(theirs["task"]))
+    tasks = sorted(set(theirs["task"]))
     sources = _columns_of(theirs)
-    order = sources[theirs["task"].isin(tasks)].value_counts(sort=True).index
+    order = sources.value_counts(sort=True).index
     found = {t: [own[label, t]] for t in tasks}
     columns = [column(f"{label}, ours", [own[label, t] for t in tasks], algorithm=label)]
     notes = []
@@ -145,7 +153,8 @@ def _slug(label: str) -> str:
 def others(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
     """Tabulates published numbers of algorithms that were not run, one column per algorithm and source."""
     rows = _matching(published, section, options)
-    ran = {_published_name(published["algorithm"], label) for label in section.algorithms}
+    names = published["algorithm"]
+    ran = {_published_name(names, algorithm, section) for algorithm in section.algorithms}
     rows = rows[~rows["algorithm"].isin(ran)]
     if not len(rows):
         return []

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from corerl.errors import CorerlError
 from corerl.report import colours, figures, rewards, risk, stats
 from corerl.report.figures import Plot
-from corerl.report.files import make_folder, write
+from corerl.report.files import make_folder, replace_earlier, write
 from corerl.report.formats import FORMATS, guarded, to_text
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, Words, page
@@ -32,6 +33,7 @@ LIVE = (
     "improvement",
     "tasks",
 )  # the page's script draws them
+SWITCHES = ("best", "unequal", "risk", "unfinished")
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
 
@@ -65,6 +67,7 @@ def build(args: argparse.Namespace) -> int:
     text = page(words, results, parts, pictures, data, options)
     write(args.out / "scores.csv", _used(parts).to_csv(index=False))
     index = write(args.out / "index.html", text)
+    replace_earlier(args.out, ["scores.csv", "index.html", *_files(parts, pictures)])
     _print(parts, notes, index)
     return 1 if failures else 0
 
@@ -73,6 +76,15 @@ def _beside(parts: list[Section]) -> bool:
     """Tells whether any published number stands in the report."""
     tables = [table for section in parts for table in [*section.tables, *section.others]]
     return any(table.name.startswith("published") for table in tables)
+
+
+def _files(parts: list[Section], pictures: dict[str, list[Picture]]) -> Iterator[str]:
+    """Yields the files of the sections' tables and figures, as named below the report's folder."""
+    for section in parts:
+        for table in [*section.tables, *section.others]:
+            yield from (f"{section.folder}/{table.name}.{suffix}" for suffix in FORMATS)
+        for picture in pictures[section.folder]:
+            yield from (picture.file, f"{picture.file.removesuffix('png')}svg")
 
 
 def _write_tables(section: Section, folder: Path) -> None:
@@ -202,7 +214,7 @@ def _command(args: argparse.Namespace) -> str:
     if args.baseline:
         words += ["--baseline", args.baseline]
     words += ["--metric", args.metric, "--replicates", str(args.replicates), "--title", args.title]
-    words += [f"--{name}" for name in ("best", "unfinished", "unequal") if getattr(args, name)]
+    words += [f"--{name}" for name in SWITCHES if getattr(args, name)]
     return shlex.join(words)
 
 

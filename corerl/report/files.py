@@ -1,6 +1,8 @@
 """Writing of a report: whole files below its folder, and nowhere else."""
 
 import re
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from corerl.errors import CorerlError
@@ -16,6 +18,24 @@ def write(path: Path, content: str | bytes) -> Path:
     make_folder(path.parent)
     write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path
+
+
+LIST = "files.txt"
+
+
+def replace_earlier(folder: Path, names: Collection[str]) -> None:
+    """Removes what an earlier report wrote to the folder and this one did not, and lists what this one did.
+
+    Nothing else is touched: only names in the earlier list, and only below the folder.
+    """
+    path = folder / LIST
+    earlier = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for stale in {folder / name for name in earlier} - {folder / name for name in names}:
+        if stale.resolve().is_relative_to(folder.resolve()):
+            with suppress(OSError):
+                stale.unlink()
+                stale.parent.rmdir()  # fails where something is left
+    write(path, "".join(f"{name}\n" for name in sorted(names)))
 
 
 def make_folder(path: Path) -> Path:

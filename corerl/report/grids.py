@@ -24,6 +24,7 @@ from corerl.errors import CorerlError
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
 from corerl.runs.directory import read_settings, read_status
+from corerl.runs.files import below
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
 NAMED = {
@@ -69,7 +70,7 @@ def published() -> pd.DataFrame:
 
 def collect(root: Path) -> pd.DataFrame:
     """Collects last evaluations of finished seeds below `root` whose algorithm has a published grid."""
-    rows = [row for config in sorted(root.rglob("config.yaml")) for row in _finished(config)]
+    rows = [row for config in below(root, "config.yaml") for row in _finished(config)]
     if not rows:
         raise CorerlError(f"{root} holds no finished run of {', '.join(NAMED)}.")
     order = ["task", "algorithm", "cell", "seed"]

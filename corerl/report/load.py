@@ -11,9 +11,10 @@ import pandas as pd
 from corerl.errors import CorerlError
 from corerl.report.labels import Settings, split
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
+from corerl.report.units import settled
 from corerl.runs.config_labels import flatten
 from corerl.runs.directory import read_status
-from corerl.runs.files import read_json, read_yaml
+from corerl.runs.files import below, read_json, read_yaml
 
 FINISHED = "done"
 
@@ -26,7 +27,8 @@ class Results:
     that goes on online count those of the environment: its updates on the data, `pretrained` of them, end
     at step 0. `runs`: one row per group of seeds in the same state, with RUN_COLUMNS; `label` is the
     algorithm's name before configurations were told apart, `file` leads to the group's scores.
-    `settings`: {file: flat settings}. `environments`: {file: env.json}.
+    `settings`: {file: flat settings}. `environments`: {file: env.json}. `labels`: {algorithm in `scores`:
+    its name before configurations were told apart}.
     """
 
     scores: pd.DataFrame
@@ -34,6 +36,7 @@ class Results:
     settings: dict[str, Settings] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
@@ -62,21 +65,24 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     runs = pd.DataFrame(read.runs, columns=RUN_COLUMNS)
     if not len(scores):
         raise CorerlError(_nothing(paths, runs))
-    scores, notes = split(scores, read.configs)
+    labels = scores["algorithm"].copy()
+    unit = settled(scores.reindex(columns=[*COLUMNS, "success"]))
+    scores, notes = split(scores[COLUMNS].assign(unit=unit), read.configs)
     _refuse_twice(scores)
-    notes += _several_codes(read.environments)
-    return Results(scores, runs, read.settings, read.environments, notes)
+    notes += _several_codes(scores, read.environments)
+    labels = dict(zip(scores["algorithm"], labels, strict=True))
+    return Results(scores, runs, read.settings, read.environments, notes, labels)
 
 
-def _several_codes(environments: dict[str, dict[str, Any]]) -> list[str]:
-    """Names the runs whose seeds were trained with different code of their algorithm."""
-    codes: dict[Path, set[str]] = {}
-    for file, environment in environments.items():
-        codes.setdefault(Path(file).parents[1], set()).add(environment.get("code", ""))
+def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]) -> list[str]:
+    """Names what is pooled of seeds that were trained with different code of their algorithm."""
+    codes = {file: facts["code"] for file, facts in environments.items() if facts.get("code")}
+    trained = scores.assign(code=scores["file"].map(codes))
+    counts = trained.groupby(["algorithm", "task"], sort=False)["code"].nunique()
     return [
-        f"The seeds of {cell} were trained with different code of their algorithm; they are pooled."
-        for cell, found in codes.items()
-        if len(found - {""}) > 1
+        f"The seeds of {algorithm} on {task} were trained with different code of their algorithm; they are "
+        "pooled."
+        for algorithm, task in counts.index[counts > 1]
     ]
 
 
@@ -104,7 +110,7 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
 
 def _seed_folders(root: Path) -> list[Path]:
     """Returns the folders of groups of seeds and of score files; not those of reports that lie among them."""
-    marks = [*root.rglob("scores.csv"), *root.rglob("status.json")]
+    marks = below(root, "scores.csv", "status.json")
     return sorted({p.parent for p in marks if not _is_of_a_report(p.parent, root)})
 
 
@@ -209,9 +215,10 @@ def _judge_seeds(
     if len(scores):  # the file's own words come before the folder's
         first = scores.iloc[0]
         group = replace(group, algorithm=first["algorithm"], task=first["task"])
+    end = max(scores["step"].max(), group.status.get("evaluated") or 0)  # rows may have been lost
     for seed in sorted({*scores["seed"], *group.status.get("seeds", [])}):
         rows = scores[scores["seed"] == seed]
-        state, step = _judge(group, seed, rows, scores["step"].max())
+        state, step = _judge(group, seed, rows, end)
         counted = bool(len(rows)) and (state == FINISHED or (unfinished and state != "diverged"))
         if counted:
             kept.append(rows)

@@ -14,7 +14,7 @@ import pandas as pd
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
-from corerl.report.units import UNITS, units
+from corerl.report.units import SUCCESS_TASKS, UNITS, told
 
 LONGEST = 200  # characters of a name
 COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file", "pretrained"]
@@ -41,10 +41,11 @@ def read_file(path: Path) -> pd.DataFrame:
 def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     """Reads a tidy CSV with columns algorithm, task, seed, `score` and/or `return`, and maybe step, config.
 
-    `score` is normalised x100 or a success rate in percent (`unit`, `success` or the task says which);
-    for tasks where it is empty the raw `return` counts. A row without
-    a finite number is refused, but in a run's own file (`running` given) kept as NaN: a diverged
-    seed. The last line of a run that is still `running` may be cut by a kill and is then ignored.
+    `score` is normalised x100 or a success rate in percent: `unit` is empty where neither the file nor the
+    task says which, and `success`, the share of solved episodes, is what `units.settled` tells it by. For
+    tasks where `score` is empty the raw `return` counts. A row without a finite number is refused, but in a
+    run's own file (`running` given) kept as NaN: a diverged seed. The last line of a run that is still
+    `running` may be cut by a kill and is then ignored.
     """
     rows = _csv(path, may_be_cut=bool(running))
     if "step" not in rows.columns:
@@ -70,7 +71,8 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
             "seed": _integers(path, rows, "seed"),
             "step": _integers(path, rows, "step") if "step" in rows.columns else 0,
             "score": value,
-            "unit": units(rows, scored),
+            "unit": told(rows, scored),
+            "success": _shares(rows),
             "config": rows["config"] if "config" in rows.columns else "",
             "file": str(path),
             "pretrained": _integers(path, rows, "pretrained")
@@ -155,6 +157,11 @@ def _numbers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
     return values
 
 
+def _shares(rows: pd.DataFrame) -> pd.Series | float:
+    """Reads shares of solved episodes, NaN where the file gives none."""
+    return pd.to_numeric(rows["success"], errors="coerce") if "success" in rows.columns else np.nan
+
+
 def _integers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
     values = _numbers(path, rows, column)
     bad = ~(np.isfinite(values) & (values == np.round(values)))
@@ -182,9 +189,10 @@ def _check_values(path: Path, value: np.ndarray, raw: np.ndarray, allow_nan: boo
 # --------------------------------------------------------------------- other people's score files
 
 
-def _tidy(rows: list[tuple], path: Path, unit: str) -> pd.DataFrame:
+def _tidy(rows: list[tuple], path: Path) -> pd.DataFrame:
+    """Makes a table of normalised scores or success rates."""
     table = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score", "config"])
-    unit = units(table, np.full(len(table), unit == "normalised"))
+    unit = np.where(table["task"].str.startswith(SUCCESS_TASKS), "success", "normalised")
     return table.assign(unit=unit, file=str(path), pretrained=0)[COLUMNS]
 
 
@@ -212,7 +220,7 @@ def read_rebrac_profiles(path: Path) -> pd.DataFrame:
         ]
     except Exception as e:
         raise _unreadable(path, "a ReBRAC profiles file", e) from e
-    return _tidy(rows, path, "normalised")
+    return _tidy(rows, path)
 
 
 def _leaves(tree: Any, path: str = "") -> Iterable[tuple[str, list]]:

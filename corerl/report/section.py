@@ -53,6 +53,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     returns: pd.DataFrame | None = None  # of every episode, where risk is shown (risk.py)
     folder: str = ""  # of its files, and its anchor on the page
+    labels: dict[str, str] = field(default_factory=dict)  # as load.Results has them
 
     @property
     def scored(self) -> bool:

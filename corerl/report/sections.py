@@ -28,12 +28,10 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
         )
     collection = scores["task"].str.rpartition("/")[0].str.partition("/")[0]
     keys = list(dict.fromkeys(zip(collection, scores["unit"], strict=True)))
-    found = [
-        _section(
-            name, unit, scores[(collection == name) & (scores["unit"] == unit)], published, options
-        )
-        for name, unit in keys
-    ]
+    found = []
+    for name, unit in keys:
+        rows = scores[(collection == name) & (scores["unit"] == unit)]
+        found.append(_section(name, unit, rows, results.labels, published, options))
     for section in found:
         taken = {other.folder for other in found}
         section.folder = next(name for name in _folders(section) if name not in taken)
@@ -49,14 +47,19 @@ def _folders(section: Section) -> Iterator[str]:
 
 
 def _section(
-    name: str, unit: str, scores: pd.DataFrame, published: pd.DataFrame, options: Options
+    name: str,
+    unit: str,
+    scores: pd.DataFrame,
+    labels: dict[str, str],
+    published: pd.DataFrame,
+    options: Options,
 ) -> Section:
     runs = stats.best(scores) if options.best else stats.final(scores)
     last = scores.groupby(["algorithm", "task", "seed"])["step"].max().rename("last_step")
     runs = runs.join(last, on=["algorithm", "task", "seed"])
     tasks = runs.groupby("algorithm")["task"].agg(set)
     shared = sorted(set.intersection(*tasks))
-    section = Section(name or "scores", unit, runs, scores, shared)
+    section = Section(name or "scores", unit, runs, scores, shared, labels=labels)
     if section.scored and shared:
         common = {"gamma": GAMMA, "replicates": options.replicates}
         section.aggregates = stats.aggregate(section.pooled, **common)

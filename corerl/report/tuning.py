@@ -23,6 +23,7 @@ from corerl.report import figures
 from corerl.report.files import make_folder, write
 from corerl.report.stats.tuning import bandit, expected_best
 from corerl.runs.directory import groups, read_settings, read_status
+from corerl.runs.files import below
 
 EPISODES = (1, 10, 50, 100, 200)
 """Numbers of episodes that the printed table shows."""
@@ -84,7 +85,8 @@ def _settings(policies: list[Policy]) -> int:
 def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
     """Reads the last evaluation of every finished seed, by task and algorithm."""
     found: dict[tuple[str, str], list[Policy]] = defaultdict(list)
-    for cell in sorted({file.parent for path in paths for file in path.rglob("config.yaml")}):
+    files = (file for path in paths for file in below(path, "config.yaml"))
+    for cell in sorted({file.parent.resolve() for file in files}):
         with suppress(CorerlError):  # of what is none of ours, corerl status tells
             settings = read_settings(cell)
             for directory, seeds in groups(cell):

@@ -14,26 +14,37 @@ UNITS = {
 }
 
 
-def units(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
-    """Returns (N,) the unit of every row of a score file; one task has one unit.
+def told(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
+    """Returns (N,) the unit that the row of a score file or its task says, and "" where neither does.
 
     Args:
-        rows: columns as text; `unit` says it, and `success` (a share) tells it where it is the score.
+        rows: columns as text; `unit` comes before what the task says.
         scored: (N,) whether the row's value is a score and no raw return.
     """
-    solved = rows["task"].str.startswith(SUCCESS_TASKS).to_numpy() | _solved(rows)
-    found = np.where(scored, np.where(solved, "success", "normalised"), "raw").astype(object)
+    solved = rows["task"].str.startswith(SUCCESS_TASKS)
+    found = np.where(scored, np.where(solved, "success", ""), "raw").astype(object)
     if "unit" not in rows.columns:
         return found
     said = rows["unit"].str.lower().to_numpy()
     return np.where(np.isin(said, list(UNITS)), said, found)
 
 
-def _solved(rows: pd.DataFrame) -> np.ndarray:
-    """Returns (N,) whether every score of the row's task is 100 times its share of solved episodes."""
-    if "success" not in rows.columns or "score" not in rows.columns:
-        return np.zeros(len(rows), dtype=bool)
-    score = pd.to_numeric(rows["score"], errors="coerce")
-    share = pd.to_numeric(rows["success"], errors="coerce")
-    equal = (score - 100 * share).abs() < 1e-6  # False where one is missing
-    return equal.groupby(rows["task"]).transform("all").to_numpy()
+def settled(scores: pd.DataFrame) -> pd.Series:
+    """Returns the unit of every row of all files read together, where `told` left some of a task open.
+
+    They are success rates where every score is 100 times the row's `success`, a share. 0 of 0 says
+    nothing, as a seed that never solves its task scores 0 in both units: without another row it is the
+    unit that files say of the task, and else normalised.
+    """
+    unit, task = scores["unit"], scores["task"]
+    score = scores["score"].where(unit == "")
+    share = 100 * scores["success"]
+    known = score.notna() & share.notna() & ((score != 0) | (share != 0))
+    equal = ((score - share).abs() < 1e-6)[known].groupby(task[known]).all()
+    seen = equal.map({True: "success", False: "normalised"})
+    said = (
+        unit[~unit.isin(["", "raw"])]
+        .groupby(task)
+        .agg(lambda u: u.iloc[0] if u.nunique() == 1 else None)
+    )
+    return unit.mask(unit == "", task.map(seen).fillna(task.map(said)).fillna("normalised"))

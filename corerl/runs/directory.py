@@ -162,6 +162,7 @@ def read_status(directory: Path) -> dict[str, Any]:
         "score": int | float | None,
         "return": int | float | None,
         "steps": int,
+        "evaluated": int | None,
         "seeds": list,
         "seconds": int | float | None,
     }

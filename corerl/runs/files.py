@@ -93,6 +93,23 @@ def _write_error(path: Path, error: OSError) -> CorerlError:
     return CorerlError(f"Cannot write {path}: {error.strerror}.")
 
 
+def below(root: Path, *names: str) -> list[Path]:
+    """Finds files of these names below a folder, also where links to folders lead; no folder is read twice.
+
+    Path.rglob follows no such link, and os.walk would follow one that leads up for ever.
+    """
+    found, seen, tops = [], set(), [os.fspath(root)]
+    for top in tops:  # links come last, so that what lies below has its own path
+        for folder, inner, files in os.walk(top):
+            if (real := os.path.realpath(folder)) in seen:
+                inner.clear()
+                continue
+            seen.add(real)
+            tops += sorted(p for name in inner if os.path.islink(p := os.path.join(folder, name)))
+            found += [Path(folder, name) for name in names if name in files]
+    return sorted(found)
+
+
 class Log:
     """A file of lines that only grows, and whose length and content a checkpoint vouches for.
 

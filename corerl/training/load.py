@@ -30,7 +30,7 @@ from corerl.runs import code
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
-from corerl.runs.files import read_json, read_yaml
+from corerl.runs.files import below, read_json, read_yaml
 from corerl.training.loaded import Loaded, Restored
 from corerl.training.run import Run, pick_device
 
@@ -109,7 +109,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def _cells(root: Path) -> list[Path]:
-    return sorted(path.parent for path in root.rglob("config.yaml"))
+    return [path.parent for path in below(root, "config.yaml")]
 
 
 def settings(cell: Path) -> Config:

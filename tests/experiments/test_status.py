@@ -40,6 +40,16 @@ def test_seeds_never_begun_are_missing():
     assert states(cfg) == [([1], "done"), ([0, 2], "missing")]
 
 
+def test_a_folder_lists_runs_behind_links():
+    cfg = config(Path("disk"), "bc")
+    begun(cell_directory(cfg), "seeds-0", "done")
+    launch.write_settings(cfg)
+    Path("runs").mkdir()
+    Path("runs/link").symlink_to(Path("disk").resolve())
+    (found,) = status.groups(Path("runs"))
+    assert found.task == cfg.task and found.state == "done"
+
+
 def test_running_is_told_from_killed():
     cfg = config(Path("runs"), "bc", seeds=1)
     folder = cell_directory(cfg) / "seeds-0"

@@ -1,4 +1,6 @@
+import argparse
 import re
+import shlex
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -7,7 +9,7 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import add_arguments, build, figures
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -40,6 +42,23 @@ def test_everything_is_written(report, tree):
     assert "IQM [95% CI]" in text and "61.0 ± 1.0" in text
     assert "Not counted: CQL on d4rl/hopper-medium-v2, seeds 0-2 (failed" in errors
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
+
+
+def test_a_second_report_leaves_nothing_of_the_first(report, tree, tmp_path):
+    _, out, *_ = report(tree, "--published", "d4rl_offline")
+    (out / "d4rl/published-mine.tex").write_text("a user's own")
+    (tmp_path / "outside.txt").write_text("a user's own")
+    with (out / "files.txt").open("a") as file:
+        file.write("../outside.txt\n\n")
+    write_run(tmp_path / "one", TASKS[0], "BC", seeds=(0,))
+    report(tmp_path / "one")
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left - {"d4rl/published-mine.tex", "files.txt"} == set(
+        (out / "files.txt").read_text().split()
+    )
+    assert "d4rl/published-td3-bc.tex" not in left and "d4rl/improvement.png" not in left
+    assert "d4rl/scores.tex" in left and "d4rl/published-mine.tex" in left
+    assert not (out / "gym-raw").exists() and (tmp_path / "outside.txt").exists()
 
 
 def test_a_table_of_which_nothing_fits_is_told(report, tree, tmp_path):
@@ -134,6 +153,38 @@ def test_the_page_holds_what_a_reader_needs(report, tree):
     assert '<th scope="row">torch</th><td>2.13.0</td>' in text
     assert "--baseline IQL" in text and f"corerl report {tree}" in text
     assert "n = 3" in text and "P(TD3+BC &gt; IQL)" in text
+
+
+def test_the_command_it_names_has_every_option():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = [
+        "a b",
+        "c",
+        "--out",
+        "o",
+        "--published",
+        "x",
+        "y",
+        "--metric",
+        "mean",
+        "--baseline",
+        "TD3+BC",
+    ]
+    words += [
+        "--replicates",
+        "7",
+        "--title",
+        "It's",
+        "--best",
+        "--unequal",
+        "--risk",
+        "--unfinished",
+    ]
+    args, usual = parser.parse_args(words), parser.parse_args(["a"])
+    assert not [name for name in vars(args) if getattr(args, name) == getattr(usual, name)]
+    for given in (args, usual):
+        assert parser.parse_args(shlex.split(build._command(given))[2:]) == given
 
 
 def test_a_figure_that_fails_loses_nothing_else(report, tree, monkeypatch):

@@ -53,7 +53,14 @@ def test_settings(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"seeds": 3}, {"seeds": ["a"]}, {"diverged": {"0": "x"}}, {"steps": "many"}]
+    "changed",
+    [
+        {"seeds": 3},
+        {"seeds": ["a"]},
+        {"diverged": {"0": "x"}},
+        {"steps": "many"},
+        {"evaluated": "x"},
+    ],
 )
 def test_status(tmp_path, changed):
     path = write_run(tmp_path, TASK, "IQL") / "status.json"

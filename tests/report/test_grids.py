@@ -106,7 +106,11 @@ def test_finished_runs_are_collected_under_the_published_names(tmp_path):
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done")
     write_run(tmp_path / "a" / "seeds-42", algo, 42, "running")
     write_run(tmp_path / "b" / "seeds-7", {"name": "iql"}, 7, "done")
-    assert grids.main(["collect", str(tmp_path), "--out", str(tmp_path / "scores.csv")]) == 0
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/a").symlink_to(tmp_path / "a")
+    assert (
+        grids.main(["collect", str(tmp_path / "runs"), "--out", str(tmp_path / "scores.csv")]) == 0
+    )
     (row,) = grids.read(tmp_path / "scores.csv").to_dict("records")
     assert (row["cell"], row["seed"], row["updates"]) == ("actor_layers=3 actor_lr=0.0005", 7, 100)
     assert row["return"] == 33.333 and row["episodes"] == 1000

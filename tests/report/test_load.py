@@ -32,12 +32,34 @@ def test_a_run_tree_is_read_in_full(tmp_path):
 def test_seeds_of_different_code_are_told(tmp_path):
     groups = [write_run(tmp_path, TASK, "IQL", seeds=(seed, seed + 1)) for seed in (0, 2)]
     groups += [write_run(tmp_path, TASK, "BC", seeds=(seed, seed + 1)) for seed in (0, 2)]
-    for group, code in zip(groups, ["old", "new", "own", "own"], strict=True):
+    groups += [write_run(tmp_path / "b", TASK, "CQL"), write_run(tmp_path, TASK, "CQL", seeds=(4,))]
+    codes = ["old", "new", "own", "own", "old", "new"]
+    for group, code in zip(groups, codes, strict=True):
         (group / "env.json").write_text(json.dumps({"code": code}))
-    assert load([tmp_path]).notes == [
-        f"The seeds of {groups[0].parent} were trained with different code of their algorithm; they "
-        "are pooled."
+    told = "on d4rl/hopper-medium-v2 were trained with different code of their algorithm; they are pooled."
+    assert sorted(load([tmp_path]).notes) == [
+        f"The seeds of {name} {told}" for name in ("CQL", "IQL")
     ]
+
+
+def test_what_is_not_pooled_needs_no_word_on_its_code(tmp_path):
+    for config, code in (("aaaaaaaa", "old"), ("bbbbbbbb", "new")):
+        group = write_run(tmp_path, TASK, "IQL", config=config, algo={"expectile": code})
+        (group / "env.json").write_text(json.dumps({"code": code}))
+    (note,) = load([tmp_path]).notes
+    assert "split by expectile" in note
+
+
+def test_runs_behind_links_are_read_once(tmp_path):
+    kept = write_run(tmp_path / "disk", TASK, "IQL").parent
+    own = write_run(tmp_path / "runs", TASK, "BC").parent
+    (own.parent / kept.name).symlink_to(kept)
+    (own / "again").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs/disk").symlink_to(tmp_path / "disk")
+    results = load([tmp_path / "runs"])
+    assert sorted(results.runs["algorithm"]) == ["BC", "IQL"]
+    (tmp_path / "all").symlink_to(tmp_path / "runs")
+    assert len(load([tmp_path / "all"]).runs) == 2
 
 
 def test_a_run_below_two_of_the_paths_is_read_once(tmp_path):
@@ -110,6 +132,19 @@ def test_a_seed_that_stops_early_does_not_count(tmp_path):
     results = load([tmp_path])
     assert sorted(set(results.scores["seed"])) == [0, 1]
     assert "stopped early" in set(results.runs["state"])
+
+
+def test_a_finished_run_whose_file_lost_its_last_evaluation_does_not_count(tmp_path):
+    group = write_run(tmp_path, TASK, "A", reached=2000)
+    status = json.loads((group / "status.json").read_text())
+    write_run(tmp_path, TASK, "B")
+    for evaluated, names in ((3000, {"B"}), (2000, {"A", "B"}), (None, {"A", "B"})):
+        (group / "status.json").write_text(json.dumps(status | {"evaluated": evaluated}))
+        results = load([tmp_path])
+        assert set(results.scores["algorithm"]) == names
+    (group / "status.json").write_text(json.dumps(status | {"evaluated": 3000}))
+    lost = load([tmp_path]).runs.set_index("algorithm").loc["A"]
+    assert (lost["state"], lost["step"], lost["counted"]) == ("stopped early", 2000, False)
 
 
 def test_the_line_a_kill_cut_is_ignored_in_a_running_run_only(tmp_path):
@@ -204,6 +239,24 @@ def test_steps_tell_runs_apart_also_where_a_part_has_steps_of_its_own(tmp_path):
         algo = {"preferences": {"values": {"steps": 7}}}
         write_run(tmp_path, TASK, "IPL", config=config, algo=algo, steps=steps)
     assert set(load([tmp_path]).scores["algorithm"]) == {"IPL steps=1000", "IPL steps=2000"}
+
+
+def test_a_task_has_one_unit_over_all_files(tmp_path):
+    """A seed of 0 and 0 solved says nothing; every seed on a CPU is a file."""
+
+    def unit(*rows: str) -> str:
+        for i, row in enumerate(rows):
+            text = f"algorithm,task,seed,score,success,unit\nA,x/a,{i},{row}\n"
+            (tmp_path / f"{i}.csv").write_text(text)
+        found = load([tmp_path / f"{i}.csv" for i in range(len(rows))]).scores["unit"]
+        return " ".join(found.unique())
+
+    assert unit("0,0,", "25,0,", "0,0,") == "normalised"
+    assert unit("0,0,", "25,0.25,", "80,0.8,") == "success"
+    assert unit("25,0.25,", "80,0.8,", "80,0.9,") == "normalised"
+    assert unit("0,0,", "0,0,") == unit("0,,", "5,,") == "normalised"
+    assert unit("0,0,", "40,,success") == "success"
+    assert unit("0,0,normalised", "25,0.25,") == "normalised success"  # a file says otherwise
 
 
 def test_a_task_of_one_configuration_without_the_setting_keeps_the_label(tmp_path):

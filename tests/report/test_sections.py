@@ -7,7 +7,7 @@ from corerl.errors import CorerlError
 from corerl.report import stats
 from corerl.report.beside import difference
 from corerl.report.formats import to_text
-from corerl.report.load import Results
+from corerl.report.load import Results, load
 from corerl.report.published import COLUMNS as PUBLISHED
 from corerl.report.scorefiles import COLUMNS
 from corerl.report.section import Options
@@ -276,6 +276,17 @@ def test_a_variant_stands_beside_its_own_published_numbers():
     assert not section.others
 
 
+def test_published_numbers_on_tasks_of_others_alone_make_no_table(report, tmp_path):
+    rows = theirs(*((n, "d4rl/x", 30.0, 1.0, 4, "last", "S", "", 1) for n in ("IQL", "BC")))
+    read = results({("IQL", "d4rl/x"): [[9.0]], ("BC", "d4rl/y"): [[9.0]]})
+    (section,) = sections(read, rows, Options(replicates=10))
+    assert [t.name for t in section.tables if t.compares] == ["published-iql"]
+    read.scores.to_csv(tmp_path / "mine.csv", index=False)
+    rows.to_csv(tmp_path / "theirs.csv", index=False)
+    status, out, _, _ = report(tmp_path / "mine.csv", "--published", tmp_path / "theirs.csv")
+    assert status == 0 and not (out / "d4rl/published-bc.txt").exists()
+
+
 def test_no_published_number_hides_behind_another_of_its_source():
     def row(mean, source, steps, protocol="last"):
         return "IQL", "d4rl/x", mean, 1.0, 4, protocol, source, "", steps
@@ -304,6 +315,20 @@ def test_published_numbers_in_another_unit_stay_out():
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0]]}, "raw")
     (section,) = sections(read, theirs(row), Options(replicates=10))
     assert not [t for t in section.tables if t.compares]
+
+
+def test_a_name_of_ones_own_is_no_published_algorithm(tmp_path):
+    """What the report itself splits keeps its numbers, whatever it is named after."""
+    rows = theirs(*((n, "d4rl/x", 10.0, 1.0, 4, "last", "S", "", 1) for n in ("BC", "IQL")))
+    own = ("BC with my trick", "BC (mine)", "BC lr=1 warm", "BC lr=1 tau=2")
+    (section,) = sections(results({(n, "d4rl/x"): [[9.0]] for n in own}), rows, Options())
+    assert [t.columns[0].name for t in section.tables if t.compares] == ["BC lr=1 tau=2, ours"]
+    for name in ("old", "new"):
+        text = f"algorithm,task,seed,score,config\nIQL,d4rl/x,0,1,{name}\nIQL,d4rl/x,1,2,{name}\n"
+        (tmp_path / f"{name}.csv").write_text(text)
+    (section,) = sections(load([tmp_path / "old.csv", tmp_path / "new.csv"]), rows, Options())
+    found = sorted(t.columns[0].name for t in section.tables if t.compares)
+    assert found == ["IQL (new), ours", "IQL (old), ours"]
 
 
 def test_split_labels_keep_their_published_numbers():

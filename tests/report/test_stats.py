@@ -224,6 +224,41 @@ def test_bad_tables_are_refused(change, message):
         stats.estimate(change(tidy({"A": {"t0": [0.1, 0.2]}})))
 
 
+ESTIMATES = [
+    stats.aggregate,
+    lambda table: stats.profiles(table, np.array([1.0])),
+    lambda table: stats.curves(table.assign(step=1)),
+]
+
+
+@pytest.mark.parametrize("use", ESTIMATES)
+def test_algorithms_of_different_tasks_have_no_estimates_side_by_side(use):
+    table = tidy({"IQL": {"easy": [9.0, 8.0], "hard": [1.0, 2.0]}, "BC": {"easy": [5.0, 6.0]}})
+    with pytest.raises(
+        CorerlError, match=r"BC did not run hard, .* keep the tasks that all of them"
+    ):
+        use(table)
+    assert len(use(table[table["task"] == "easy"])["algorithm"].unique()) == 2
+
+
+@pytest.mark.parametrize("use", [*ESTIMATES, stats.iqm])
+def test_units_are_never_pooled(use):
+    table = tidy({"BC": {"x": [50.0, 60.0], "y": [500.0, -900.0]}})
+    table["unit"] = table["task"].map({"x": "normalised", "y": "raw"})
+    with pytest.raises(CorerlError, match=r"several units \(normalised, raw\).* rows of one first"):
+        use(table)
+    use(table[table["unit"] == "raw"])
+
+
+def test_a_probability_of_improvement_needs_one_unit_on_each_task():
+    table = tidy({a: {"x": [50.0, 60.0], "y": [500.0, -900.0]} for a in ("A", "B")})
+    table["unit"] = table["task"].map({"x": "normalised", "y": "raw"})
+    assert stats.probability_of_improvement(table, "A", "B").value == 0.5
+    table.loc[(table["algorithm"] == "B") & (table["task"] == "x"), "unit"] = "raw"
+    with pytest.raises(CorerlError, match="several units"):
+        stats.probability_of_improvement(table, "A", "B")
+
+
 def test_names_that_do_not_exist_are_refused():
     table = tidy({"ReBRAC": {"t0": [0.1, 0.2]}, "IQL": {"t1": [0.1, 0.2]}})
     with pytest.raises(CorerlError, match="Did you mean ReBRAC"):

@@ -63,9 +63,12 @@ def sweep(root, expectiles: dict[float, list[list[float]]]) -> None:
 
 
 def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys):
-    sweep(tmp_path, {0.5: [[10.0, 20.0], [30.0, 40.0]], 0.9: [[70.0, 70.0]]})
+    sweep(tmp_path / "disk", {0.5: [[10.0, 20.0], [30.0, 40.0]], 0.9: [[70.0, 70.0]]})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/link").symlink_to(tmp_path / "disk")
     out = tmp_path / "out"
-    assert main(["tuning", str(tmp_path), "--out", str(out), "--episodes", "20"]) == 0
+    paths = [str(tmp_path / "runs"), str(tmp_path / "disk")]  # one and the same
+    assert main(["tuning", *paths, "--out", str(out), "--episodes", "20"]) == 0
     told = capsys.readouterr().out
     assert "IQL on corerl/pendulum: 2 settings, 3 policies" in told
     table = pd.read_csv(out / "IQL-corerl-pendulum.csv").set_index(["kind", "count"])

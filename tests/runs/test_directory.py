@@ -227,6 +227,21 @@ def test_nobody_sees_half_a_file(written, monkeypatch):
     assert seen == [(b"old", b"new")] and written.read_bytes() == b"new"
 
 
+def test_files_are_found_where_links_lead_and_each_folder_once(tmp_path):
+    for name in ("runs/b/x", "disk/c/x", "disk/c/y", "disk/z"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "runs/a").symlink_to(tmp_path / "runs/b")  # has a path of its own
+    (tmp_path / "runs/b/up").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs/c").symlink_to(tmp_path / "disk/c")
+    (tmp_path / "runs/d").symlink_to(tmp_path / "nowhere")
+    found = [
+        path.relative_to(tmp_path).as_posix() for path in files.below(tmp_path / "runs", "x", "y")
+    ]
+    assert found == ["runs/b/x", "runs/c/x", "runs/c/y"]
+    assert not files.below(tmp_path / "nowhere", "x")
+
+
 def test_json_that_is_not_json_is_a_sentence(tmp_path):
     path = tmp_path / "status.json"
     assert files.read_json(path) is None

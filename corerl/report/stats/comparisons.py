@@ -7,7 +7,7 @@ from scipy import stats as scipy_stats
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import draws, percentiles
 from corerl.report.stats.estimates import Estimate, count_seeds
-from corerl.report.stats.score_tables import check, runs_of
+from corerl.report.stats.score_tables import check, one_unit, rows_of
 
 
 def probability_of_improvement(
@@ -22,7 +22,8 @@ def probability_of_improvement(
     """Returns P(a run of `x` scores above one of `y`) on a task, ties one half, averaged over tasks.
 
     Per task this is the Mann-Whitney U statistic over n_x * n_y. Both algorithms need the same
-    tasks. With drawn fractions w of each task's seeds a replicate is the mean of w_x' C w_y.
+    tasks, and one unit on each. With drawn fractions w of each task's seeds a replicate is the mean
+    of w_x' C w_y.
     """
     pairs = _pairwise(check(table), x, y)
     value = float(np.mean([c.mean() for c in pairs]))
@@ -42,13 +43,14 @@ def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
             f"{x} and {y} have no common set of tasks: only one of them ran {lonely[0]}; "
             "compare on the tasks that both have."
         )
+    for _, both in table[table["algorithm"].isin([x, y])].groupby("task"):
+        one_unit(both)
     pairs = ((one[t][:, None], other[t][None, :]) for t in one)
     return [(a > b) + 0.5 * (a == b) for a, b in pairs]
 
 
 def _by_task(table: pd.DataFrame, algorithm: str) -> dict[str, np.ndarray]:
-    runs_of(table, algorithm)
-    rows = table[table["algorithm"] == algorithm]
+    rows = rows_of(table, algorithm)
     return {t: g["score"].to_numpy(dtype=np.float64) for t, g in rows.groupby("task")}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import REPLICATES, Runs, interval
-from corerl.report.stats.score_tables import check, common_steps, runs_of
+from corerl.report.stats.score_tables import common_steps, comparable, runs_of
 
 METRICS = ("iqm", "median", "mean", "optimality_gap")
 
@@ -134,12 +134,12 @@ def count_seeds(sizes: np.ndarray) -> tuple[int, tuple[int, int]]:
 def aggregate(
     table: pd.DataFrame, metrics: Sequence[str] = METRICS, **options: float
 ) -> pd.DataFrame:
-    """Makes `estimate` of every algorithm and metric.
+    """Makes `estimate` of every algorithm and metric; all need the same tasks, and one unit.
 
     Columns: algorithm, metric, value, low, high, tasks, runs, seeds_min, seeds_max.
     """
     rows = []
-    for algorithm in dict.fromkeys(table["algorithm"]):
+    for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
         for metric in metrics:
             e = estimate(table, metric, algorithm, **options)
             rows.append((algorithm, metric, e.value, e.low, e.high, e.tasks, e.runs, *e.seeds))
@@ -157,12 +157,12 @@ def profiles(
 ) -> pd.DataFrame:
     """Returns the fraction of runs with a score above each tau (K,), per algorithm, with pointwise intervals.
 
-    Columns: algorithm, tau, value, low, high.
+    All algorithms need the same tasks, and one unit. Columns: algorithm, tau, value, low, high.
     """
     taus = np.asarray(taus, dtype=np.float64)
     statistic = partial(_profile, taus=taus)
     parts = []
-    for algorithm in dict.fromkeys(table["algorithm"]):
+    for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
         runs = runs_of(table, algorithm)
         value = statistic(runs, runs.weight[None])[0]
         low, high = interval(runs, statistic, replicates, seed, level)
@@ -174,9 +174,9 @@ def profiles(
 def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.DataFrame:
     """Makes `estimate` at every step that all runs of an algorithm evaluated (sample efficiency).
 
-    Columns: algorithm, step, value, low, high.
+    All algorithms need the same tasks, and one unit. Columns: algorithm, step, value, low, high.
     """
-    check(table)
+    comparable(table)
     options = {"replicates": 2000, **options}
     rows = []
     for algorithm, group in common_steps(table).groupby("algorithm", sort=False):

@@ -90,7 +90,45 @@ def common_steps(table: pd.DataFrame) -> pd.DataFrame:
     return table[counts == table["algorithm"].map(runs)]
 
 
+def comparable(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the table itself, if estimates of its algorithms may stand side by side.
+
+    Raises CorerlError where it holds several units, or an algorithm lacks a task that another ran.
+    """
+    one_unit(check(table))
+    tasks = table.groupby("algorithm", sort=False)["task"].agg(set)
+    for algorithm, own in tasks.items():
+        if lacking := sorted(set.union(*tasks) - own):
+            raise CorerlError(
+                f"{algorithm} did not run {lacking[0]}, which others in the table did, so the algorithms "
+                "would be estimated over different tasks; keep the tasks that all of them have."
+            )
+    return table
+
+
+def one_unit(table: pd.DataFrame) -> None:
+    """Refuses rows of several units, where the table has a column `unit`."""
+    units = table["unit"].unique() if "unit" in table.columns else ()
+    if len(units) > 1:
+        raise CorerlError(
+            f"The score table holds several units ({', '.join(map(str, units))}), which no estimate may "
+            "pool; choose the rows of one first."
+        )
+
+
 def runs_of(table: pd.DataFrame, algorithm: str | None = None) -> Runs:
+    """Returns the runs of one algorithm, of a table that may hold others.
+
+    Raises CorerlError where they are several steps of a run, or in several units.
+    """
+    table = rows_of(table, algorithm)
+    one_unit(table)
+    task, _ = pd.factorize(table["task"], sort=True)
+    return sort_runs(table["score"].to_numpy(dtype=np.float64), task)
+
+
+def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
+    """Returns the rows of one algorithm, one for each run."""
     check(table)
     names = list(dict.fromkeys(table["algorithm"]))
     if algorithm is None and len(names) > 1:
@@ -106,5 +144,4 @@ def runs_of(table: pd.DataFrame, algorithm: str | None = None) -> Runs:
         raise CorerlError(
             "The table holds several steps of a run; take final(table) or best(table) first."
         )
-    task, _ = pd.factorize(table["task"], sort=True)
-    return sort_runs(table["score"].to_numpy(dtype=np.float64), task)
+    return table
