@@ -1,7 +1,8 @@
 """Replay for numbered actions: each observation once, n-step returns, a reward per source.
 
 An Atari transition holds eight frames of which one is new. Here a frame is stored once, as bytes where
-it is bytes; stacks and next observations are put together when a batch is drawn.
+it is bytes; stacks and next observations are put together when a batch is drawn. The frame that a truncated
+step reaches is the only one that no later step begins with; those few lie apart.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from corerl import seeding
 from corerl.buffers import room
@@ -44,9 +46,9 @@ class FrameReplay:
     """The latest `capacity` steps of each of S seeds, on the device; the oldest is overwritten first.
 
     What lies before an episode's first frame is black (zeros), as in Dopamine, so the environment has to
-    stack its frames that way. The state reached by a truncated step is not stored: a return that
-    runs into a time limit is cut one step earlier and goes on from the last state that is, and a draw
-    of the truncated step itself counts for the one before it.
+    stack its frames that way. A return that runs into a time limit counts the truncated step's reward
+    and bootstraps at the state which that step reached, as in dqn_zoo; Dopamine draws no such return.
+    Memory for those states grows with the most of them that are in the replay at once.
 
     Args:
         shape: of an observation; with `stack` > 1 its first axis is that many frames, the latest last.
@@ -82,18 +84,25 @@ class FrameReplay:
             f"A replay of {capacity} steps is too small for {n_step}-step returns of {stack} frames",
         )
         self._frame = (shape[0] // stack, *shape[1:])
-        self._lead, self._capacity, self._stack = (len(seeds), batch_size), capacity, stack
+        self._capacity, self._stack = capacity, stack
         lead = (len(seeds), capacity)
         self._frames = room.take((*lead, *self._frame), dtype, device, "algo.data.capacity")
         self._actions = torch.zeros(lead, dtype=torch.int64, device=device)
         self._rewards = torch.zeros(*lead, sources, device=device)
         self._ends = torch.zeros(*lead, 3, dtype=torch.uint8, device=device)
         """Terminated, truncated, and how many earlier frames of the episode there are, at most 255."""
-        one = {name: ((len(seeds), *x.shape[2:]), x.dtype) for name, x in self._parts().items()}
+        self._cuts = torch.zeros(lead, dtype=torch.int32, device=device)
+        """How many steps of the seed were truncated before this one: where in `_reached` it may look."""
+        self._reached = torch.zeros(len(seeds), 1, *self._frame, dtype=dtype, device=device)
+        coming = self._parts() | {"cuts": self._cuts, "reached": self._reached}
+        one = {name: ((len(seeds), *x.shape[2:]), x.dtype) for name, x in coming.items()}
         self._incoming = Outbox(one, device)
         self._age = np.zeros(len(seeds), np.uint8)
         self._added = 0
-        self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
+        # Of truncated steps, on the host: where they are, how many there have been, how many are overwritten.
+        self._truncated = np.zeros(lead, bool)
+        self._cut, self._gone = np.zeros((2, len(seeds)), np.int64)
+        self._seeds = torch.arange(len(seeds), device=device)[:, None]
         self._steps = torch.arange(n_step, device=device)
         self._powers = discount ** torch.arange(n_step + 1, device=device)
         self._back = torch.arange(stack - 1, -1, -1, device=device)
@@ -111,7 +120,7 @@ class FrameReplay:
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        return sum(part.nbytes for part in self._parts().values())
+        return sum(x.nbytes for x in (*self._parts().values(), self._cuts, self._reached))
 
     @property
     def ready(self) -> bool:
@@ -128,23 +137,53 @@ class FrameReplay:
         incoming["frames"][:] = step.observations[:, -self._frame[0] :]
         incoming["actions"][:] = step.actions
         incoming["rewards"][:] = rewards
+        incoming["cuts"][:] = self._cut
+        incoming["reached"][:] = step.next_observations[:, -self._frame[0] :]
         for column, value in enumerate((step.terminated, step.truncated, self._age)):
             incoming["ends"][:, column] = value
         arrived = self._incoming.send()
-        for name, part in self._parts().items():
+        for name, part in (self._parts() | {"cuts": self._cuts}).items():
             part[:, row].copy_(arrived[name])
+        self._keep(arrived["reached"], step.truncated, row)
         over = step.terminated | step.truncated
         self._age = np.where(over, 0, np.minimum(self._age, 254) + 1).astype(np.uint8)
         self._added += 1
         return arrived
+
+    def _keep(self, reached: Tensor, truncated: np.ndarray, row: int) -> None:
+        """Keeps the frames `(S, ...)` that truncated steps reached, in place of those that `row` gives up."""
+        self._gone += self._truncated[:, row]
+        self._truncated[:, row] = truncated
+        most = (self._cut + truncated - self._gone).max()
+        if most > self._reached.shape[1]:
+            self._place(self._kept(), min(2 * most, self._capacity))
+        for i in np.flatnonzero(truncated):
+            self._reached[i, self._cut[i] % self._reached.shape[1]].copy_(reached[i])
+        self._cut += truncated
+
+    def _kept(self) -> Tensor:
+        """Returns the frames `(S, n, ...)` that truncated steps reached, oldest first, zeros at last."""
+        numbers = self._gone[:, None] + np.arange((self._cut - self._gone).max())
+        frames = self._gather(self._reached, self._on_device(numbers))
+        frames[self._on_device(numbers >= self._cut[:, None])] = 0
+        return frames
+
+    def _place(self, kept: Tensor, count: int) -> None:
+        """Makes memory for `count` frames of each seed, with those that `_kept` returned."""
+        shape, setting = (len(kept), count, *self._frame), "algo.data.capacity"
+        self._reached = room.take(shape, self._frames.dtype, self._frames.device, setting).zero_()
+        numbers = self._gone[:, None] + np.arange(kept.shape[1])
+        self._reached[self._seeds, self._on_device(numbers % count)] = kept.to(self._reached.device)
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._frames.device)
 
     def sample(self) -> Transitions:
         """Samples the next batch of every seed, drawn uniformly with replacement."""
         n = len(self._steps)
         oldest = max(0, self._added - self._capacity)
         first = oldest + self._stack + 1 if oldest else 1  # further back, a stack's frames are gone
-        times = first + self._numbers.next() % (self._added - n - first)
-        return self._transitions(times - self._gather(self._ends, times)[..., 1].long())
+        return self._transitions(first + self._numbers.next() % (self._added - n - first))
 
     def _transitions(self, times: Tensor) -> Transitions:
         """Gathers n-step transitions that start at steps `times` `(S, B)`, counted from the first ever."""
@@ -152,32 +191,39 @@ class FrameReplay:
         ends = self._gather(self._ends, steps)
         terminated, truncated = ends[..., 0].float(), ends[..., 1].float()
         going_on = ((1 - terminated) * (1 - truncated)).cumprod(-1)
-        before = torch.cat([torch.ones_like(going_on[..., :1]), going_on[..., :-1]], -1)
-        counted = before * (1 - truncated)
+        counted = torch.cat([torch.ones_like(going_on[..., :1]), going_on[..., :-1]], -1)
         weights = counted * self._powers[:-1]
         length = counted.sum(-1).long()
-        terminal = (counted * terminated).amax(-1)
+        terminal, cut = ((counted * x).amax(-1) for x in (terminated, truncated))
         return Transitions(
-            self._observations(times),
+            self._history(times, self._back).flatten(2, 3),
             self._gather(self._actions, times),
             (weights[..., None] * self._gather(self._rewards, steps)).sum(-2),
-            self._observations(times + length),
+            self._reached_by(times + length - 1, cut.bool()),
             self._powers[length] * (1 - terminal),
         )
 
-    def _observations(self, times: Tensor) -> Tensor:
-        """Stacks `(S, B, stack * channels, ...)`; frames before the episode's first are zeros."""
-        age = self._gather(self._ends, times)[..., 2:]
-        frames = self._gather(self._frames, times[..., None] - self._back)
-        known = (self._back <= age).to(frames.dtype)
-        frames = frames * known.view(*known.shape, *[1] * len(self._frame))
-        return frames.view(*times.shape, -1, *self._frame[1:])
+    def _reached_by(self, times: Tensor, cut: Tensor) -> Tensor:
+        """Returns the observations that steps `times` `(S, B)` reached; those `cut` were truncated."""
+        following = self._gather(self._frames, times + 1)
+        kept = self._gather(self._reached, self._gather(self._cuts, times).long())
+        latest = torch.where(cut.view(*cut.shape, *[1] * len(self._frame)), kept, following)
+        older = self._history(times, self._back[1:])
+        return torch.cat([older, latest[:, :, None]], 2).flatten(2, 3)
 
-    def _gather(self, part: Tensor, times: Tensor) -> Tensor:
-        """Returns rows `(S, B, ..., *rest)` of `part` `(S, capacity, *rest)`."""
-        starts = self._starts.view(-1, *[1] * (times.ndim - 1))
-        rows = (times % self._capacity + starts).flatten()
-        return part.flatten(0, 1).index_select(0, rows).view(*times.shape, *part.shape[2:])
+    def _history(self, times: Tensor, back: Tensor) -> Tensor:
+        """Returns frames `(S, B, n, ...)` so many steps `back` `(n,)`; before the episode's first, zeros."""
+        age = self._gather(self._ends, times)[..., 2:]
+        frames = self._gather(self._frames, times[..., None] - back)
+        known = (back <= age).to(frames.dtype)
+        return frames * known.view(*known.shape, *[1] * len(self._frame))
+
+    def _gather(self, part: Tensor, numbers: Tensor) -> Tensor:
+        """Returns rows `(S, B, ..., *rest)` of the ring `part` `(S, size, *rest)`, by their numbers."""
+        size = part.shape[1]
+        seeds = self._seeds.view(-1, *[1] * (numbers.ndim - 1))
+        rows = (numbers % size + seeds * size).flatten()
+        return part.flatten(0, 1).index_select(0, rows).view(*numbers.shape, *part.shape[2:])
 
     def _parts(self) -> dict[str, Tensor]:
         return {
@@ -192,13 +238,31 @@ class FrameReplay:
         parts = {name: Ring.of(part, self._added) for name, part in self._parts().items()}
         numbers = self._numbers.state_dict()
         return parts | {
+            "reached": self._kept(),
             "age": torch.from_numpy(self._age),
             "added": self._added,
             "numbers": numbers,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what `state_dict` returned.
+
+        In older ones, which have no `reached`, truncated steps bootstrap at the state that they began in.
+        """
         self._added, self._age = state["added"], state["age"].numpy().copy()
         for name, part in self._parts().items():
             part[:, : len(self)].copy_(state[name])
         self._numbers.load_state_dict(state["numbers"])
+        oldest = self._added % max(1, len(self))
+        truncated = state["ends"][..., 1].bool().cpu()
+        self._truncated[:] = False
+        self._truncated[:, : len(self)] = truncated
+        in_order = truncated.roll(-oldest, 1).long()
+        self._cuts[:, : len(self)].copy_((in_order.cumsum(1) - in_order).roll(oldest, 1))
+        self._cut, self._gone = in_order.sum(1).numpy(), np.zeros_like(self._gone)
+        kept = state.get("reached")
+        if kept is None:
+            rows = [(row.nonzero()[:, 0] + oldest) % len(self) for row in in_order]
+            began = [frames[at] for frames, at in zip(state["frames"], rows, strict=True)]
+            kept = pad_sequence(began, batch_first=True)
+        self._place(kept, max(1, kept.shape[1]))

@@ -78,6 +78,11 @@ class History(gymnasium.Wrapper):
         return self.frames.reshape(-1), *rest
 
 
+def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:
+    """Returns the type in which observations are kept: images' bytes as bytes, everything else as float32."""
+    return np.uint8 if len(shape) == 3 and dtype == np.uint8 else np.float32
+
+
 def wrapper(env: gymnasium.Env | None, kind: type) -> Any:
     """Returns the outermost wrapper of this kind around `env`; None where there is none."""
     while isinstance(env, gymnasium.Wrapper):

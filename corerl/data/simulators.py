@@ -198,6 +198,11 @@ def is_gym(id: str) -> bool:
 def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     """Returns `env` with continuous actions in [-1, 1]; discrete ones are left."""
     space = env.action_space
+    if isinstance(space, spaces.Box) and space.dtype.kind != "f":
+        raise CorerlError(
+            f"{env} has actions of {space}, whole numbers, and a policy's are any in [-1, 1]: declare them "
+            "as float32, or number them (Discrete)."
+        )
     if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
         return env
     if not space.is_bounded():

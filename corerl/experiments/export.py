@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from corerl.config import Config, require
 from corerl.data.actions import in_units
+from corerl.data.observations import kept_as
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
@@ -221,7 +222,7 @@ def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tenso
             chosen.append(env.reset()[0] if terminated or truncated else observation)
         env.close()
     chosen = np.asarray(chosen)
-    return torch.as_tensor(chosen if chosen.dtype == np.uint8 else chosen.astype(np.float32))
+    return torch.from_numpy(chosen.astype(kept_as(shape, chosen.dtype)))
 
 
 def _need_onnx() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.transfer import Inbox, Outbox
-from corerl.data.observations import History, wrapper
+from corerl.data.observations import History, kept_as, wrapper
 from corerl.errors import CorerlError
 
 CLOSING = 30  # seconds for all environments of a run
@@ -239,8 +239,8 @@ def begin(
             shape = first[-1].shape
         except (Exception, SystemExit) as error:
             note_crash(crashed, i, seeds, error)
-    kept = kept_as(starts[0][1])
-    return np.stack([np.zeros(shape) if x is None else x for x in first]).astype(kept)
+    stacked = np.stack([np.zeros(shape) if x is None else x for x in first])
+    return stacked.astype(kept_as(stacked.shape[1:], starts[0][1].observation_space.dtype))
 
 
 def note_crash(
@@ -282,11 +282,6 @@ def close(envs: Iterable[gymnasium.Env]) -> None:
     closing.join(CLOSING)
     if closing.is_alive():
         print(f"corerl: an environment did not close in {CLOSING} s and is left", file=sys.stderr)
-
-
-def kept_as(env: gymnasium.Env) -> type:
-    """Returns the type in which observations are kept: bytes as bytes, everything else as float32."""
-    return np.uint8 if env.observation_space.dtype == np.uint8 else np.float32
 
 
 def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corerl.config import Config
 from corerl.data import own_files, tasks
-from corerl.data.observations import Flat, first, later, wrapper
+from corerl.data.observations import Flat, first, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.training.collector import EpsilonGreedy
@@ -91,8 +91,8 @@ class Loaded:
                 f"{', '.join(map(str, shape))}), not {observations.shape}."
             )
         single = observations.shape == shape
-        tensor = torch.as_tensor(observations[None] if single else observations)
-        tensor = tensor if tensor.dtype == torch.uint8 else tensor.float()
+        observations = observations.astype(kept_as(shape, observations.dtype), copy=False)
+        tensor = torch.from_numpy(observations[None] if single else observations)
         actions = self(tensor.to(self.device).expand(len(self.seeds), *tensor.shape))
         actions = actions.cpu().numpy()
         actions = actions[:, 0] if single else actions

@@ -11,22 +11,24 @@ SEEDS, K, DISCOUNT = 2, 2, 0.9
 
 
 def history(length: int, rng) -> list[DiscreteStep]:
-    """Steps of two seeds whose frames count up; episodes end by chance, each way."""
+    """Steps of two seeds whose frames count up; episodes end by chance, each way, even at once."""
     steps = []
     ages = np.zeros(SEEDS, int)
     for time in range(length):
         terminated = rng.random(SEEDS) < 0.15
-        truncated = (rng.random(SEEDS) < 0.15) & ~terminated & (ages > 0)
+        truncated = (rng.random(SEEDS) < 0.15) & ~terminated
         frames = np.zeros((SEEDS, 3, 1, 1), np.uint8)
         for seed in range(SEEDS):
             for back in range(min(ages[seed], 2) + 1):
                 frames[seed, 2 - back] = frame(time - back, seed)
+        latest = [255 - frame(time, seed) for seed in range(SEEDS)]
+        reached = np.concatenate([frames[:, 1:], np.uint8(latest).reshape(SEEDS, 1, 1, 1)], 1)
         steps.append(
             DiscreteStep(
                 frames,
                 rng.integers(5, size=SEEDS),
                 np.zeros(SEEDS),
-                frames,
+                reached,
                 terminated,
                 truncated,
                 rng.normal(size=(SEEDS, K)).astype(np.float32),
@@ -55,16 +57,16 @@ def replay_of(capacity: int, n_step: int, batch_size: int = 400) -> FrameReplay:
 
 
 def expected(steps, time: int, seed: int, n_step: int):
-    """Reward `(K,)`, discount and the time of the bootstrap, from the list of steps."""
+    """Reward `(K,)`, discount and the observation of the bootstrap, from the list of steps."""
     total = np.zeros(K)
     for ahead in range(n_step):
         step = steps[time + ahead]
-        if step.truncated[seed]:
-            return total, DISCOUNT**ahead, time + ahead
         total += DISCOUNT**ahead * step.sources[seed]
         if step.terminated[seed]:
             return total, 0.0, None
-    return total, DISCOUNT**n_step, time + n_step
+        if step.truncated[seed]:
+            return total, DISCOUNT ** (ahead + 1), step.next_observations[seed]
+    return total, DISCOUNT**n_step, steps[time + n_step].observations[seed]
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -81,7 +83,6 @@ def test_batches_are_those_of_the_whole_history(n_step, capacity):
         for i in range(400):
             time = (int(batch.observations[seed, i, -1, 0, 0]) - 1 - seed) // 2
             step = steps[time]
-            assert not step.truncated[seed], "its next observation is not stored"
             assert time >= 100 - capacity + 3 and time + n_step < 100
             reward, discount, then = expected(steps, time, seed, n_step)
             assert (
@@ -91,12 +92,11 @@ def test_batches_are_those_of_the_whole_history(n_step, capacity):
             np.testing.assert_allclose(batch.rewards[seed, i], reward, rtol=1e-5, atol=1e-6)
             assert float(batch.discounts[seed, i]) == pytest.approx(discount)
             if then is not None:
-                mine, theirs = batch.next_observations[seed, i], steps[then].observations[seed]
-                assert mine.numpy().tobytes() == theirs.tobytes()
+                assert batch.next_observations[seed, i].numpy().tobytes() == then.tobytes()
             seen.add((seed, time))
     possible = min(capacity - 4, 99) - n_step
-    truncated = sum(step.truncated.sum() for step in steps[-possible - n_step :])
-    assert len(seen) > 0.9 * (SEEDS * possible - truncated)
+    assert len(seen) > 0.9 * SEEDS * possible
+    assert any(steps[time].truncated[seed] for seed, time in seen)
 
 
 def test_a_restored_replay_draws_the_same_batches():
@@ -109,8 +109,75 @@ def test_a_restored_replay_draws_the_same_batches():
     for step in steps[40:]:
         replay.add(step, step.sources)
         other.add(step, step.sources)
+        for name, mine in replay.state_dict().items():
+            assert not torch.is_tensor(mine) or torch.equal(mine, other.state_dict()[name]), name
         for mine, theirs in zip(replay.sample(), other.sample(), strict=True):
             assert torch.equal(mine, theirs)
+
+
+def one_step(time: int, truncated) -> DiscreteStep:
+    """Of two seeds that see vectors which count up and get rewards that do."""
+    seen = np.full((SEEDS, 2), time, np.float32)
+    over, rewards = np.array(truncated), np.full((SEEDS, K), time, np.float32)
+    return DiscreteStep(
+        seen, np.zeros(SEEDS, int), rewards[:, 0], seen + 0.5, ~over & False, over, rewards
+    )
+
+
+def vectors(capacity: int, seeds=range(SEEDS)) -> FrameReplay:
+    return FrameReplay((2,), torch.float32, K, capacity, seeds, 50, discount=DISCOUNT, n_step=3)
+
+
+def test_episodes_of_one_step_that_are_truncated_are_learned():
+    replay = vectors(20)
+    for time in range(50):
+        step = one_step(time, [True, time % 2 == 0])
+        replay.add(step, step.sources)
+    batch = replay.sample()
+    first = batch.observations[0, :, 0]
+    assert len(first.unique()) > 10
+    assert torch.equal(batch.rewards[0, :, 0], first)
+    assert torch.equal(batch.next_observations[0, :, 0], first + 0.5)
+    assert torch.equal(batch.discounts[0], torch.full((50,), DISCOUNT))
+    times, odd = batch.observations[1, :, 0], batch.observations[1, :, 0] % 2
+    torch.testing.assert_close(batch.rewards[1, :, 0], times + odd * DISCOUNT * (times + 1))
+    assert torch.equal(batch.next_observations[1, :, 0], times + odd + 0.5)
+    torch.testing.assert_close(batch.discounts[1], DISCOUNT ** (1 + odd))
+
+
+def test_memory_for_states_reached_is_that_of_those_in_the_replay():
+    replay = vectors(20)
+    small = replay.nbytes
+    for time in range(500):
+        step = one_step(time, [time % 10 == 9, False])
+        replay.add(step, step.sources)
+    assert replay.nbytes == small + SEEDS * 3 * 2 * 4  # four frames, where two are needed
+
+
+def test_a_checkpoint_without_states_reached_goes_on_from_those_where_steps_began():
+    replay, other = vectors(20), vectors(20)
+    for time in range(33):
+        step = one_step(time, [time % 4 == 0, time % 3 == 0])
+        replay.add(step, step.sources)
+    state = replay.state_dict()
+    del state["reached"]
+    other.load_state_dict(state)
+    mine, theirs = replay.sample(), other.sample()
+    cut = mine.next_observations % 1 == 0.5
+    assert cut.any()
+    assert torch.equal(mine.next_observations - 0.5 * cut, theirs.next_observations)
+    for one, two in zip(mine[:3], theirs[:3], strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_seed_keeps_the_states_that_it_reached_in_any_company():
+    pair, alone = vectors(20), vectors(20, [1])
+    for time in range(60):
+        step = one_step(time, [time % 2 == 0, time % 7 == 0])
+        pair.add(step, step.sources)
+        alone.add(DiscreteStep(*(x[1:] for x in step)), step.sources[1:])
+    for ours, theirs in zip(pair.sample(), alone.sample(), strict=True):
+        assert torch.equal(ours[1:], theirs)
 
 
 def test_a_frame_is_stored_once_and_as_bytes():

@@ -112,6 +112,14 @@ def test_actions_of_another_box_are_rescaled_on_the_way_in():
     assert env.unwrapped.last_u == -0.5
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (-1, 1)])
+def test_vectors_of_whole_numbers_are_refused_as_actions(low, high):
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.action_space = gymnasium.spaces.Box(low, high, (2,), np.int64)
+    with pytest.raises(CorerlError, match=r"int64\), whole numbers, .* as float32, or number them"):
+        simulators.unit_box(env)
+
+
 def test_discrete_actions_are_left():
     assert tasks.resolve("gym/CartPole-v1").make_env().action_space == gymnasium.spaces.Discrete(2)
 

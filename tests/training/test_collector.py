@@ -70,6 +70,23 @@ def test_reward_vectors_of_varying_length_are_refused():
         envs.step(torch.zeros(1, 1, dtype=torch.int64))
 
 
+class Memory(Vectors):
+    """Shows bytes that are no image."""
+
+    observation_space = spaces.Box(0, 255, (6,), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        return np.arange(6, dtype=np.uint8), {}
+
+
+def test_bytes_that_are_no_image_are_numbers():
+    envs = DiscreteEnvironments(Memory, [0])
+    assert envs.dtype == torch.float32 and envs.look().tolist() == [[[0, 1, 2, 3, 4, 5]]]
+    images = spaces.Box(0, 255, (3, 4, 4), np.uint8)
+    change = {"observation_space": images, "reset": lambda self, **_: (images.sample(), {})}
+    assert DiscreteEnvironments(type("Images", (Vectors,), change), [0]).dtype == torch.uint8
+
+
 class Fragile(Vectors):
     """The one that is started with an odd seed crashes at its second step."""
 
