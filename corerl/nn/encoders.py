@@ -16,6 +16,14 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, side of the kernel and stride of each layer (Mnih et al. 2015)."""
 
 
+def smallest(padding: str) -> int:
+    """Returns the height and width that an image must have for these convolutions."""
+    size = 1
+    for _, side, stride in NATURE[::-1] if padding == "valid" else ():
+        size = (size - 1) * stride + side
+    return size
+
+
 def variance_scaling(scale: float) -> networks.Init:
     """Initialises: uniform weights of variance `scale / fan_in`, zero bias (Dopamine: scale 1/sqrt(3))."""
 

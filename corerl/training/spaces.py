@@ -6,12 +6,16 @@ from gymnasium.spaces import Box, Discrete
 from corerl.config import Settings
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
+from corerl.nn import encoders
 
 ACTIONS = {
     "continuous": "continuous actions",
     "numbered": "actions numbered from 0",
     "any": "actions that are vectors, or numbers from 0",
 }
+
+COLOURS = 4
+"""Most channels of a picture; where as many numbers are last, and more first, channels are last."""
 
 
 def check(algo: Settings, task: str, observations: Space, actions: Space) -> None:
@@ -22,8 +26,8 @@ def check(algo: Settings, task: str, observations: Space, actions: Space) -> Non
     elif isinstance(actions, Box) and len(actions.shape) == 1:
         kind = "continuous"
     _check_actions(algo, task, kind, f"actions of {actions}")
-    rank = len(observations.shape) if isinstance(observations, Box) else None
-    _check_rank(algo, task, rank, f"observations of {observations}")
+    shape = observations.shape if isinstance(observations, Box) else ()
+    _check_shape(algo, task, shape, f"observations of {observations}")
 
 
 def check_data(algo: Settings, dataset: Dataset) -> None:
@@ -31,7 +35,7 @@ def check_data(algo: Settings, dataset: Dataset) -> None:
     kind = "numbered" if dataset.discrete else "continuous"
     _check_actions(algo, dataset.id, kind, f"{kind} ones")
     shape = dataset.observations.shape[1:]
-    _check_rank(algo, dataset.id, len(shape), f"observations of shape {shape}")
+    _check_shape(algo, dataset.id, shape, f"observations of shape {shape}")
 
 
 def _check_actions(algo: Settings, task: str, kind: str | None, found: str) -> None:
@@ -40,9 +44,21 @@ def _check_actions(algo: Settings, task: str, kind: str | None, found: str) -> N
         raise CorerlError(f"{algo.name}{setting} needs {ACTIONS[wanted]}, and {task} has {found}")
 
 
-def _check_rank(algo: Settings, task: str, rank: int | None, found: str) -> None:
-    if rank not in ((1, 3) if algo.images else (1,)):
+def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) -> None:
+    if len(shape) == 1:
+        return
+    if not algo.images or len(shape) != 3:
         wanted = "vectors or images (channels, height, width)" if algo.images else "vectors"
         raise CorerlError(
             f"{algo.name} needs observations that are {wanted}, and {task} has {found}"
+        )
+    channels, height, width = shape
+    least = encoders.smallest(getattr(algo, "padding", "valid"))
+    if min(height, width) < least or width <= COLOURS < channels:
+        size = f" of at least {least}x{least} pixels" if least > 1 else ""
+        raise CorerlError(
+            f"{algo.name} needs images (channels, height, width){size}, and {task} has {found}: "
+            "wrap it in an environment of your own, in gymnasium.wrappers.ResizeObservation where it is "
+            "too small, and then in TransformObservation "
+            "with image.transpose(2, 0, 1) where channels come last"
         )

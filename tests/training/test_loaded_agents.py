@@ -20,6 +20,7 @@ from corerl.preferences.sources import Preferences
 from corerl.training.collector import Collect
 from corerl.training.evaluation import Evaluator
 from corerl.training.load import load, settings
+from corerl.training.loaded import Loaded
 from corerl.training.offline_to_online import Online
 
 torch.set_num_threads(1)
@@ -103,6 +104,15 @@ def test_actions_for_one_observation_or_many_one_seed_or_all(iql):
     np.testing.assert_array_equal(load(iql / "seeds-2").act(many), actions[1:])
     with pytest.raises(CorerlError, match=r"acts at observations of shape \(3,\)"):
         agent.act(many[:, :2])
+
+
+def test_bytes_that_are_no_image_are_numbers(iql, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        Loaded, "__call__", lambda self, x: seen.append(x.dtype) or torch.zeros(2, 1, 1)
+    )
+    load(iql).act(np.zeros(3, np.uint8))
+    assert seen == [torch.float32]
 
 
 def test_densities_are_of_the_sampled_actions(iql):

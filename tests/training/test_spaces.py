@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from small import config
 
@@ -16,6 +17,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.experiments.launch import launch
+from corerl.nn import encoders
 from corerl.training import spaces
 
 VECTORS, CONTINUOUS, NUMBERED = Box(-1, 1, (3,)), Box(-1, 1, (2,)), Discrete(2)
@@ -67,6 +69,19 @@ def test_fine_tuning_takes_fewer_actions_than_learning_from_data(name):
             "needs observations that are vectors, and it has",
         ),
         ("iqn", Box(0, 1, (8, 8)), NUMBERED, "vectors or images"),
+        (
+            "iqn",
+            Box(0, 255, (84, 84, 3), np.uint8),
+            NUMBERED,
+            r"of at least 36x36 .* channels come last",
+        ),
+        ("md3qn", Box(0, 255, (84, 84, 3), np.uint8), NUMBERED, "channels come last"),
+        (
+            "iqn",
+            Box(0, 255, (3, 84, 35), np.uint8),
+            NUMBERED,
+            "ResizeObservation where it is too small",
+        ),
         ("cql_discrete", Box(0, 1, (3, 8, 8)), NUMBERED, "observations that are vectors, and it"),
     ],
 )
@@ -80,7 +95,17 @@ def test_spaces_that_fit():
         spaces.check(of(name), "it", VECTORS, CONTINUOUS)
     for name in ("bc", "cql_discrete", "cvar_pg", "iqn"):
         spaces.check(of(name), "it", VECTORS, NUMBERED)
-    spaces.check(of("iqn"), "it", Box(0, 1, (3, 8, 8)), NUMBERED)
+    spaces.check(of("iqn"), "it", Box(0, 1, (3, 36, 36)), NUMBERED)
+    spaces.check(of("md3qn"), "it", Box(0, 1, (3, 8, 8)), NUMBERED)
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_the_smallest_image_is_what_the_convolutions_take(padding):
+    least, rngs = encoders.smallest(padding), [torch.Generator()]
+    assert encoders.Encoder((1, least, least), 0, 0, rngs, padding=padding).features == 64
+    if least > 1:
+        with pytest.raises(RuntimeError, match="greater than actual input size"):
+            encoders.Encoder((1, least - 1, least), 0, 0, rngs, padding=padding)
 
 
 def dataset(*, numbered: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
