@@ -87,8 +87,9 @@ class Environments:
         )
         self._running = np.zeros(len(seeds))
         self._episodes = np.zeros(len(seeds), np.int64)
-        self.episode_returns = torch.zeros(len(seeds), device=device)
-        """(S,): undiscounted return of each seed's last finished episode; 0 until one has ended."""
+        self.episode_returns = torch.full((len(seeds),), torch.nan, device=device)
+        """(S,): undiscounted return of each seed's last finished episode; NaN until one has ended, and
+        -inf where the environment crashed."""
 
     @property
     def observation_dim(self) -> int:
@@ -131,6 +132,7 @@ class Environments:
         self._observations = after.copy()
         for i in np.flatnonzero(terminated | truncated):
             if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
+                self.episode_returns[i] = self._running[i]
                 self._count(i)
             try:
                 self._observations[i] = reset(self._envs[i], self._observations.shape[1:])
@@ -147,11 +149,10 @@ class Environments:
         return self._observations[i], np.nan, False, False, {}
 
     def _note_crash(self, i: int, error: BaseException) -> None:
-        self.episode_returns[i] = torch.nan
+        self.episode_returns[i] = -torch.inf
         note_crash(self._crashed, i, self._seeds, error)
 
     def _count(self, i: int) -> None:
-        self.episode_returns[i] = self._running[i]
         self._running[i] = 0.0
         self._episodes[i] += 1
 

@@ -91,7 +91,9 @@ def test_a_time_limit_is_truncated_and_never_terminated():
     envs = Environments(
         lambda: gymnasium.make("Pendulum-v1", max_episode_steps=7, disable_env_checker=True), [0, 1]
     )
+    assert envs.episode_returns.isnan().all()
     steps = play(envs, [0, 1], range(15))
+    assert torch.isfinite(envs.episode_returns).all()
     assert [bool(step.truncated.all()) for step in steps] == [i % 7 == 6 for i in range(15)]
     assert not any(step.terminated.any() for step in steps)
     # The state reached is kept, and the next step starts elsewhere.
@@ -119,6 +121,7 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
     play(envs, [0], range(3))
     again = Environments(Foreign, [0])
     again.load_state_dict(envs.state_dict())
+    assert again.episode_returns.isnan().all()  # what was cut is no episode's return
     assert "cannot be restored in the middle of an episode" in capsys.readouterr().err
     assert again.look().item() not in (0, first)
 
