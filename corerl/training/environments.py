@@ -8,6 +8,8 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -38,6 +40,18 @@ STATELESS = (
 """Wrappers of gymnasium that hold nothing of an episode by which it goes on."""
 OWN = ("corerl.data.", "corerl.envs.", "corerl.training.")
 """Where the wrappers of corerl are, of which `History` alone holds anything of an episode."""
+
+_looked_at = ContextVar("looked_at", default=False)
+
+
+@contextmanager
+def not_resumed() -> Iterator[None]:
+    """A block in which a run's state is restored for its policy: no environment says that it begins anew."""
+    token = _looked_at.set(True)
+    try:
+        yield
+    finally:
+        _looked_at.reset(token)
 
 
 class Step(NamedTuple):
@@ -178,7 +192,7 @@ class Environments:
         self._crashed = set(state["crashed"])
         going = [i for i in range(len(self._envs)) if i not in self._crashed]
         lost = [self._envs[i] for i in going if state["simulators"][i] is None]
-        if lost:
+        if lost and not _looked_at.get():
             print(
                 f"corerl: {opaque(lost[0]) or lost[0].unwrapped} cannot be restored in the middle of an "
                 "episode (it has no state_dict and load_state_dict): a new episode begins, and the numbers "
