@@ -12,7 +12,7 @@ from corerl.config import Config
 from corerl.data import download
 from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
-from corerl.experiments import footprint, rates, status
+from corerl.experiments import footprint, launch, rates, status
 from corerl.experiments.rates import Rate
 from corerl.runs import provenance, terminal
 from corerl.training import spaces
@@ -123,7 +123,8 @@ def row(cfg: Config, gpu: str | None) -> Row:
 
 def _fitness(cfg: Config) -> tuple[str, str]:
     """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
-    refused, remark, found = _task(cfg.task, cfg.trust, cfg.env, bool(cfg.eval.episodes))
+    evaluates, alone = bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo)
+    refused, remark, found = _task(cfg.task, cfg.trust, cfg.env, evaluates, alone)
     if found:
         try:
             spaces.check(cfg.algo, "the task", *found)
@@ -134,9 +135,12 @@ def _fitness(cfg: Config) -> tuple[str, str]:
 
 @cache
 def _task(
-    task_id: str, trust: bool, env: str | None, evaluates: bool
+    task_id: str, trust: bool, env: str | None, evaluates: bool, alone: bool
 ) -> tuple[str, str, tuple[Space, Space] | None]:
-    """Returns why the task cannot run, what is to be done first, and what its simulator shows and takes."""
+    """Returns why the task cannot run, what is to be done first, and what its simulator shows and takes.
+
+    `alone`: the simulator, if any, is for evaluation alone.
+    """
     try:
         task = replace(resolve(task_id, trust), env=env)
     except CorerlError as error:
@@ -147,8 +151,7 @@ def _task(
     except CorerlError as error:
         if not evaluates:
             return "", remark, None
-        why = str(error).replace(task_id, "the task").rstrip(".")
-        return f"{why}; to train without evaluating: eval.episodes=0", remark, None
+        return launch.missing(str(error).replace(task_id, "the task"), alone), remark, None
     if made is None:
         return "", remark, None
     made.close()

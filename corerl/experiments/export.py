@@ -31,6 +31,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
 from corerl.training.collector import EpsilonGreedy
+from corerl.training.environments import not_resumed
 from corerl.training.load import _Done, _Reloading, find, load, settings
 
 KINDS = (".onnx", ".pt2")
@@ -178,7 +179,7 @@ def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
     cfg.device, cfg.compile = "cpu", "off"
     (group,) = (group for group in find(cell)[1] if seed in seeds_of_group(group.name))
     run = _OneSeed(cfg, group, seed)
-    with suppress(_Done):
+    with suppress(_Done), not_resumed():
         importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
     act = run.act._act if isinstance(run.act, EpsilonGreedy) else run.act
     for part in run.state.values():

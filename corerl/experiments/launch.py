@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from corerl.config import Config, seed_list
+from corerl.config import Config, Settings, seed_list
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
@@ -28,7 +28,9 @@ from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
 from corerl.training.environments import close
+from corerl.training.preprocessing import Preprocess
 from corerl.training.run import pick_device
+from corerl.training.weighting import Weighting
 
 
 class SeedsFailed(CorerlError):
@@ -153,10 +155,21 @@ def _check_simulator(cfg: Config, task: Task) -> None:
     except CorerlError as error:
         if not cfg.eval.episodes:
             return
-        told = str(error).rstrip(".")
-        raise CorerlError(f"{told}; to train without evaluating: eval.episodes=0") from error
+        raise CorerlError(missing(str(error), for_evaluation(cfg.algo))) from error
     close([env])
     spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+
+
+def for_evaluation(algo: Settings) -> bool:
+    """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
+    data = getattr(algo, "data", None)
+    from_data = isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
+    return from_data and getattr(algo, "phase", "offline") == "offline"
+
+
+def missing(why: str, evaluates: bool) -> str:
+    """Says why there is no simulator, and how to do without where it only `evaluates`."""
+    return f"{why.rstrip('.')}; to train without evaluating: eval.episodes=0" if evaluates else why
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

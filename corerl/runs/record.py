@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ SCORE_COLUMNS = (
 )
 LINE = ("step", "seed")
 """Fields of a line of metrics beside the metrics."""
+EPISODIC, KNOWN = "episode_return", "episode_return known"
+"""The metric that is NaN where no episode has ended yet, and the count of updates at which it is not."""
 KEPT = ("score", "return", "evaluated")
 """Fields of the status that a resumed run goes on with."""
 
@@ -50,6 +53,15 @@ class Episodes(NamedTuple):
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
+
+
+def _with_known(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns metrics whose `EPISODIC` is 0 where it is not known, with `KNOWN` 1 where it is."""
+    value = metrics.get(EPISODIC)
+    if not isinstance(value, Tensor):
+        return metrics
+    missing = value.isnan()
+    return metrics | {EPISODIC: value.masked_fill(missing, 0.0), KNOWN: (~missing).float()}
 
 
 def _seconds_so_far(directory: Path) -> float | None:
@@ -162,11 +174,12 @@ class Record:
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew.
 
-        Means are float32, of float64 metrics float64.
+        Means are float32, of float64 metrics float64; `EPISODIC`'s is over the updates at which it is known.
 
         Raises:
             CorerlError: a new metric has another shape, or the name of a line's own field.
         """
+        metrics = _with_known(metrics)
         others = self._sums.keys() != metrics.keys()
         if others or not self._learns:
             self._clock, self._learns = (step, time.monotonic(), 0.0), True
@@ -194,15 +207,23 @@ class Record:
 
     def write_metrics(self, step: int) -> None:
         """Writes the means since the last call, a line per seed."""
-        means = {name: (value / self._count).tolist() for name, value in self._sums.items()}
+        self.find_divergence(step)
+        counts = {EPISODIC: self._sums.get(KNOWN)}
+        means = {
+            name: (value / counts.get(name, self._count)).tolist()
+            for name, value in self._sums.items()
+            if name != KNOWN
+        }
         torch._foreach_zero_(list(self._sums.values()))
         self._count = 0
         lines = [
             {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
             for i, seed in enumerate(self.seeds)
         ]
+        for line in lines:
+            if math.isnan(line.get(EPISODIC, 0)):
+                line[EPISODIC] = None
         self._write_lines(step, lines)
-        self._note_divergence(step, np.array(list(means.values())))
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
         self._logs["metrics.jsonl"].append(map(json.dumps, lines))

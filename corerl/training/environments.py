@@ -7,7 +7,9 @@ message to another process; an update of one seed costs milliseconds.
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -25,6 +27,31 @@ CLOSING = 30  # seconds for all environments of a run
 READ_BEFORE_STEPPING = ("xpos", "xipos")
 """Derived quantities from which some rewards take the position before the step (Ant, Humanoid).
 A physics step leaves them one substep behind the state, so they are part of what must be restored."""
+
+MUJOCO, CLASSIC = "gymnasium.envs.mujoco", "gymnasium.envs.classic_control"
+STATELESS = (
+    *(wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.RecordEpisodeStatistics),
+    *(wrappers.ClipAction, wrappers.DiscretizeAction, wrappers.RescaleAction),
+    *(wrappers.DiscretizeObservation, wrappers.DtypeObservation, wrappers.FilterObservation),
+    *(wrappers.FlattenObservation, wrappers.GrayscaleObservation, wrappers.RescaleObservation),
+    *(wrappers.ReshapeObservation, wrappers.ResizeObservation, wrappers.ClipReward),
+    *(wrappers.TransformAction, wrappers.TransformObservation, wrappers.TransformReward),
+)
+"""Wrappers of gymnasium that hold nothing of an episode by which it goes on."""
+OWN = ("corerl.data.", "corerl.envs.", "corerl.training.")
+"""Where the wrappers of corerl are, of which `History` alone holds anything of an episode."""
+
+_looked_at = ContextVar("looked_at", default=False)
+
+
+@contextmanager
+def not_resumed() -> Iterator[None]:
+    """A block in which a run's state is restored for its policy: no environment says that it begins anew."""
+    token = _looked_at.set(True)
+    try:
+        yield
+    finally:
+        _looked_at.reset(token)
 
 
 class Step(NamedTuple):
@@ -74,8 +101,9 @@ class Environments:
         )
         self._running = np.zeros(len(seeds))
         self._episodes = np.zeros(len(seeds), np.int64)
-        self.episode_returns = torch.zeros(len(seeds), device=device)
-        """(S,): undiscounted return of each seed's last finished episode; 0 until one has ended."""
+        self.episode_returns = torch.full((len(seeds),), torch.nan, device=device)
+        """(S,): undiscounted return of each seed's last finished episode; NaN until one has ended, and
+        -inf where the environment crashed."""
 
     @property
     def observation_dim(self) -> int:
@@ -118,6 +146,7 @@ class Environments:
         self._observations = after.copy()
         for i in np.flatnonzero(terminated | truncated):
             if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
+                self.episode_returns[i] = self._running[i]
                 self._count(i)
             try:
                 self._observations[i] = reset(self._envs[i], self._observations.shape[1:])
@@ -134,11 +163,10 @@ class Environments:
         return self._observations[i], np.nan, False, False, {}
 
     def _note_crash(self, i: int, error: BaseException) -> None:
-        self.episode_returns[i] = torch.nan
+        self.episode_returns[i] = -torch.inf
         note_crash(self._crashed, i, self._seeds, error)
 
     def _count(self, i: int) -> None:
-        self.episode_returns[i] = self._running[i]
         self._running[i] = 0.0
         self._episodes[i] += 1
 
@@ -163,10 +191,12 @@ class Environments:
         self.episode_returns.copy_(state["episode_returns"])
         self._crashed = set(state["crashed"])
         going = [i for i in range(len(self._envs)) if i not in self._crashed]
-        if any(state["simulators"][i] is None for i in going):
+        lost = [self._envs[i] for i in going if state["simulators"][i] is None]
+        if lost and not _looked_at.get():
             print(
-                f"corerl: {self._envs[0].unwrapped} cannot be restored in the middle of an episode: "
-                "a new episode begins, and the numbers differ from those of an unbroken run",
+                f"corerl: {opaque(lost[0]) or lost[0].unwrapped} cannot be restored in the middle of an "
+                "episode (it has no state_dict and load_state_dict): a new episode begins, and the numbers "
+                "differ from those of an unbroken run",
                 file=sys.stderr,
             )
         for i in going:
@@ -284,24 +314,51 @@ def close(envs: Iterable[gymnasium.Env]) -> None:
         print(f"corerl: an environment did not close in {CLOSING} s and is left", file=sys.stderr)
 
 
-def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
-    """Saves everything that decides how `env` goes on; None where that is not known.
+def opaque(env: gymnasium.Env) -> gymnasium.Env | None:
+    """Returns the outermost wrapper of `env`, or what it wraps, that cannot be saved; None: all can.
 
-    Known are gymnasium's own MuJoCo and classic-control environments, and those with a `state_dict`.
+    Known are gymnasium's own MuJoCo and classic-control environments, wrappers without a state
+    (`STATELESS`, `OWN`), the outermost time limit, and whatever has a `state_dict`.
     """
+    limit = wrapper(env, wrappers.TimeLimit)
+    for layer in _layers(env):
+        kind = type(layer)
+        known = layer is limit or kind in STATELESS or kind.__module__.startswith(OWN)
+        if not known and not hasattr(layer, "load_state_dict"):
+            return layer
+    inner = env.unwrapped
+    known = type(inner).__module__.startswith((MUJOCO, CLASSIC))
+    return None if known or hasattr(inner, "load_state_dict") else inner
+
+
+def _layers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
+    """Yields the wrappers around an environment, outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def _stateful(env: gymnasium.Env) -> list[Any]:
+    return [layer for layer in _layers(env) if hasattr(layer, "load_state_dict")]
+
+
+def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
+    """Saves everything that decides how `env` goes on; None where a part of it is `opaque`."""
+    if opaque(env) is not None:
+        return None
     inner = env.unwrapped
     library = type(inner).__module__
-    if library.startswith("gymnasium.envs.mujoco"):
+    if library.startswith(MUJOCO):
         parts = _save_mujoco(inner)
-    elif library.startswith("gymnasium.envs.classic_control"):
+    elif library.startswith(CLASSIC):
         parts = {"state": torch.tensor(np.asarray(inner.state))}
-    elif hasattr(inner, "load_state_dict"):
-        parts = {"inner": inner.state_dict()}
     else:
-        return None
+        parts = {"inner": inner.state_dict()}
     limit, history = wrapper(env, wrappers.TimeLimit), wrapper(env, History)
     if history is not None:
         parts["frames"] = torch.from_numpy(history.frames)
+    if stateful := _stateful(env):
+        parts["wrappers"] = [layer.state_dict() for layer in stateful]
     elapsed = None if limit is None else limit._elapsed_steps
     return parts | {"elapsed": elapsed, "generator": inner.np_random.bit_generator.state}
 
@@ -320,6 +377,8 @@ def load_simulator(env: gymnasium.Env, saved: dict[str, Any]) -> None:
         limit._elapsed_steps = saved["elapsed"]
     if history is not None:
         history.frames = saved["frames"].numpy()
+    for layer, state in zip(_stateful(env), saved.get("wrappers", []), strict=True):
+        layer.load_state_dict(state)
     inner.np_random.bit_generator.state = saved["generator"]
 
 

@@ -31,6 +31,7 @@ from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
+from corerl.training.environments import not_resumed
 from corerl.training.loaded import Loaded, Restored
 from corerl.training.run import Run, pick_device
 
@@ -136,7 +137,7 @@ def settings(cell: Path) -> Config:
 
 def _restored(cfg: Config, directory: Path, shared: dict[str, Any]) -> Restored:
     run = _Reloading(cfg, directory, shared)
-    with suppress(_Done):
+    with suppress(_Done), not_resumed():
         importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
     if run.act is None:
         raise CorerlError(f"{directory} hands no policy over for evaluation, so it cannot act.")

@@ -16,6 +16,17 @@ from corerl.training.run import Run
 
 SHARED = "normalizer"
 """Parts of an agent's state that have no seed axis, whatever their shape."""
+COUNTER = {"count"}
+"""The state of a schedule of the learning rate, which may have ended with pre-training."""
+FUNCTION = {
+    *("hidden_layers", "hidden_width", "policy_layers", "critic_layers", "critics", "features"),
+    *("activation", "layer_norm", "critic_layer_norm"),
+    *("policy", "policy_std", "log_std_min", "log_std_max", "std_min", "std_max"),
+    "tuning",  # a temperature is the exponential of its weight or the softplus
+    *("levels", "bins", "atoms", "low", "high", "act_with", "arsq.alpha"),
+}
+"""Settings, of all algorithms or `<algorithm>.<setting>` of one, that decide which function the weights are.
+No tensor's shape tells most of them. Settings of learning may be others than in pre-training."""
 
 
 def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
@@ -30,7 +41,7 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
 
     Raises:
         CorerlError: the first thing in which the other run differs (task, algorithm, preprocessing,
-            the shape of a tensor), or that it has not finished.
+            `FUNCTION`, the parts of its networks and their shapes), or that it has not finished.
     """
     folder = Path(cell)
     _compare(folder, run, algorithms)
@@ -53,7 +64,10 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
         ) from error
     wanted = asdict(run.cfg.algo)
     pairs = [("task", task, run.task.id), ("action_range", acts_in, run.cfg.action_range)]
-    added = asdict(type(run.cfg.algo.data)())  # what an older run does not name had its default
+    added = asdict(type(run.cfg.algo)())  # what an older run does not name had its default
+    own = [k for k in wanted if FUNCTION & {k, f"{wanted['name']}.{k}"}]
+    pairs += [(f"algo.{k}", saved.get(k, added[k]), wanted[k]) for k in own]
+    added = added["data"]
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:
         known = " or ".join(algorithms)
@@ -90,16 +104,25 @@ def _stack(mine: Any, saved: list[tuple[Any, int]], name: str, folder: Path) -> 
         return _stack_tensor(mine, saved, name, folder)
     if not isinstance(mine, dict | list | tuple):
         return saved[0][0]
-    keys = list(mine) if isinstance(mine, dict) else range(len(mine))
+    wanted, found = _named(mine), [(_named(state), place) for state, place in saved]
     parts = {}
-    for key in keys:
+    for key in wanted | found[0][0]:
         full = f"{name}.{key}" if name else str(key)
-        try:
-            inside = [(state[key], place) for state, place in saved]
-        except (KeyError, IndexError):
-            raise _refusal(folder, f"it has no {full}") from None
-        parts[key] = _stack(mine[key], inside, full, folder)
+        if any(key not in state for state, _ in found):
+            raise _refusal(folder, f"it has no {full}")
+        if key in wanted:
+            inside = [(state[key], place) for state, place in found]
+            parts[key] = _stack(wanted[key], inside, full, folder)
+        elif _named(found[0][0][key]).keys() != COUNTER:
+            raise _refusal(folder, f"it has {full}, for which nothing here has a place")
     return parts if isinstance(mine, dict) else list(parts.values())
+
+
+def _named(state: Any) -> dict:
+    """Returns a state's parts by name or number; of what has none, such as a tensor, nothing."""
+    if isinstance(state, list | tuple):
+        return dict(enumerate(state))
+    return state if isinstance(state, dict) else {}
 
 
 def _stack_tensor(mine: Tensor, saved: list[tuple[Any, int]], name: str, folder: Path) -> Tensor:

@@ -264,6 +264,9 @@ def test_a_missing_simulator_is_noticed_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks.Task, "make_env", missing)
     with pytest.raises(CorerlError, match=r"brings the simulator. .*eval.episodes=0"):
         launch.launch(config(tmp_path, "bc"))
+    for algo, own in (("sac", {}), ("iql", {"phase": "online"})):  # which act in it
+        with pytest.raises(CorerlError, match=r"brings the simulator\.$"):
+            launch.launch(config(tmp_path, algo, own=own))
     train(config(tmp_path, "bc", eval=Eval(episodes=0)))
 
 

@@ -168,6 +168,9 @@ def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
     assert "eval.episodes=0" in out
     assert cli.main(["train", *arguments, "eval.episodes=0", "--dry-run"]) == 0
     assert "refused" not in capsys.readouterr().out
+    assert cli.main(["train", "algo=rlpd", "task=d4rl/antmaze-umaze-v2", "--dry-run"]) == 0
+    out = capsys.readouterr().out  # acts there
+    assert "refused 1" in out and "eval.episodes=0" not in out
 
 
 def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):

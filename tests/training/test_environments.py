@@ -1,14 +1,18 @@
 """The training environments go on exactly where they were, and the replay keeps what they gave."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import wrappers
 
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.environments import Environments
+from corerl.training.environments import Environments, opaque, save_simulator
+from corerl.training.offline_to_online import EndReward
 
 
 def environments(id, seeds):
@@ -52,7 +56,7 @@ def test_a_restored_environment_goes_on_to_the_bit(id, tmp_path):
     other = environments(id, seeds)
     other.load_state_dict(load_checkpoint(tmp_path / "c"))
     assert_same(play(other, seeds, range(70, 200)), unbroken)
-    assert torch.equal(other.episode_returns, envs.episode_returns)
+    assert other.episode_returns.numpy().tobytes() == envs.episode_returns.numpy().tobytes()
 
 
 def test_a_seed_meets_the_same_states_alone_as_in_company():
@@ -87,7 +91,9 @@ def test_a_time_limit_is_truncated_and_never_terminated():
     envs = Environments(
         lambda: gymnasium.make("Pendulum-v1", max_episode_steps=7, disable_env_checker=True), [0, 1]
     )
+    assert envs.episode_returns.isnan().all()
     steps = play(envs, [0, 1], range(15))
+    assert torch.isfinite(envs.episode_returns).all()
     assert [bool(step.truncated.all()) for step in steps] == [i % 7 == 6 for i in range(15)]
     assert not any(step.terminated.any() for step in steps)
     # The state reached is kept, and the next step starts elsewhere.
@@ -115,8 +121,75 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
     play(envs, [0], range(3))
     again = Environments(Foreign, [0])
     again.load_state_dict(envs.state_dict())
+    assert again.episode_returns.isnan().all()  # what was cut is no episode's return
     assert "cannot be restored in the middle of an episode" in capsys.readouterr().err
     assert again.look().item() not in (0, first)
+
+
+class Counted(gymnasium.Wrapper):
+    """Rewards grow with the steps since the environment was made, of which only it knows."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, *ends = self.env.step(action)
+        return observation, reward + self.count, *ends
+
+
+class Saved(Counted):
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def resumed(make, tmp_path):
+    """The next steps of an environment, and of one that was restored from it."""
+    envs = Environments(make, [0])
+    play(envs, [0], range(5))
+    save_checkpoint(tmp_path / "c", envs.state_dict())
+    again = Environments(make, [0])
+    again.load_state_dict(load_checkpoint(tmp_path / "c"))
+    return play(envs, [0], range(5, 9)), play(again, [0], range(5, 9))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        *(Counted, wrappers.NormalizeObservation, wrappers.NormalizeReward),
+        *(wrappers.TimeAwareObservation, lambda env: wrappers.TimeLimit(env, 150)),
+    ],
+)
+def test_a_wrapper_whose_state_nobody_knows_makes_it_one_that_cannot_be_restored(
+    wrap, tmp_path, capsys
+):
+    def make():  # above and below others
+        return wrappers.TimeLimit(wrap(tasks.resolve("gym/Pendulum-v1").make_env()), 100)
+
+    resumed(make, tmp_path)
+    told = capsys.readouterr().err
+    assert "cannot be restored in the middle of an episode (it has no state_dict" in told
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [Saved, lambda env: wrappers.RecordEpisodeStatistics(wrappers.ClipReward(env, -1, 1))],
+)
+def test_a_wrapper_that_saves_its_state_or_has_none_is_restored(wrap, tmp_path, capsys):
+    assert_same(*resumed(lambda: wrap(tasks.resolve("gym/Pendulum-v1").make_env()), tmp_path))
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "id", ["gym/Hopper-v4", "d4rl/ant-medium-v2", "risk/HalfCheetah-stochastic-v4"]
+)
+def test_environments_of_corerl_over_gymnasium_s_can_be_saved(id):
+    task = replace(tasks.resolve(id), action_range=((-0.5,), (0.5,)), history=2)
+    env = EndReward(task.make_env(), 3.0)
+    env.reset(seed=0)
+    assert opaque(env) is None and save_simulator(env)["frames"].shape[0] == 2
 
 
 def test_a_diverged_seed_acts_as_zero():

@@ -6,15 +6,18 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 import yaml
-from small import train
+from gymnasium import wrappers
+from small import config, train
 
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
+from corerl.experiments.export import export
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
 from corerl.training.collector import Collect
@@ -136,6 +139,20 @@ def test_loading_changes_nothing_on_disk(iql):
     before = files()
     load(iql)
     assert files() == before
+
+
+def test_loading_resumes_no_episode_and_speaks_of_none(tmp_path, capsys):
+    gymnasium.register(
+        "Opaque-v0",
+        lambda: wrappers.NormalizeReward(gymnasium.make("Pendulum-v1")),
+    )
+    own = TINY | {"random_steps": 10, "capacity": 40}
+    cfg = config(tmp_path, "sac", own=own, task="gym/Opaque-v0", steps=24, eval=Eval(24, 1))
+    cell = train(cfg)
+    agent = load(cell)
+    facts = export(cell, tmp_path / "policy.pt2")
+    assert agent.act(np.zeros(3)).shape == (1, 1) and facts["difference"] < 1e-5
+    assert "cannot be restored" not in capsys.readouterr().err
 
 
 def test_an_agent_of_other_code_is_named(iql, tmp_path, capsys):

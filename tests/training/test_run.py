@@ -275,6 +275,28 @@ def test_means_of_flags_and_counts_are_fractions_and_those_of_float64_keep_their
     assert not run.record.diverged
 
 
+def test_an_episodes_return_counts_where_one_has_ended_and_no_missing_loss_is_forgiven(tmp_path):
+    nan = float("nan")
+    returns = [[nan, nan], [nan, -6.0], [nan, -8.0]]
+    losses = [[1.0, 1.0], [1.0, 1.0], [1.0, 4.0]]
+    updates = [
+        {"loss": torch.tensor(loss), "episode_return": torch.tensor(last)}
+        for loss, last in zip(losses, returns, strict=True)
+    ]
+    run = record_of(tmp_path, *updates)
+    assert [line["episode_return"] for line in metrics(run)] == [None, -7.0]
+    assert [line["loss"] for line in metrics(run)] == [1.0, 2.0] and not run.record.diverged
+    run.record.add(4, updates[0] | {"loss": torch.tensor([1.0, nan])})
+    state = run.record.state_dict()
+    assert [float(x) for x in state["sums"]["episode_return"]] == [0, 0]
+    run.record.add(5, updates[1])
+    run.record.find_divergence(5)
+    assert run.record.diverged == {7: 5}
+    run.record.add(6, updates[1] | {"episode_return": torch.tensor([-torch.inf, 1.0])})
+    run.record.write_metrics(6)
+    assert run.record.diverged == {7: 5, 0: 6}  # an environment that crashed
+
+
 def test_metrics_that_an_update_did_not_detach_keep_no_graph(tmp_path):
     run = record_of(tmp_path, {"loss": torch.ones(2, requires_grad=True) * 2})
     run.record.add(2, {"loss": torch.ones(2, requires_grad=True) * 2})
