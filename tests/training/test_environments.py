@@ -56,7 +56,8 @@ def test_a_restored_environment_goes_on_to_the_bit(id, tmp_path):
     other = environments(id, seeds)
     other.load_state_dict(load_checkpoint(tmp_path / "c"))
     assert_same(play(other, seeds, range(70, 200)), unbroken)
-    assert other.episode_returns.numpy().tobytes() == envs.episode_returns.numpy().tobytes()
+    returns = [e.episode_returns.numpy().tobytes() for e in (other, envs)]  # NaN where none ended
+    assert returns[0] == returns[1]
 
 
 def test_a_seed_meets_the_same_states_alone_as_in_company():
