@@ -41,7 +41,7 @@ class Session:
         pairs: how many are asked. length, seed: as a scripted teacher's (`Preferences`).
 
     Raises:
-        CorerlError: the file is of other data, another length or seed, or is no file of ours.
+        CorerlError: the file is of other data, another length, seed or labeller, or is no file of ours.
     """
 
     def __init__(
@@ -76,7 +76,13 @@ class Session:
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.order = parts["order"].tolist()
-        self.labeller = str(parts["labeller"]) or self.labeller
+        theirs = str(parts["labeller"])
+        require(
+            self.labeller in ("", theirs) or not theirs,
+            f"{told} has the answers of {theirs}, not of {self.labeller}: --labeller {theirs}, or another "
+            "--out",
+        )
+        self.labeller = theirs or self.labeller
 
     def current(self) -> int | None:
         """Returns the pair to be asked next, or None where all have been."""
@@ -166,8 +172,14 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
     often, but by chance; 1 is perfect.
 
     Raises:
-        CorerlError: they share no pair.
+        CorerlError: they share no pair, or their segments are not of one length.
     """
+    lengths = [int(file["length"]) for file in (one, other)]
+    require(
+        lengths[0] == lengths[1],
+        f"segments of {lengths[0]} and of {lengths[1]} steps are not the same pairs: compare files of one "
+        "--length",
+    )
     first = {tuple(pair): label for pair, label in zip(one["starts"], one["labels"], strict=True)}
     shared = [
         (first[tuple(pair)], label)

@@ -71,6 +71,7 @@ def test_pairs_are_those_that_a_teacher_judges(tmp_path):
         ({"length": 9}, "segments of 8 steps"),
         ({"seed": 1}, "other pairs"),
         ({"pairs": 4}, "or more"),
+        ({"labeller": "ben"}, "answers of anna, not of ben: --labeller anna"),
     ],
 )
 def test_another_question_is_no_continuation(tmp_path, other, words):
@@ -111,6 +112,11 @@ def test_agreement_is_over_the_pairs_that_both_answered():
     assert shifted["pairs"] == 6 and shifted["same"] == pytest.approx(3 / 6)
     with pytest.raises(CorerlError, match="no answered pair in common"):
         label_session.agreement(labels(ONE), labels(TWO, first=50))
+
+
+def test_segments_of_other_lengths_are_not_compared():
+    with pytest.raises(CorerlError, match="segments of 1 and of 2 steps are not the same pairs"):
+        label_session.agreement(labels(ONE), labels(TWO) | {"length": 2})
 
 
 def test_agreement_with_the_true_rewards():
