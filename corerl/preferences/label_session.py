@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
-from corerl.preferences import teachers
+from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import LABELS
 from corerl.preferences.readers import fingerprint
 from corerl.preferences.sources import Preferences
-from corerl.runs.files import make_directory, write_atomically
 
 SKIPPED = -1.0
 OWN = ("pairs", "answers", "order", "seconds", "labeller")
@@ -134,9 +132,8 @@ class Session:
     def save(self) -> None:
         """Writes the file, whole or not at all."""
         kept = np.flatnonzero(np.isin(self.answers, LABELS))
-        content = BytesIO()
-        np.savez_compressed(
-            content,
+        readers.save(
+            self.path,
             starts=self.pairs[kept],
             labels=self.answers[kept],
             length=self.length,
@@ -149,8 +146,6 @@ class Session:
             seconds=self.seconds,
             labeller=self.labeller,
         )
-        make_directory(self.path.absolute().parent)
-        write_atomically(self.path, content.getvalue())
 
 
 def read(path: Path) -> dict[str, np.ndarray]:

@@ -51,7 +51,8 @@ def show(console: Console, args: argparse.Namespace) -> None:
     """Prints how many labels there are of each kind, and an example; writes `--out`.
 
     Raises:
-        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows.
+        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows, or is
+            there already.
     """
     names = ("source", "path", "crossing", "pairs", "length", "seed", "discount")
     cfg = Preferences(**{name: getattr(args, name) for name in names}, **TEACHERS[args.teacher])
@@ -59,6 +60,10 @@ def show(console: Console, args: argparse.Namespace) -> None:
     require(
         args.out is None or by_rows,
         f"--out holds rows of the dataset, and {cfg.source} with crossing={cfg.crossing} has others",
+    )
+    require(
+        args.out is None or not args.out.exists(),
+        f"{args.out} exists already: choose another --out, or delete it",
     )
     task = tasks.resolve(args.task)
     compared = sources.find(task, task.load, cfg)
