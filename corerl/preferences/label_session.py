@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,26 +96,36 @@ class Session:
         """
         require(0 <= pair < len(self.pairs), f"There is no pair {pair}")
         require(label in (*LABELS, SKIPPED), f"{label} is no answer")
-        before = self.answers.copy(), self.seconds.copy(), list(self.order)
         now = time.monotonic()
-        self.answers[pair], self.seconds[pair] = label, now - self._asked_at
-        self.order = [*(other for other in self.order if other != pair), pair]
+        with self._saved():
+            self.answers[pair], self.seconds[pair] = label, now - self._asked_at
+            self.order = [*(other for other in self.order if other != pair), pair]
+        self._asked_at = now
+
+    def undo(self) -> int | None:
+        """Takes the last answer back, in the file too; the pair, or None where there is none.
+
+        Raises:
+            CorerlError: the disk is full.
+        """
+        if not self.order:
+            return None
+        with self._saved():
+            pair = self.order.pop()
+            self.answers[pair] = np.nan
+        self._asked_at = time.monotonic()
+        return pair
+
+    @contextmanager
+    def _saved(self) -> Iterator[None]:
+        """Saves what is changed inside, and takes the change back where it cannot be saved."""
+        before = self.answers.copy(), self.seconds.copy(), list(self.order)
+        yield
         try:
             self.save()
         except CorerlError:  # what is not in the file has not been answered
             self.answers, self.seconds, self.order = before
             raise
-        self._asked_at = now
-
-    def undo(self) -> int | None:
-        """Takes the last answer back, in the file too; the pair, or None where there is none."""
-        if not self.order:
-            return None
-        pair = self.order.pop()
-        self.answers[pair] = np.nan
-        self._asked_at = time.monotonic()
-        self.save()
-        return pair
 
     def state(self) -> dict[str, Any]:
         """Returns what the page shows: the current pair, and counts."""

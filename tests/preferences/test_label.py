@@ -60,6 +60,20 @@ def test_a_later_session_goes_on_and_can_ask_for_more(tmp_path):
     assert np.isnan(label_session.read(tmp_path / "x.npz")["answers"]).all()
 
 
+def test_what_cannot_be_saved_is_neither_answered_nor_taken_back(tmp_path, monkeypatch):
+    asked = session(tmp_path / "x.npz")
+    asked.answer(0, 1.0)
+
+    def full(self):
+        raise CorerlError("The disk is full")
+
+    monkeypatch.setattr(Session, "save", full)
+    for change in (asked.undo, lambda: asked.answer(1, 0.0)):
+        with pytest.raises(CorerlError, match="disk is full"):
+            change()
+        assert asked.order == [0] and asked.answers[0] == 1 and np.isnan(asked.answers[1:]).all()
+
+
 def test_pairs_are_those_that_a_teacher_judges(tmp_path):
     taught = teachers.teach(DATA, Preferences(pairs=5, length=8))
     np.testing.assert_array_equal(session(tmp_path / "x.npz").pairs, taught.starts)
@@ -87,6 +101,19 @@ def test_other_data_or_another_file_is_refused(tmp_path):
     np.savez(tmp_path / "y.npz", starts=0)
     with pytest.raises(CorerlError, match="not written by corerl label"):
         session(tmp_path / "y.npz")
+
+
+def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, monkeypatch):
+    words = ["label", "corerl/pendulum", "--pairs", "2", "--no-browser"]
+    words += ["--out", str(tmp_path / "new" / "x.npz")]
+    ended = []
+
+    def second(self, poll_interval):
+        assert main(words) == 2
+        ended.append(self.session.path)
+
+    monkeypatch.setattr(Server, "serve_forever", second)
+    assert main(words) == 0 and len(ended) == 1
 
 
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
