@@ -36,7 +36,7 @@ import numpy as np
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
-from corerl.preferences.comparisons import LABELS, Comparisons
+from corerl.preferences.comparisons import LABELS, Comparisons, integers
 from corerl.preferences.pickles import read_array, read_integers
 from corerl.runs.files import make_directory, write_atomically
 
@@ -271,5 +271,12 @@ def read_own(path: Path, dataset: Dataset) -> Comparisons:
                 f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here: make "
                 "them anew, or get the same version of the data."
             )
-        length, source = int(parts["length"]), str(parts["source"])
-        return Comparisons.of_dataset(dataset, parts["starts"], length, parts["labels"], source)
+        if not len(np.atleast_1d(parts["labels"])):
+            raise CorerlError("this file has no answers yet.")
+        length = integers("length", parts["length"])
+        if length.ndim:
+            raise CorerlError(f"length must be one integer, and has shape {length.shape}.")
+        source = str(parts["source"])
+        return Comparisons.of_dataset(
+            dataset, parts["starts"], int(length), parts["labels"], source
+        )
