@@ -162,7 +162,9 @@ class Session:
 def read(path: Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a file that a session wrote; CorerlError where it is another kind of file."""
     with npz(path, "an npz file of labels") as file:
-        missing = [name for name in ("starts", "labels", "length", *OWN) if name not in file]
+        missing = [
+            name for name in ("starts", "labels", "length", "sha256", *OWN) if name not in file
+        ]
         if missing:
             raise CorerlError(
                 f"it was not written by corerl label: it has no {', '.join(missing)}."

@@ -101,6 +101,11 @@ def test_other_data_or_another_file_is_refused(tmp_path):
     np.savez(tmp_path / "y.npz", starts=0)
     with pytest.raises(CorerlError, match="not written by corerl label"):
         session(tmp_path / "y.npz")
+    parts = label_session.read(tmp_path / "x.npz")
+    parts.pop("sha256")
+    np.savez(tmp_path / "z.npz", **parts)
+    with pytest.raises(CorerlError, match="it has no sha256"):
+        label_session.read(tmp_path / "z.npz")
 
 
 def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, monkeypatch):
@@ -248,6 +253,12 @@ def test_only_this_machine_and_only_this_page(served):
         (f"{served.address}../state", None, {}),
         (f"{served.address}answer", {"pair": 0, "answer": "best"}, {}),
         (f"{served.address}answer", [1], {}),
+        *(
+            (f"{served.address}answer", {"pair": pair, "answer": "left"}, {})
+            for pair in (float("inf"), 4.9, True, "0", -1, 5, 10**30)
+        ),
+        (f"{served.address}pair/{'9' * 5_000}", None, {}),
+        (f"{served.address}pair/-1", None, {}),
         (f"{served.address}answer", {"pair": 0, "answer": "left"}, {"Content-Type": "text/plain"}),
         (f"{served.address}answer", {"pair": "x" * 20_000, "answer": "left"}, {}),
     ]
