@@ -15,6 +15,7 @@ from corerl.data import tasks
 from corerl.preferences import readers, sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
+from corerl.runs import terminal
 
 TEACHERS = {
     "oracle": {},
@@ -67,15 +68,17 @@ def show(console: Console, args: argparse.Namespace) -> None:
     )
     task = tasks.resolve(args.task)
     compared = sources.find(task, task.load, cfg)
-    table = Table(title=task.id, box=box.SIMPLE, show_header=False, title_justify="left")
+    table = Table(
+        title=terminal.plain(task.id), box=box.SIMPLE, show_header=False, title_justify="left"
+    )
     table.add_column()
     table.add_column(overflow="fold")
     for name, value in facts(compared).items():
-        table.add_row(name, value)
+        table.add_row(name, terminal.plain(value))
     console.print(table)
     if args.out is not None:
         readers.write(args.out, compared, task.load())
-        console.print(f"{args.out}", soft_wrap=True)
+        console.print(terminal.plain(f"{args.out}"), soft_wrap=True)
 
 
 def facts(compared: Comparisons) -> dict[str, str]:

@@ -45,6 +45,14 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
     assert again.splitlines()[2:] == shown.splitlines()[2:-1]
 
 
+def test_brackets_in_a_source_are_no_markup(data, tmp_path):
+    task = tasks.resolve("corerl/pendulum").load()
+    found = Comparisons.of_dataset(task, [[0, 9]], 4, [1], source="[red]anna[/]")
+    readers.write(tmp_path / "[b].npz", found, task)
+    shown = data("corerl/pendulum", "--source", "file", "--path", str(tmp_path / "[b].npz"))
+    assert "[red]anna[/]" in shown
+
+
 def test_labels_that_are_there_are_not_written_over(data, tmp_path):
     path = tmp_path / "x.npz"
     path.write_bytes(b"somebody's answers")
