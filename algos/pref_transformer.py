@@ -16,7 +16,8 @@ at f71647b), each with its reason:
  1. The README's commands leave the preference attention off, and a small head says r_t instead, whose mean
     is the score: `reward.attention=false`.
  2. The reward at a step is r_t of the `window` steps that end there, whose time steps begin at 1 (code).
-    With preference attention it is r_t, not z_t (code).
+    With preference attention it is r_t, not z_t (code). A window is no longer than the segments compared,
+    since later time steps are never trained (code: query_len and seq_len have one default).
  3. `reward.keep=best` relabels with the weights of the smallest loss, looked at without dropout every five
     epochs, and in the end, on the last tenth of the comparisons, which are trained on as well (code,
     everywhere but on AntMaze, where it looks at the training loss); `last` with the last ones.
@@ -63,7 +64,7 @@ class Reward(Fitting):
     attention: bool = True  # the preference-attention layer; false: the README's commands
     scale: str = one_of("none", "width")  # of that layer's products: none (authors) | sqrt(width)
     keep: str = one_of("best", "last")  # best (authors) | last weights
-    window: int = positive(100)  # steps of context where the dataset is relabelled
+    window: int = positive(100)  # most steps of context to relabel; at most a segment's
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 
 
@@ -95,8 +96,7 @@ class RewardModel(Stateful):
     IMPROVED = 1e-3  # by how much a loss must be smaller to count as better
 
     def __init__(self, cfg: Reward, spec: Spec, length: int):
-        self.cfg = cfg
-        length = max(length, cfg.window)
+        self.cfg, self.window = cfg, min(cfg.window, length)
         sizes = spec.observation_dim, spec.action_dim
         self.network = RewardTransformer(cfg, *sizes, spec.rngs, length).to(spec.device)
         self.kept = optim.target_of(self.network)
@@ -137,7 +137,7 @@ class RewardModel(Stateful):
         starts = torch.from_numpy(starts).to(device)
         like = network.norm.weight
         parts = [torch.from_numpy(x).to(like) for x in (rows.observations, rows.actions)]
-        back = torch.arange(-self.cfg.window + 1, 1, device=device)
+        back = torch.arange(-self.window + 1, 1, device=device)
 
         @torch.no_grad()
         def of_rows(chosen: slice) -> Tensor:

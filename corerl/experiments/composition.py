@@ -26,6 +26,8 @@ from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.store import register
 from corerl.experiments.tables import budget, rows_of, table, variants
+from corerl.preferences import sources
+from corerl.preferences.sources import Preferences
 
 
 def cells(arguments: list[str]) -> list[Config]:
@@ -246,12 +248,15 @@ def _defaults() -> DictConfig:
 
 
 def _with_checksum(cfg: Config) -> Config:
-    """Adds what is found in a user's own file: a checksum, for other content is another run, and the order
-    in which the parts of its observations are laid side by side."""
+    """Adds what is found in a user's own files: a checksum, for other content is another run, and the order
+    in which the parts of a dataset's observations are laid side by side."""
     if cfg.task.startswith("file/"):
         name = tasks.of(cfg).name
         cfg.data.sha256 = own_files.checksum(name)
         cfg.data.columns = own_files.with_parts(name, cfg.data.columns)
+    compared = getattr(cfg.algo, "preferences", None)
+    if isinstance(compared, Preferences):
+        compared.sha256 = sources.checksum(compared)
     return cfg
 
 

@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
 from corerl.nn import compile
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.runs.directory import (
-    cell_directory,
-    config_hash,
-    groups,
-    read_settings,
-    read_status,
-    settings,
-)
+from corerl.runs.directory import cell_directory, config_hash, groups, read_status
 from corerl.runs.files import make_directory, read_json, write_atomically, write_json
+from corerl.training.load import settings
 from corerl.training.run import pick_device
 
 OFFLINE = {"phase": "offline"}
@@ -54,22 +47,22 @@ def continue_shorter(cfg: Config) -> None:
     Says what it does; where a shorter run cannot be gone on from, why.
     """
     cell = cell_directory(cfg)
-    found = sorted(_others(cfg, cell), key=lambda pair: pair[1]["steps"], reverse=True)
+    found = sorted(_others(cfg, cell), key=lambda pair: pair[1], reverse=True)
     begun = {seed for _, seeds in groups(cell) for seed in seeds}
     wanted = set(seed_list(cfg.seeds)) - begun
     refused = {}
-    for path, saved in found:
-        if reason := _reason(cfg, saved):
+    for path, steps in found:
+        if reason := _reason(cfg, steps):
             if reached := _reached(path):
                 refused[path] = reached, reason
             continue
         for directory, seeds in groups(path):
-            if set(seeds) <= wanted and _is_done(directory, saved["steps"]):
-                _copy(directory, cell / directory.name, cfg, saved["steps"])
+            if set(seeds) <= wanted and _is_done(directory, steps):
+                _copy(directory, cell / directory.name, cfg, steps)
                 wanted -= set(seeds)
                 print(
                     f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: goes on from "
-                    f"the {saved['steps']:,} steps in {directory}",
+                    f"the {steps:,} steps in {directory}",
                     file=sys.stderr,
                 )
     if refused and wanted and not begun:
@@ -82,19 +75,19 @@ def continue_shorter(cfg: Config) -> None:
 
 
 def _others(cfg: Config, cell: Path):
-    """Yields the cells, and their settings, that differ from this one in the number of steps alone."""
-    wanted = settings(cfg)
+    """Yields the cells, and their numbers of steps, that differ from this one in that number alone."""
+    wanted = config_hash(cfg)
     for path in cell.parent.glob(f"{cfg.algo.name}-*/config.yaml"):
-        with suppress(CorerlError, yaml.YAMLError):
-            saved = read_settings(path.parent)
-            keys = saved.keys() & wanted.keys() - {"steps"}
-            if saved["steps"] != cfg.steps and all(saved[key] == wanted[key] for key in keys):
-                yield path.parent, saved
+        with suppress(CorerlError):
+            saved = settings(path.parent)
+            same = config_hash(replace(saved, steps=cfg.steps)) == wanted
+            if saved.steps != cfg.steps and same:
+                yield path.parent, saved.steps
 
 
-def _reason(cfg: Config, saved: dict[str, Any]) -> str:
-    """Returns why the saved run is not the beginning of this one; nothing where it is."""
-    steps, algo = saved["steps"], vars(cfg.algo)
+def _reason(cfg: Config, steps: int) -> str:
+    """Returns why a run of so many steps is not the beginning of this one; nothing where it is."""
+    algo = vars(cfg.algo)
     needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
     if steps > cfg.steps:
         return "a shorter run is not cut from a longer one"

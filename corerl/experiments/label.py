@@ -23,6 +23,7 @@ from corerl.preferences import label_session
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
+from corerl.runs import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +57,23 @@ def run(args: argparse.Namespace) -> int:
     dataset = _vectors(task)
     out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
     require(out.suffix == ".npz", f"--out {out} must end in .npz")
-    session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
-    server = Server(session, lambda: Pictures(task, dataset), args.port)
+    busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
+    with files.held(out.with_name(f".{out.name}.lock"), busy):
+        session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
+        _serve(Server(session, lambda: Pictures(task, dataset), args.port), args.no_browser)
+    state = session.state()
+    print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
+    print(
+        f"corerl train algo=ipl task={task.id} algo.preferences.source=file algo.preferences.path={out}"
+    )
+    return 0
+
+
+def _serve(server: Server, no_browser: bool) -> None:
+    """Serves the page until Ctrl-C."""
+    out = server.session.path
     print(f"{server.address}\nLabels go to {out} at every answer; Ctrl-C ends.", flush=True)
-    if not args.no_browser:
+    if not no_browser:
         webbrowser.open(server.address)
     try:
         server.serve_forever(poll_interval=0.2)
@@ -67,12 +81,6 @@ def run(args: argparse.Namespace) -> int:
         pass
     finally:
         server.server_close()
-    state = session.state()
-    print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
-    print(
-        f"corerl train algo=ipl task={task.id} algo.preferences.source=file algo.preferences.path={out}"
-    )
-    return 0
 
 
 def _vectors(task: Task):

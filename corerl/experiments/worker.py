@@ -1,6 +1,5 @@
 """One group of seeds, trained in this process, and how that ended."""
 
-import fcntl
 import importlib
 import sys
 import traceback
@@ -13,12 +12,8 @@ from corerl.errors import CorerlError
 from corerl.experiments import memory
 from corerl.runs import files
 from corerl.runs.directory import cell_directory, group_name
+from corerl.runs.files import Busy
 from corerl.training.run import Interrupted, Run
-
-
-class Busy(CorerlError):
-    """Another process is training the same seeds."""
-
 
 DONE, FAILED, BUSY = 0, 1, 75
 """How a group ended, as the exit status of its process; 75 is sysexits.h's EX_TEMPFAIL."""
@@ -80,18 +75,7 @@ def locked(directory: Path) -> Iterator[None]:
         Busy: another process holds it.
         CorerlError: the lock cannot be written.
     """
-    files.make_directory(directory)
-    path = directory / ".lock"
-    try:
-        lock = open(path, "w")  # noqa: SIM115
-    except OSError as error:
-        raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Busy(
-                f"Another process is training in {directory}; wait for it or stop it."
-            ) from error
+    busy = f"Another process is training in {directory}; wait for it or stop it."
+    with files.held(directory / ".lock", busy):
         files.remove_half_written(directory)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +50,14 @@ class Comparisons:
                 raise CorerlError(
                     f"{name} has {count} rows and observations {len(self.observations)}."
                 )
+        if self.labels.ndim != 1:
+            raise CorerlError(f"labels {self.labels.shape} must be (P,), one number per pair.")
         if self.starts.shape != (len(self.labels), 2):
             raise CorerlError(
                 f"starts {self.starts.shape} must be ({len(self.labels)}, 2), as there are labels."
             )
+        if not len(self.labels):
+            raise CorerlError("there is no comparison to learn from.")
         if self.length < 1:
             raise CorerlError(f"segments of {self.length} steps cannot be compared.")
         self._check_labels()
@@ -105,9 +110,9 @@ class Comparisons:
             terminated=dataset.terminated,
             rewards=dataset.rewards,
             ends=dataset.episode_ends,
-            starts=np.asarray(starts, np.int64),
-            length=length,
-            labels=np.asarray(labels, np.float32),
+            starts=integers("starts", starts),
+            length=int(integers("length", length)),
+            labels=_numbers("labels", labels),
         )
 
     @classmethod
@@ -147,7 +152,7 @@ class Comparisons:
             ends=starts + length,
             starts=starts.reshape(pairs, 2),
             length=length,
-            labels=np.asarray(labels, np.float32),
+            labels=_numbers("labels", labels),
         )
 
     def __len__(self) -> int:
@@ -179,3 +184,22 @@ class Comparisons:
     def segments(self, values: np.ndarray) -> np.ndarray:
         """Returns the rows `values` (N, ...) of every segment, (P, 2, L, ...)."""
         return values[self.starts[..., None] + np.arange(self.length)]
+
+
+def integers(name: str, values: Any) -> np.ndarray:
+    """Returns `values` as int64.
+
+    Raises:
+        CorerlError: they are of another kind: 20.9 is no row.
+    """
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise CorerlError(f"{name} must be of an integer type, not {array.dtype}.")
+    return array.astype(np.int64)
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "biuf":
+        raise CorerlError(f"{name} must be real numbers, not {array.dtype}.")
+    return array.astype(np.float32)

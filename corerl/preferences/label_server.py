@@ -7,6 +7,7 @@ cannot reach it under a name of its own), and only below a path that nobody can 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -107,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(page, "text/html; charset=utf-8")
         elif path == "state":
             self._send_json(self.server.state())
-        elif path is not None and path.startswith("pair/") and path[5:].isdigit():
+        elif path is not None and re.fullmatch("pair/[0-9]{1,9}", path):
             number = int(path[5:])
             if number < len(self.server.session.pairs):
                 self._send_json(self.server.pair(number))
@@ -123,14 +124,17 @@ class Handler(BaseHTTPRequestHandler):
         try:
             request = self._content()
             if path == "answer":
-                self._send_json(self.server.answer(int(request["pair"]), str(request["answer"])))
+                pair, pairs = request["pair"], self.server.session.pairs
+                if type(pair) is not int or not 0 <= pair < len(pairs):
+                    raise ValueError
+                self._send_json(self.server.answer(pair, str(request["answer"])))
             elif path == "undo":
                 self._send_json(self.server.undo())
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
         except CorerlError as error:  # a full disk: the page says so, and the answer is asked again
             self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _path(self) -> str | None:

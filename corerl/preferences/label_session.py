@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
-from corerl.preferences import teachers
+from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import LABELS
 from corerl.preferences.readers import fingerprint
 from corerl.preferences.sources import Preferences
-from corerl.runs.files import make_directory, write_atomically
 
 SKIPPED = -1.0
 OWN = ("pairs", "answers", "order", "seconds", "labeller")
@@ -41,7 +40,7 @@ class Session:
         pairs: how many are asked. length, seed: as a scripted teacher's (`Preferences`).
 
     Raises:
-        CorerlError: the file is of other data, another length or seed, or is no file of ours.
+        CorerlError: the file is of other data, another length, seed or labeller, or is no file of ours.
     """
 
     def __init__(
@@ -76,7 +75,13 @@ class Session:
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.order = parts["order"].tolist()
-        self.labeller = str(parts["labeller"]) or self.labeller
+        theirs = str(parts["labeller"])
+        require(
+            self.labeller in ("", theirs) or not theirs,
+            f"{told} has the answers of {theirs}, not of {self.labeller}: --labeller {theirs}, or another "
+            "--out",
+        )
+        self.labeller = theirs or self.labeller
 
     def current(self) -> int | None:
         """Returns the pair to be asked next, or None where all have been."""
@@ -91,26 +96,36 @@ class Session:
         """
         require(0 <= pair < len(self.pairs), f"There is no pair {pair}")
         require(label in (*LABELS, SKIPPED), f"{label} is no answer")
-        before = self.answers.copy(), self.seconds.copy(), list(self.order)
         now = time.monotonic()
-        self.answers[pair], self.seconds[pair] = label, now - self._asked_at
-        self.order = [*(other for other in self.order if other != pair), pair]
+        with self._saved():
+            self.answers[pair], self.seconds[pair] = label, now - self._asked_at
+            self.order = [*(other for other in self.order if other != pair), pair]
+        self._asked_at = now
+
+    def undo(self) -> int | None:
+        """Takes the last answer back, in the file too; the pair, or None where there is none.
+
+        Raises:
+            CorerlError: the disk is full.
+        """
+        if not self.order:
+            return None
+        with self._saved():
+            pair = self.order.pop()
+            self.answers[pair] = np.nan
+        self._asked_at = time.monotonic()
+        return pair
+
+    @contextmanager
+    def _saved(self) -> Iterator[None]:
+        """Saves what is changed inside, and takes the change back where it cannot be saved."""
+        before = self.answers.copy(), self.seconds.copy(), list(self.order)
+        yield
         try:
             self.save()
         except CorerlError:  # what is not in the file has not been answered
             self.answers, self.seconds, self.order = before
             raise
-        self._asked_at = now
-
-    def undo(self) -> int | None:
-        """Takes the last answer back, in the file too; the pair, or None where there is none."""
-        if not self.order:
-            return None
-        pair = self.order.pop()
-        self.answers[pair] = np.nan
-        self._asked_at = time.monotonic()
-        self.save()
-        return pair
 
     def state(self) -> dict[str, Any]:
         """Returns what the page shows: the current pair, and counts."""
@@ -128,9 +143,8 @@ class Session:
     def save(self) -> None:
         """Writes the file, whole or not at all."""
         kept = np.flatnonzero(np.isin(self.answers, LABELS))
-        content = BytesIO()
-        np.savez_compressed(
-            content,
+        readers.save(
+            self.path,
             starts=self.pairs[kept],
             labels=self.answers[kept],
             length=self.length,
@@ -143,14 +157,14 @@ class Session:
             seconds=self.seconds,
             labeller=self.labeller,
         )
-        make_directory(self.path.absolute().parent)
-        write_atomically(self.path, content.getvalue())
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a file that a session wrote; CorerlError where it is another kind of file."""
     with npz(path, "an npz file of labels") as file:
-        missing = [name for name in ("starts", "labels", "length", *OWN) if name not in file]
+        missing = [
+            name for name in ("starts", "labels", "length", "sha256", *OWN) if name not in file
+        ]
         if missing:
             raise CorerlError(
                 f"it was not written by corerl label: it has no {', '.join(missing)}."
@@ -166,8 +180,14 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
     often, but by chance; 1 is perfect.
 
     Raises:
-        CorerlError: they share no pair.
+        CorerlError: they share no pair, or their segments are not of one length.
     """
+    lengths = [int(file["length"]) for file in (one, other)]
+    require(
+        lengths[0] == lengths[1],
+        f"segments of {lengths[0]} and of {lengths[1]} steps are not the same pairs: compare files of one "
+        "--length",
+    )
     first = {tuple(pair): label for pair, label in zip(one["starts"], one["labels"], strict=True)}
     shared = [
         (first[tuple(pair)], label)

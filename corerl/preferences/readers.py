@@ -27,16 +27,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
-from corerl.preferences.comparisons import LABELS, Comparisons
+from corerl.preferences.comparisons import LABELS, Comparisons, integers
 from corerl.preferences.pickles import read_array, read_integers
+from corerl.runs.files import make_directory, write_atomically
 
 CODES = {0: 0.0, 1: 1.0, -1: 0.5}
 STEPS = 100  # of a segment of PT's and DPPO's D4RL sets
@@ -236,16 +238,23 @@ def fingerprint(dataset: Dataset) -> str:
 
 def write(path: Path, comparisons: Comparisons, dataset: Dataset) -> None:
     """Writes where the segments of `dataset` start and what their labels are, as plain npz."""
-    with open(path, "wb") as file:
-        np.savez_compressed(
-            file,
-            starts=comparisons.starts,
-            labels=comparisons.labels,
-            length=comparisons.length,
-            source=comparisons.source,
-            dataset=comparisons.id,
-            sha256=fingerprint(dataset),
-        )
+    save(
+        path,
+        starts=comparisons.starts,
+        labels=comparisons.labels,
+        length=comparisons.length,
+        source=comparisons.source,
+        dataset=comparisons.id,
+        sha256=fingerprint(dataset),
+    )
+
+
+def save(path: Path, **arrays: Any) -> None:
+    """Writes arrays as plain npz, whole or not at all."""
+    content = BytesIO()
+    np.savez_compressed(content, **arrays)
+    make_directory(path.absolute().parent)
+    write_atomically(path, content.getvalue())
 
 
 def read_own(path: Path, dataset: Dataset) -> Comparisons:
@@ -262,5 +271,12 @@ def read_own(path: Path, dataset: Dataset) -> Comparisons:
                 f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here: make "
                 "them anew, or get the same version of the data."
             )
-        length, source = int(parts["length"]), str(parts["source"])
-        return Comparisons.of_dataset(dataset, parts["starts"], length, parts["labels"], source)
+        if not len(np.atleast_1d(parts["labels"])):
+            raise CorerlError("this file has no answers yet.")
+        length = integers("length", parts["length"])
+        if length.ndim:
+            raise CorerlError(f"length must be one integer, and has shape {length.shape}.")
+        source = str(parts["source"])
+        return Comparisons.of_dataset(
+            dataset, parts["starts"], int(length), parts["labels"], source
+        )

@@ -15,6 +15,7 @@ from corerl.data import tasks
 from corerl.preferences import readers, sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
+from corerl.runs import terminal
 
 TEACHERS = {
     "oracle": {},
@@ -51,7 +52,8 @@ def show(console: Console, args: argparse.Namespace) -> None:
     """Prints how many labels there are of each kind, and an example; writes `--out`.
 
     Raises:
-        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows.
+        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows, or is
+            there already.
     """
     names = ("source", "path", "crossing", "pairs", "length", "seed", "discount")
     cfg = Preferences(**{name: getattr(args, name) for name in names}, **TEACHERS[args.teacher])
@@ -60,17 +62,23 @@ def show(console: Console, args: argparse.Namespace) -> None:
         args.out is None or by_rows,
         f"--out holds rows of the dataset, and {cfg.source} with crossing={cfg.crossing} has others",
     )
+    require(
+        args.out is None or not args.out.exists(),
+        f"{args.out} exists already: choose another --out, or delete it",
+    )
     task = tasks.resolve(args.task)
     compared = sources.find(task, task.load, cfg)
-    table = Table(title=task.id, box=box.SIMPLE, show_header=False, title_justify="left")
+    table = Table(
+        title=terminal.plain(task.id), box=box.SIMPLE, show_header=False, title_justify="left"
+    )
     table.add_column()
     table.add_column(overflow="fold")
     for name, value in facts(compared).items():
-        table.add_row(name, value)
+        table.add_row(name, terminal.plain(value))
     console.print(table)
     if args.out is not None:
         readers.write(args.out, compared, task.load())
-        console.print(f"{args.out}", soft_wrap=True)
+        console.print(terminal.plain(f"{args.out}"), soft_wrap=True)
 
 
 def facts(compared: Comparisons) -> dict[str, str]:

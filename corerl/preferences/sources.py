@@ -36,6 +36,7 @@ class Preferences(Settings):
 
     source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
     path: str | None = None  # the labels' file or folder; null: <data folder>/preferences/<source>
+    sha256: str | None = added(None)  # of the file at path; found out, and part of the run's name
     pairs: int | None = positive(None)  # the first so many; null: all of a file, 2,000 of a teacher
     crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
     length: int = positive(64)  # steps of a teacher's segments; files have their own
@@ -66,6 +67,30 @@ class Preferences(Settings):
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
 
 
+def checksum(cfg: Preferences) -> str | None:
+    """Computes the SHA-256 of the labels' file; None where they are no single file.
+
+    Raises:
+        CorerlError: `source=file`, and there is none.
+    """
+    if cfg.source == "teacher":
+        return None
+    path = _root(cfg)
+    if path.is_file():
+        return download.digest(path)
+    require(
+        cfg.source != "file",
+        f"There is no file {path}, which algo.preferences.path={cfg.path} names",
+    )
+    return None
+
+
+def _root(cfg: Preferences) -> Path:
+    if cfg.path is not None:
+        return Path(cfg.path).expanduser()
+    return download.data_dir("preferences") / cfg.source
+
+
 def load(run: Run, cfg: Preferences) -> Comparisons:
     """Loads the comparisons that `cfg` asks for, on the run's data; the same for each of its seeds.
 
@@ -80,9 +105,12 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     """Loads comparisons as `load` does, but calls `dataset` only where labels need it (not for `ipl`)."""
     if cfg.source == "teacher":
         return teachers.teach(_vectors(dataset()), cfg)
-    root = download.data_dir("preferences") / cfg.source
-    if cfg.path is not None:
-        root = Path(cfg.path).expanduser()
+    root = _root(cfg)
+    if cfg.sha256 and checksum(cfg) != cfg.sha256:
+        raise CorerlError(
+            f"{root} is not the file of labels that this run was begun with (its SHA-256 was "
+            f"{cfg.sha256[:12]}...): put that one back, or train anew on this one."
+        )
     if cfg.source == "ipl":
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from corerl.runs.config_labels import differing
+from corerl.runs.config_labels import differing, value
 
 Settings = dict[str, Any]
 """A configuration with its keys flattened: `{"algo.expectile": 0.9}`."""
@@ -115,4 +115,4 @@ def _name(
         return f"{label} [{config or 'no hash'}]"
     if alone and all(flat.get(key) is None for key in short):
         return label
-    return " ".join([label, *(f"{name}={flat.get(key)}" for key, name in short.items())])
+    return " ".join([label, *(f"{name}={value(flat, key)}" for key, name in short.items())])

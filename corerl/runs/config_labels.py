@@ -25,9 +25,15 @@ def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     return {k for k in keys if len({repr(c.get(k)) for c in configs}) > 1}
 
 
+def value(flat: dict[str, Any], key: str) -> str:
+    """Shows a setting; of a checksum the start, which is enough to compare."""
+    text = str(flat.get(key))
+    return text[:8] if key.endswith("sha256") else text
+
+
 def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
     """Names a configuration: `O-RAAC tau=0.1`."""
-    return " ".join([label, *(f"{k.removeprefix('algo.')}={flat.get(k)}" for k in keys)])
+    return " ".join([label, *(f"{k.removeprefix('algo.')}={value(flat, k)}" for k in keys)])
 
 
 def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:

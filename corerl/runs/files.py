@@ -1,13 +1,14 @@
 """Files that are whole whenever a process is killed."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,31 @@ def write_pieces(
         with suppress(OSError):
             part.unlink()
         raise _write_error(path, error) from error
+
+
+class Busy(CorerlError):
+    """Another process holds what this one asks for."""
+
+
+@contextmanager
+def held(lock: Path, busy: str) -> Iterator[None]:
+    """Holds the file `lock` against other processes; its folder is made where it is missing.
+
+    Raises:
+        Busy: another process holds it; `busy` says so.
+        CorerlError: it cannot be written.
+    """
+    make_directory(lock.absolute().parent)
+    try:
+        file = open(lock, "w")  # noqa: SIM115
+    except OSError as error:
+        raise _write_error(lock, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Busy(busy) from error
+        yield
 
 
 def remove_half_written(directory: Path) -> None:

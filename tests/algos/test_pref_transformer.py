@@ -130,6 +130,13 @@ def test_a_reward_is_of_the_window_that_ends_at_its_step(attention, tolerance):
         np.testing.assert_allclose(rewards[s], expected, rtol=tolerance, atol=tolerance)
 
 
+def test_a_window_is_no_longer_than_the_segments_that_were_compared():
+    """Later time steps have no embedding that anything trained."""
+    longer, whole = (model(settings(window=window)) for window in (9, L))
+    assert longer.network.embed_time.weight.shape[-2] == L + 1
+    torch.testing.assert_close(longer.rewards(rows()), whole.rewards(rows()), rtol=0, atol=0)
+
+
 def test_the_score_by_hand():
     """Equal queries and keys weigh every step alike, so that z_t is the mean of the rewards."""
     mine = model(settings(), seeds=1)

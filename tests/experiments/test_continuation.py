@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from small import config, group
 from tiny import settings as tiny
 
@@ -52,6 +53,20 @@ def test_only_seeds_that_are_done_go_on(tmp_path, capsys):
     launch(job(tmp_path, "bc", 40, seeds=2))
     told = capsys.readouterr().err
     assert "seed 0: goes on from the 20 steps" in told and "seed 1: goes on" not in told
+
+
+def test_a_setting_that_came_later_stands_at_its_default_and_no_other_value(tmp_path, capsys):
+    short = job(tmp_path, "cpl", 20)
+    launch(short)
+    file = cell_directory(short) / "config.yaml"
+    saved = yaml.safe_load(file.read_text())
+    saved["algo"]["preferences"].pop("judge")
+    saved.pop("history")
+    file.write_text(yaml.safe_dump(saved))
+    launch(job(tmp_path, "cpl", 40))
+    assert "seed 0: goes on from the 20 steps" in capsys.readouterr().err
+    launch(job(tmp_path, "cpl", 40, precision="high"))
+    assert "goes on" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,20 @@ def test_a_later_session_goes_on_and_can_ask_for_more(tmp_path):
     assert np.isnan(label_session.read(tmp_path / "x.npz")["answers"]).all()
 
 
+def test_what_cannot_be_saved_is_neither_answered_nor_taken_back(tmp_path, monkeypatch):
+    asked = session(tmp_path / "x.npz")
+    asked.answer(0, 1.0)
+
+    def full(self):
+        raise CorerlError("The disk is full")
+
+    monkeypatch.setattr(Session, "save", full)
+    for change in (asked.undo, lambda: asked.answer(1, 0.0)):
+        with pytest.raises(CorerlError, match="disk is full"):
+            change()
+        assert asked.order == [0] and asked.answers[0] == 1 and np.isnan(asked.answers[1:]).all()
+
+
 def test_pairs_are_those_that_a_teacher_judges(tmp_path):
     taught = teachers.teach(DATA, Preferences(pairs=5, length=8))
     np.testing.assert_array_equal(session(tmp_path / "x.npz").pairs, taught.starts)
@@ -71,6 +85,7 @@ def test_pairs_are_those_that_a_teacher_judges(tmp_path):
         ({"length": 9}, "segments of 8 steps"),
         ({"seed": 1}, "other pairs"),
         ({"pairs": 4}, "or more"),
+        ({"labeller": "ben"}, "answers of anna, not of ben: --labeller anna"),
     ],
 )
 def test_another_question_is_no_continuation(tmp_path, other, words):
@@ -86,6 +101,24 @@ def test_other_data_or_another_file_is_refused(tmp_path):
     np.savez(tmp_path / "y.npz", starts=0)
     with pytest.raises(CorerlError, match="not written by corerl label"):
         session(tmp_path / "y.npz")
+    parts = label_session.read(tmp_path / "x.npz")
+    parts.pop("sha256")
+    np.savez(tmp_path / "z.npz", **parts)
+    with pytest.raises(CorerlError, match="it has no sha256"):
+        label_session.read(tmp_path / "z.npz")
+
+
+def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, monkeypatch):
+    words = ["label", "corerl/pendulum", "--pairs", "2", "--no-browser"]
+    words += ["--out", str(tmp_path / "new" / "x.npz")]
+    ended = []
+
+    def second(self, poll_interval):
+        assert main(words) == 2
+        ended.append(self.session.path)
+
+    monkeypatch.setattr(Server, "serve_forever", second)
+    assert main(words) == 0 and len(ended) == 1
 
 
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
@@ -111,6 +144,11 @@ def test_agreement_is_over_the_pairs_that_both_answered():
     assert shifted["pairs"] == 6 and shifted["same"] == pytest.approx(3 / 6)
     with pytest.raises(CorerlError, match="no answered pair in common"):
         label_session.agreement(labels(ONE), labels(TWO, first=50))
+
+
+def test_segments_of_other_lengths_are_not_compared():
+    with pytest.raises(CorerlError, match="segments of 1 and of 2 steps are not the same pairs"):
+        label_session.agreement(labels(ONE), labels(TWO) | {"length": 2})
 
 
 def test_agreement_with_the_true_rewards():
@@ -215,6 +253,12 @@ def test_only_this_machine_and_only_this_page(served):
         (f"{served.address}../state", None, {}),
         (f"{served.address}answer", {"pair": 0, "answer": "best"}, {}),
         (f"{served.address}answer", [1], {}),
+        *(
+            (f"{served.address}answer", {"pair": pair, "answer": "left"}, {})
+            for pair in (float("inf"), 4.9, True, "0", -1, 5, 10**30)
+        ),
+        (f"{served.address}pair/{'9' * 5_000}", None, {}),
+        (f"{served.address}pair/-1", None, {}),
         (f"{served.address}answer", {"pair": 0, "answer": "left"}, {"Content-Type": "text/plain"}),
         (f"{served.address}answer", {"pair": "x" * 20_000, "answer": "left"}, {}),
     ]

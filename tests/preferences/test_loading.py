@@ -8,10 +8,12 @@ import torch
 
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
 from corerl.nn.networks import Normalizer
-from corerl.preferences import loading, sources
+from corerl.preferences import loading, readers, sources, teachers
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
+from corerl.runs.directory import _without_added, cell_directory
 from corerl.training import preprocessing
 
 LENGTH = 8
@@ -83,3 +85,31 @@ def test_missing_labels_show_before_the_dataset_is_read(tmp_path, monkeypatch):
     )
     with pytest.raises(CorerlError, match="hopper-medium-v2"):
         loading.load(cfg, run)
+
+
+# What a run is called.
+
+
+def test_other_labels_in_a_file_are_another_run(tmp_path):
+    task, path = resolve("corerl/pendulum"), tmp_path / "labels.npz"
+    data, found = task.load(), []
+    words = ["algo=cpl", f"task={task.id}", "algo.preferences.source=file"]
+    for seed in (0, 0, 1):
+        readers.write(path, teachers.teach(data, Preferences(pairs=5, seed=seed)), data)
+        found += cells([*words, f"algo.preferences.path={path}"])
+    first, again, other = found
+    assert first == again and cell_directory(first) != cell_directory(other)
+    assert len(sources.find(task, lambda: data, other.algo.preferences)) == 5
+    with pytest.raises(CorerlError, match="not the file of labels that this run was begun with"):
+        sources.find(task, lambda: data, first.algo.preferences)
+    with pytest.raises(CorerlError, match=r"There is no file .*none\.npz"):
+        cells([*words, f"algo.preferences.path={tmp_path}/none.npz"])
+
+
+def test_labels_from_no_file_of_ones_own_leave_the_name(tmp_path):
+    (teacher,) = cells(["algo=cpl", "task=corerl/pendulum"])
+    published = ["algo.preferences.source=ipl", f"algo.preferences.path={tmp_path}"]
+    (folder,) = cells(["algo=cpl", "task=corerl/pendulum", *published])
+    for cfg in (teacher, folder):
+        assert cfg.algo.preferences.sha256 is None
+        assert "sha256" not in _without_added(cfg)["algo"]["preferences"]

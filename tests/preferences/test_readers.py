@@ -342,6 +342,31 @@ def test_bad_segments_are_refused(tmp_path, changed, message):
         load(path, "ipl")
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"starts": np.zeros((0, 2), int), "labels": np.zeros(0)}, "this file has no answers yet"),
+        ({"labels": np.zeros((3, 1))}, r"labels \(3, 1\) must be \(P,\), one number per pair"),
+        ({"labels": np.eye(3)[:, :2]}, r"labels \(3, 2\) must be \(P,\)"),
+        ({"labels": np.array(1.0)}, r"labels \(\) must be \(P,\)"),
+        ({"labels": np.zeros(3, complex)}, "labels must be real numbers, not complex128"),
+        ({"labels": np.array(["0"] * 3)}, "labels must be real numbers, not <U1"),
+        ({"starts": np.full((3, 2), 0.7)}, "starts must be of an integer type, not float64"),
+        ({"length": 2.9}, "length must be of an integer type, not float64"),
+        ({"length": np.array([2])}, r"length must be one integer, and has shape \(1,\)"),
+    ],
+)
+def test_what_is_no_label_file_is_told_in_a_sentence(tmp_path, changed, message):
+    data, path = d4rl_like(), tmp_path / "x.npz"
+    right = {"starts": np.zeros((3, 2), int), "labels": np.array([0, 1, 0.5]), "length": 2}
+    named = {"source": "anna", "dataset": data.id, "sha256": readers.fingerprint(data)}
+    np.savez(path, **(right | named))
+    assert len(load(path, "file", data)) == 3
+    np.savez(path, **(right | named | changed))
+    with pytest.raises(CorerlError, match=f"x.npz: {message}"):
+        load(path, "file", data)
+
+
 def test_our_own_file_is_read_back_and_knows_its_data(tmp_path):
     data, path = d4rl_like(), tmp_path / "x.npz"
     made = sources.find(

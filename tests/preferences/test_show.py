@@ -9,7 +9,7 @@ import pytest
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import data_cli
-from corerl.preferences import show, sources
+from corerl.preferences import readers, show, sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
 
@@ -43,6 +43,40 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
     assert (compared.starts == direct.starts).all() and (compared.labels == direct.labels).all()
     again = data("corerl/pendulum", "--source", "file", "--path", str(path))
     assert again.splitlines()[2:] == shown.splitlines()[2:-1]
+
+
+def test_brackets_in_a_source_are_no_markup(data, tmp_path):
+    task = tasks.resolve("corerl/pendulum").load()
+    found = Comparisons.of_dataset(task, [[0, 9]], 4, [1], source="[red]anna[/]")
+    readers.write(tmp_path / "[b].npz", found, task)
+    shown = data("corerl/pendulum", "--source", "file", "--path", str(tmp_path / "[b].npz"))
+    assert "[red]anna[/]" in shown
+
+
+def test_labels_that_are_there_are_not_written_over(data, tmp_path):
+    path = tmp_path / "x.npz"
+    path.write_bytes(b"somebody's answers")
+    with pytest.raises(CorerlError, match=r"x\.npz exists already: choose another --out"):
+        data("corerl/pendulum", "--pairs", "3", "--out", str(path))
+    assert path.read_bytes() == b"somebody's answers"
+
+
+def test_a_folder_that_is_missing_is_made_and_a_full_disk_leaves_nothing(
+    data, tmp_path, monkeypatch
+):
+    path = tmp_path / "new" / "x.npz"
+    data("corerl/pendulum", "--pairs", "3", "--out", str(path))
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("corerl.runs.files.os.fsync", full)
+    task = tasks.resolve("corerl/pendulum").load()
+    found = sources.find(None, lambda: task, Preferences(pairs=2))
+    with pytest.raises(CorerlError, match="The disk is full"):
+        readers.write(path, found, task)
+    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["x.npz"]
 
 
 def test_every_teacher_of_b_pref_is_a_setting():

@@ -375,6 +375,12 @@ def test_a_report_knows_a_setting_by_one_name():
     assert flat(old) == flat(new) == {"algo.name": "rlpd", "algo.critic_subsample": 2}
 
 
+def test_runs_that_differ_in_a_file_are_named_by_the_start_of_its_checksum():
+    known = [("CPL", "t", {"algo.preferences.sha256": digit * 64}) for digit in "ab"]
+    named = [f"CPL preferences.sha256={digit * 8}" for digit in "ab"]
+    assert config_labels.names(known) == named
+
+
 def test_the_cell_is_named_by_task_algorithm_and_settings():
     cfg = config("runs")
     assert cell_directory(cfg) == Path(f"runs/corerl/pendulum/iql-{config_hash(cfg)}")
