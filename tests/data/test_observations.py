@@ -14,7 +14,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells
-from corerl.training.environments import load_simulator, save_simulator
+from corerl.training.simulator_state import load_simulator, save_simulator
 
 
 class Parts(gymnasium.Env):

@@ -15,7 +15,7 @@ from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import markov, return_law
 from corerl.risk.solvers import iterated
 from corerl.risk.static_cvar import static
-from corerl.training.environments import load_simulator, save_simulator
+from corerl.training.simulator_state import load_simulator, save_simulator
 
 SMALL = (
     "A",

@@ -11,8 +11,9 @@ from gymnasium import wrappers
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.environments import Environments, opaque, save_simulator
+from corerl.training.environments import Environments
 from corerl.training.offline_to_online import EndReward
+from corerl.training.simulator_state import opaque, save_simulator
 
 
 def environments(id, seeds):
