@@ -61,6 +61,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Leads links to a README of `results/reproduced`, and to CONTRIBUTING, to its page here."""
     markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
+    markdown = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](../\1/index.md", markdown)  # between them
     return re.sub(
         r"\]\(\.\./results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", markdown
     )
@@ -70,6 +71,7 @@ def linked(text: str) -> str:
     """A file of the repository's root with its links as they are from the site."""
     text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
     text = text.replace("](CHANGELOG.md", "](changes.md")
+    text = text.replace("](results/README.md", "](results/index.md")
     return re.sub(r"\]\(results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", text)
 
 
