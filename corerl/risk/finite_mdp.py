@@ -231,12 +231,12 @@ def first_best(values: np.ndarray) -> np.ndarray:
 
 
 def return_law(
-    mdp: FiniteMDP, policy: Policy, resolution: float = EXACT
+    mdp: FiniteMDP, policy: Policy, resolution: float = EXACT, most: int = MOST_POINTS
 ) -> tuple[Law, list[Visit]]:
     """Returns the exact law of the discounted return under `policy`, and every point it passes through.
 
     Raises:
-        CorerlError: there are more points than can be listed.
+        CorerlError: a step reaches more than `most` points.
     """
     ended: list[tuple[float, float]] = []
     visits: list[Visit] = []
@@ -255,7 +255,7 @@ def return_law(
                 elif p > 0:
                     key = (int(successor), total)
                     following[key] = following.get(key, 0.0) + mass * p
-        check_count(len(following), MOST_POINTS, resolution)
+        check_count(len(following), most, resolution)
         current = following
     ended += [(collected, mass) for (_, collected), mass in current.items()]
     values, mass = np.array(ended).T

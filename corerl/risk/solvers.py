@@ -100,7 +100,7 @@ def _markov_solution(
         table.append(first_best(q))
         value = np.append(q.max(1), 0.0)
     policy = markov(np.array(table[::-1]))
-    law, visits = return_law(mdp, policy, resolution)
+    law, visits = return_law(mdp, policy, resolution, MOST_POINTS)
     return Solution(objective, tau, float(mdp.start @ value[:-1]), policy, law, visits)
 
 
@@ -120,7 +120,7 @@ def naive(mdp: FiniteMDP, tau: float, resolution: float = EXACT) -> Solution:
         chosen = zip(candidates, table[-1], strict=True)
         laws = [*(row[a] for row, a in chosen), zero]
     policy = markov(np.array(table[::-1]))
-    law, visits = return_law(mdp, policy, resolution)
+    law, visits = return_law(mdp, policy, resolution, MOST_POINTS)
     return Solution("naive", tau, law.cvar(tau), policy, law, visits)
 
 

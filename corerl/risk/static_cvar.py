@@ -48,7 +48,7 @@ def static(
     def policy(t: int, state: int, collected: float) -> int:
         return int(choices[t][state, _nearest(left[t], budget - collected)])
 
-    law, visits = return_law(mdp, policy, resolution)
+    law, visits = return_law(mdp, policy, resolution, MOST_RETURNS)
     return Solution("static", tau, float(values[best]), policy, law, visits, budget)
 
 

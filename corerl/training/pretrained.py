@@ -44,13 +44,17 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
             `FUNCTION`, the parts of its networks and their shapes), or that it has not finished.
     """
     folder = Path(cell)
-    _compare(folder, run, algorithms)
+    settings = _compare(folder, run, algorithms)
     saved = [_state_of(folder, seed) for seed in run.seeds]
     agent.load_state_dict(_stack(agent.state_dict(), saved, "", folder))
-    run.record.facts["pretrained"] = {"run": cell, "steps": _steps(folder, run.seeds[0])}
+    run.record.facts["pretrained"] = {
+        "run": cell,
+        "steps": settings["steps"] + _before(folder, run.seeds[0]),
+    }
 
 
-def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
+def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any]:
+    """Returns the other run's settings, which must be alike."""
     try:
         settings = read_yaml(folder / "config.yaml")
         saved = settings["algo"]
@@ -76,13 +80,13 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> None:
     for setting, there, mine in pairs:
         if there != mine:
             raise _refusal(folder, f"{setting} is {there} there and {mine} here")
+    return settings
 
 
-def _steps(folder: Path, seed: int) -> int:
-    """Counts all steps behind a seed, also those of a run that the other one began from."""
+def _before(folder: Path, seed: int) -> int:
+    """Counts the steps of the run, if any, that the other one itself began from."""
     group = next(directory for directory, seeds in groups(folder) if seed in seeds)
-    before = (read_json(group / "env.json") or {}).get("pretrained", {}).get("steps", 0)
-    return read_yaml(folder / "config.yaml")["steps"] + before
+    return (read_json(group / "env.json") or {}).get("pretrained", {}).get("steps", 0)
 
 
 def _state_of(folder: Path, seed: int) -> tuple[dict, int]:

@@ -14,7 +14,7 @@ from corerl.algos import cvar_tabular
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.risk import finite_mdp, solvers
+from corerl.risk import solvers
 from corerl.risk.finite_mdp import END, FiniteMDP
 from corerl.risk.solvers import blind, ecrm, ecrm_of_states, iterated, naive
 from corerl.risk.static_cvar import static
@@ -271,8 +271,7 @@ ENDLESS = FiniteMDP(
 
 @pytest.mark.parametrize("solve", [iterated, ecrm, naive])
 def test_too_many_returns_are_refused_and_a_resolution_helps(monkeypatch, solve):
-    for module in (finite_mdp, solvers):
-        monkeypatch.setattr(module, "MOST_POINTS", 500)
+    monkeypatch.setattr(solvers, "MOST_POINTS", 500)
     with pytest.raises(CorerlError, match=r"500 different returns .*algo.resolution=0.01"):
         solve(ENDLESS, 0.25)
     found = solve(ENDLESS, 0.25, resolution=0.1)
