@@ -81,8 +81,8 @@ class Convolution(nn.Module):
 class Encoder(nn.Module):
     """`(S, B, *shape)` to `(S, B, features)`, none negative unless `activation` makes them so.
 
-    Images `(channels, height, width)` of bytes pass through the Nature convolutions first, scaled to
-    [0, 1]; vectors go straight to the dense layers.
+    Images `(channels, height, width)` pass through the Nature convolutions first, bytes scaled to [0, 1]
+    and floats as they are; vectors go straight to the dense layers.
 
     Args:
         shape: of an observation. layers, width: dense layers; images can do without (0).
@@ -127,7 +127,8 @@ class Encoder(nn.Module):
 
     def _convolve(self, images: Tensor) -> Tensor:
         seeds, batch = images.shape[:2]
-        x = images.transpose(0, 1).flatten(1, 2).to(self.convolutions[0].weight.dtype) / 255
+        x = images.transpose(0, 1).flatten(1, 2).to(self.convolutions[0].weight.dtype)
+        x = x if images.is_floating_point() else x / 255
         for layer in self.convolutions:
             x = F.relu(layer(x))
         return x.view(batch, seeds, -1).transpose(0, 1)

@@ -108,6 +108,13 @@ def test_the_smallest_image_is_what_the_convolutions_take(padding):
             encoders.Encoder((1, least - 1, least), 0, 0, rngs, padding=padding)
 
 
+def test_bytes_are_scaled_and_floats_taken_as_they_are():
+    encoder = encoders.Encoder((1, 36, 36), 0, 0, [torch.Generator().manual_seed(0)])
+    image = torch.randint(256, (1, 2, 1, 36, 36), dtype=torch.uint8)
+    assert torch.equal(encoder(image), encoder(image / 255))
+    assert not torch.equal(encoder(image), encoder(image.float()))
+
+
 def dataset(*, numbered: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
     actions = np.zeros(4, np.int64) if numbered else np.zeros((4, 1))
     ends = np.arange(4) == 3
