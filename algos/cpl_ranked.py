@@ -55,6 +55,7 @@ from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling, segments, teachers
 from corerl.preferences.buffer import PairBuffer, Pairs
+from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.relabelling import Rows
 from corerl.preferences.reward_models import in_pieces, preference_loss
 from corerl.preferences.reward_transformer import Fitting, RewardTransformer
@@ -200,6 +201,14 @@ def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
     return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
 
 
+def _check_length(cfg: Config, compared: Comparisons) -> None:
+    require(
+        cfg.length <= compared.length,
+        f"The labels compare segments of {compared.length} steps, so that the preference model learns "
+        f"nothing of later ones: algo.length={compared.length} or less, not {cfg.length}",
+    )
+
+
 def train(cfg: Config, run: Run) -> None:
     of_model = cfg.score.steps if cfg.ranked_by == "model" else 0
     policy_steps = loading.steps_left(run, of_model, "algo.score.steps")
@@ -213,6 +222,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = RankedCPL(cfg, spec)
     parts = {"agent": agent, "buffer": buffer}
     if of_model:
+        _check_length(cfg, compared)
         compared, _ = loading.prepared(run, compared, cfg.data, normalizer)
         at_once = min(cfg.score.batch_size, len(compared))
         pairs = PairBuffer(compared, run.seeds, at_once, run.device)

@@ -93,6 +93,12 @@ def run(root, name: str, stop_at: int | None = None, seeds=(0, 4), **changes):
     return job.directory
 
 
+def test_segments_longer_than_the_labels_are_refused(tmp_path):
+    longer = cpl_ranked.Config(**RANKED | {"length": 9}, score=SCORE)
+    with pytest.raises(CorerlError, match=r"segments of 8 steps.*algo\.length=8 or less, not 9"):
+        run(tmp_path, "cpl ranked", algo=longer)
+
+
 def checkpoint(folder) -> dict:
     return load_checkpoint(folder / "checkpoint.safetensors")
 
