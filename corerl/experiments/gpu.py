@@ -292,7 +292,7 @@ def _demo(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
 def _trained(command: list[str], below: Path, until: float, what: str) -> dict[str, Any]:
     start = time.monotonic()
     code, text = _call([sys.executable, "-P", "-m", "corerl.cli", *command], until)
-    statuses = [files.read_json(path) for path in sorted(below.glob("**/status.json"))]
+    statuses = [files.read_json(path) for path in files.below(below, "status.json")]
     kept = ("state", "step", "steps", "seeds", "updates_per_s", "compile", "return", "score")
     return {
         "what": what,

@@ -26,7 +26,7 @@ from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.runs import provenance
 from corerl.runs.directory import read_settings, read_status
-from corerl.runs.files import read_json
+from corerl.runs.files import below, read_json
 
 SHIPPED = "corerl/experiments/rates.csv"
 REFERENCE = "iql"
@@ -114,7 +114,7 @@ def _of_runs(root: Path) -> list[tuple[tuple, str, float]]:
 
 
 def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
-    for path in sorted(root.glob("**/seeds-*/status.json")):
+    for path in below(root, "status.json"):
         # Of a neighbour that is damaged, or none of ours, corerl status tells.
         with suppress(CorerlError, LookupError, TypeError, AttributeError, ImportError):
             status = read_status(path.parent)

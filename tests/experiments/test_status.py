@@ -131,6 +131,9 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
         launch.write_settings(measured)
         begun(cell, "seeds-0-1", "done", 5_000, updates_per_s=rate, seeds=[0, 1])
         files.write_json(cell / "seeds-0-1" / "env.json", facts | {"gpu": gpu})
+    linked = tmp_path / "runs" / "gpu"  # as those on another disk are
+    linked.rename(tmp_path / "gpu")
+    linked.symlink_to(tmp_path / "gpu")
     cfg = config(tmp_path / "runs", "bc", steps=3600, seeds=1)
     on_cpu, on_gpu = rates.known(cfg, None), rates.known(cfg, "A100")
     assert (on_cpu.updates_per_s, on_cpu.on_gpu) == (100.0, False)  # both seeds
