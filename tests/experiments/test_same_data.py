@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from corerl.data import export
 from corerl.data.tasks import resolve
@@ -102,6 +103,24 @@ def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts, tmp_path):
     assert "| a, t | 10 | 1 | mean return | 2000 ± 0 (2) | 3000 ± 0 (2) | +1000 [" in text
     assert "| share that runs | 0.50 ± 0.00 (2) | 1.00 ± 0.00 (2) | +0.50 [n/a] |" in text
     assert len(compare.table(compare.read(tmp_path / "rows.csv"), begin=11).splitlines()) == 2
+
+
+def test_the_draws_are_those_of_one_seeding_and_go_on_where_they_stopped(scripts):
+    import corl_draws
+
+    actor, critics, rng = corl_draws.initial(7, (3, 2), corl_draws.Config(hidden_width=4))
+    torch.manual_seed(7)
+    sizes = [(3, 4), (4, 4), (4, 2), *2 * [(5, 4), (4, 4), (4, 1)]]
+    expected = [torch.nn.Linear(*size) for size in sizes]
+    found = [*actor, *critics[0], *critics[1]]
+    assert all(torch.equal(x.weight, y.weight) for x, y in zip(found, expected, strict=True))
+    assert torch.equal(corl_draws._normal(rng, (5, 2))(), torch.randn_like(torch.empty(5, 2)))
+    np.random.seed(7)  # noqa: NPY002 - as CORL does
+    drawn = [corl_draws.Draws([corl_draws._numbers(7, 100, 5)]) for _ in range(2)]
+    for _ in range(3):
+        assert drawn[0].next()[0].tolist() == np.random.randint(0, 100, size=5).tolist()  # noqa: NPY002
+    drawn[1].load_state_dict(drawn[0].state_dict())
+    assert torch.equal(drawn[0].next(), drawn[1].next())
 
 
 def test_runs_of_ours_are_collected(scripts, tmp_path):

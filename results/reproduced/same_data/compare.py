@@ -21,6 +21,8 @@ from run_corl import COLUMNS, texts
 from corerl.report.stats import welch_interval
 
 OURS = "corerl"
+DRAWS = {"corl_draws": ("CORL's draws", "td3_bc")}
+"""The file whose runs are ours with another's chances: how they are called, and the algorithm they are of."""
 MOVES = 1000.0
 """The return from which an episode counts as one that runs: HalfCheetah's is about 0 standing still."""
 
@@ -37,7 +39,8 @@ def of_run(directory: Path) -> list[tuple]:
     """Returns the rows of one folder `seeds-*` of a run."""
     cfg = yaml.safe_load((directory.parent / "config.yaml").read_text())
     lines = (directory / "returns.jsonl").read_text().splitlines()
-    start = (OURS, cfg["algo"]["name"], cfg["task"])
+    name = cfg["algo"]["name"]
+    start = (*DRAWS.get(name, (OURS, name)), cfg["task"])
     return [(*start, x["seed"], x["step"], texts(x["returns"])) for x in map(json.loads, lines)]
 
 
