@@ -19,15 +19,12 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
 from corerl.runs.directory import config_hash, read_status
-from corerl.runs.tensorboard_logging import TensorBoardLogger
-from corerl.runs.wandb_logging import WandbLogger
+from corerl.runs.mirrors import LINE, Mirrors
 
 SCORE_COLUMNS = (
     # One row per seed; `success` is the share of episodes that solved the task, where that is known.
     "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
 )
-LINE = ("step", "seed")
-"""Fields of a line of metrics beside the metrics."""
 EPISODIC, KNOWN = "episode_return", "episode_return known"
 """The metric that is NaN where no episode has ended yet, and the count of updates at which it is not."""
 KEPT = ("score", "return", "evaluated")
@@ -100,10 +97,7 @@ class Record:
         self._show = show
         self._hash = config_hash(cfg)
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
-        self._mirrors = (
-            WandbLogger(cfg, self.seeds, directory),
-            TensorBoardLogger(cfg.tensorboard, directory),
-        )
+        self._mirrors = Mirrors(cfg, self.seeds, directory)
         self._sums: dict[str, Tensor] = {}
         self._count = 0
         self._clock = (0, 0.0, 0.0)
@@ -167,6 +161,7 @@ class Record:
                 log.load_state_dict(state["logs"][name])
             else:  # a checkpoint of format 1
                 log.cut_after(step, STEP_OF[name])
+        self._mirrors.catch_up()
 
     # Metrics.
 
@@ -227,15 +222,7 @@ class Record:
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
         self._logs["metrics.jsonl"].append(map(json.dumps, lines))
-        self._mirror(
-            step,
-            {
-                f"{name}/seed{line['seed']}": value
-                for line in lines
-                for name, value in line.items()
-                if name not in LINE and value is not None
-            },
-        )
+        self._mirrors.send(step, lines)
 
     def find_divergence(self, step: int) -> None:
         """Looks for NaN and overflow in the metrics that are not written yet."""
@@ -274,20 +261,17 @@ class Record:
             for i in going
         ]
         self._logs["returns.jsonl"].append(map(json.dumps, lines))
+        known = {"return": means, "score": scores}
+        shown = [
+            {"seed": self.seeds[i]}
+            | {k: None if x is None else float(x[i]) for k, x in known.items()}
+            for i in going
+        ]
+        self._mirrors.send(step, shown)
         means, scores = (None if x is None or not going else x[going] for x in (means, scores))
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
-        if going:
-            named = {"return": means} | ({} if scores is None else {"score": scores})
-            self._mirror(
-                step,
-                {
-                    f"{name}/seed{self.seeds[i]}": float(value)
-                    for name, values in named.items()
-                    for i, value in zip(going, values, strict=True)
-                },
-            )
         self.publish(step, "running")
 
     def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
@@ -349,9 +333,4 @@ class Record:
 
     def close(self) -> None:
         """Ends the mirrors."""
-        for mirror in self._mirrors:
-            mirror.close()
-
-    def _mirror(self, step: int, values: dict[str, float]) -> None:
-        for mirror in self._mirrors:
-            mirror.send(step, values)
+        self._mirrors.close()

@@ -15,6 +15,10 @@ class TensorBoardLogger:
     def __init__(self, on: bool, directory: Path):
         self._on, self._directory, self._writer = on, directory / "tensorboard", None
 
+    def lacks_from(self) -> int | None:
+        """Returns 0 where there are no event files yet, otherwise None: they hold what was sent."""
+        return 0 if self._on and not self._directory.exists() else None
+
     def send(self, step: int, values: dict[str, float]) -> None:
         """Writes numbers by name at one step."""
         if not self._on:

@@ -34,12 +34,16 @@ class WandbLogger:
                 id=identity,
                 name=identity,
                 group=f"{cfg.task}/{cell}",
-                config=settings(cfg),
+                config=settings(cfg) | {"seed": seeds[0] if len(seeds) == 1 else list(seeds)},
                 resume="allow" if cfg.wandb.mode == "online" else None,
                 settings=wandb.Settings(quiet=True, console="off"),
             )
         except Exception as error:
             self._give_up(error)
+
+    def lacks_from(self) -> int | None:
+        """Returns the first step that is not there; None where there is no mirror. Offline none is."""
+        return None if self._run is None else self._run.step
 
     def send(self, step: int, values: dict[str, float]) -> None:
         """Logs numbers by name at one step."""

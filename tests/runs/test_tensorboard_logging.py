@@ -7,6 +7,7 @@ from dataclasses import replace
 from small import config, group, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from corerl.experiments.launch import launch
 from corerl.runs.tensorboard_logging import TensorBoardLogger
 
 
@@ -24,11 +25,20 @@ def test_event_files_hold_what_the_files_say(tmp_path):
     shown = events(cell / "seeds-0/tensorboard")
     lines = [json.loads(line) for line in plain["metrics"].splitlines()]
     for line in lines:
-        assert shown["policy_loss/seed0", line["step"]] == float_of(line["policy_loss"])
+        assert shown["policy_loss", line["step"]] == float_of(line["policy_loss"])
     rows = [row.split(",") for row in plain["scores"].splitlines()[1:]]
     for row in rows:
-        assert shown["score/seed0", int(row[4])] == float_of(row[6])
+        assert shown["score", int(row[4])] == float_of(row[6])
     assert len(shown) == len(lines) + 2 * len(rows)
+
+
+def test_a_longer_run_shows_what_it_goes_on_from(tmp_path):
+    short = train(replace(config(tmp_path, "bc"), tensorboard=True))
+    launch(replace(config(tmp_path, "bc"), tensorboard=True, steps=60))
+    (longer,) = set(short.parent.iterdir()) - {short}
+    shown = [events(cell / "seeds-0/tensorboard") for cell in (short, longer)]
+    assert shown[0].items() < shown[1].items()
+    assert max(step for _, step in shown[1]) == 60
 
 
 def float_of(value) -> float:

@@ -1,6 +1,7 @@
 """The copy on Weights & Biases: only where it is asked for, and never in the way of a run."""
 
 import json
+import math
 import sys
 import time
 from functools import cache
@@ -11,6 +12,8 @@ from small import config, group, train
 
 from corerl.config import Wandb
 from corerl.data import tasks
+from corerl.experiments.launch import launch
+from corerl.runs.mirrors import Mirrors
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ class Fake:
     """Stands for the wandb module and for its run."""
 
     def __init__(self, breaks: str = ""):
-        self.breaks, self.logged, self.finished = breaks, [], False
+        self.breaks, self.logged, self.finished, self.step = breaks, [], False, 0
         self.Settings = SimpleNamespace
 
     def _call(self, name: str) -> None:
@@ -64,18 +67,56 @@ def test_the_mirror_shows_what_the_files_say(tmp_path, monkeypatch, alone):
     assert mirrored(tmp_path, monkeypatch, fake) == alone
     assert fake.finished and fake.options["mode"] == "online" and fake.options["project"] == "mine"
     assert fake.options["config"]["algo"]["hidden_width"] == 16
+    assert fake.options["config"]["seed"] == 0
     lines = [json.loads(line) for line in alone["metrics"].splitlines()]
     sent = {(step, name): value for step, values in fake.logged for name, value in values.items()}
     for line in lines:
-        assert sent[line["step"], "policy_loss/seed0"] == line["policy_loss"]
+        assert sent[line["step"], "policy_loss"] == line["policy_loss"]
     rows = [row.split(",") for row in alone["scores"].splitlines()[1:]]
     for row in rows:
         step = int(row[4])
-        assert sent[step, "return/seed0"] == float(row[5])
-        assert sent[step, "score/seed0"] == float(row[6])
+        assert sent[step, "return"] == float(row[5])
+        assert sent[step, "score"] == float(row[6])
     assert len(sent) == len(lines) + 2 * len(rows)
     steps = [step for step, _ in fake.logged]
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("there", [0, 21])
+def test_a_run_that_goes_on_sends_what_the_mirror_lacks(tmp_path, monkeypatch, there):
+    first, second = Fake(), Fake()
+    mirrored(tmp_path, monkeypatch, first)
+    second.step = there  # of a run that was on the server already
+    monkeypatch.setitem(sys.modules, "wandb", second)
+    train_longer = config(tmp_path, "bc", wandb=Wandb(mode="online", project="mine"), steps=60)
+    launch(train_longer)
+    sent, before = ([(s, v) for s, v in sorted_by_step(fake)] for fake in (second, first))
+    assert [step for step, _ in sent] == [s for s in range(10, 61, 10) if s >= there]
+    assert [x for x in sent if x[0] <= 40] == [x for x in before if x[0] >= there]
+
+
+def sorted_by_step(fake: Fake) -> list[tuple[int, dict]]:
+    """What a server shows: the numbers of a step, sent together or one after the other."""
+    steps: dict[int, dict] = {}
+    for step, values in fake.logged:
+        steps.setdefault(step, {}).update(values)
+    return list(steps.items())
+
+
+def test_several_seeds_of_one_program_have_their_mean_and_their_own(tmp_path, monkeypatch):
+    fake = Fake()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    mirrors = Mirrors(config(tmp_path, "bc", wandb=Wandb(mode="online")), [3, 7], tmp_path)
+    mirrors.send(5, [{"seed": 3, "loss": 1.0, "r": None}, {"seed": 7, "loss": 2.0, "r": 4.0}])
+    mirrors.send(6, [{"seed": 7, "loss": math.nan}])
+    assert fake.logged[0][1] == {
+        "loss": 1.5,
+        "loss/seed3": 1,
+        "loss/seed7": 2,
+        "r": 4,
+        "r/seed7": 4,
+    }
+    assert math.isnan(fake.logged[1][1]["loss"]) and fake.options["config"]["seed"] == [3, 7]
 
 
 @pytest.mark.parametrize("breaks", ["init", "log", "finish"])
@@ -93,7 +134,7 @@ def test_the_real_wandb_works_offline(tmp_path, capsys, alone):
     assert group(cell) == alone
     assert "wandb is off" not in capsys.readouterr().err
     (record,) = cell.glob("seeds-0/wandb/offline-run-*/*.wandb")
-    wanted = (b"policy_loss/seed0", b"score/seed0", b"hidden_width")
+    wanted = (b"policy_loss", b"score", b"hidden_width")
     deadline = time.monotonic() + 30  # wandb's own process writes the file
     while not all(name in record.read_bytes() for name in wanted):
         assert time.monotonic() < deadline
