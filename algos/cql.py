@@ -287,11 +287,12 @@ def train(cfg: Config, run: Run) -> None:
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode)
     phases = Phases(cfg, run, buffer, agent)
+    cloned = 0 if cfg.online.checkpoint else cfg.bc_steps  # a policy that goes on has been cloned
     state = {"agent": agent, "buffer": buffer, "noise": normal, "uniforms": uniforms}
     for step in run.steps(**state, **phases.parts):
         phases.act(step, agent.explore)
         if phases.learns(step):
-            step_of_all = warm_start if step <= cfg.bc_steps else update
+            step_of_all = warm_start if step <= cloned else update
             noise = Noise(*normal.next().split(agent.draws, 1))
             metrics = step_of_all(phases.sample(step), noise, uniforms.next())
             run.log(step, metrics | phases.metrics())

@@ -139,6 +139,20 @@ def goes_on(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
     return replace(settings(tmp_path / "after", algo, **own), steps=40)
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_policy_that_goes_on_is_not_cloned_again(tmp_path, monkeypatch, resumed):
+    kinds, cell = [], pretrained(tmp_path, "cql", bc_steps=20)
+    for kind in ("warm_start", "update"):
+        made = getattr(cql.CQL, kind)
+        monkeypatch.setattr(
+            cql.CQL, kind, lambda *x, made=made, kind=kind: (kinds.append(kind), made(*x))[1]
+        )
+    cfg = goes_on(tmp_path, cell, "cql", bc_steps=20)
+    cfg.algo.online.warmup_steps = 10
+    train(cfg, stops=(15,) if resumed else ())
+    assert set(kinds) == {"update"} and len(kinds) >= 30
+
+
 @pytest.mark.parametrize(
     ("algo", "part"), [("iql", "policy_optimizer"), ("arsq", "optimizer"), ("cqn", "optimizer")]
 )
