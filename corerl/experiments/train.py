@@ -42,6 +42,9 @@ from corerl.experiments.tables import variants
 from corerl.training.run import Interrupted
 
 DRY_RUN = "--dry-run"
+SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
+"""What Hydra leaves open in a search with Optuna: scores are made large, and the same command makes the
+same trials, so that it resumes."""
 STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
 
 
@@ -63,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
 def _launch(arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
-    named = with_own_files(arguments)
+    named = with_own_files(_with_search(arguments))
     register()
     begun: list[str] = []
     searched: list[Path] = []
@@ -110,6 +113,16 @@ def _launch(arguments: list[str]) -> int:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
     return 0
+
+
+def _with_search(arguments: list[str]) -> list[str]:
+    """Adds `SEARCH` to the command line of a search, less what it gives itself."""
+    if "hydra/sweeper=optuna" not in arguments:
+        return arguments
+    given = {argument.lstrip("+").split("=")[0] for argument in arguments}
+    if "hydra/sweeper/sampler=grid" in arguments:  # it has no seed
+        given |= {"hydra.sweeper.sampler.seed"}
+    return [*arguments, *(f"{key}={value}" for key, value in SEARCH.items() if key not in given)]
 
 
 def _tell_best(folder: Path) -> None:

@@ -19,6 +19,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
+from corerl.experiments.train import _with_search
 from corerl.runs.directory import cell_directory
 from corerl.training.run import Interrupted
 
@@ -257,17 +258,26 @@ def test_a_search_makes_the_score_large(monkeypatch, capsys, tmp_path):
     tried = []
     monkeypatch.setattr(launch, "launch", lambda job, place: tried.append(job.algo.expectile))
     monkeypatch.setattr(scores, "objective", lambda job: 100 * job.algo.expectile)
-    sampler = [
-        "hydra/sweeper=optuna",
-        "hydra/sweeper/sampler=random",
-        "hydra.sweeper.sampler.seed=1",
-    ]
-    options = [f"hydra.sweeper.{x}" for x in ("direction=maximize", "n_trials=4", "n_jobs=1")]
+    sampler = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=tpe"]
+    options = [f"hydra.sweeper.{x}" for x in ("n_trials=4", "n_jobs=1")]
     searched = ["algo=iql", "task=corerl/pendulum", "algo.expectile=interval(0.5,0.9)"]
     assert main(["train", "-m", *sampler, *options, *searched]) == 0
     assert len(tried) == 4 and 0.5 <= min(tried) < max(tried) <= 0.9
     best = f"best {100 * max(tried):.2f} with algo.expectile={max(tried)}"
     assert best in capsys.readouterr().err
+    assert main(["train", "-m", *sampler, *options, *searched]) == 0
+    assert tried[4:] == tried[:4]  # the same command goes on with the same trials
+
+
+def test_what_a_search_leaves_open_is_added_and_what_it_gives_stays():
+    optuna = ["-m", "hydra/sweeper=optuna"]
+    assert _with_search(["-m", "algo=bc"]) == ["-m", "algo=bc"]
+    direction, seed = "hydra.sweeper.direction=maximize", "hydra.sweeper.sampler.seed=0"
+    assert _with_search(optuna) == [*optuna, direction, seed]
+    own = [*optuna, "hydra.sweeper.direction=minimize", "+hydra.sweeper.sampler.seed=5"]
+    assert _with_search(own) == own
+    grid = [*optuna, "hydra/sweeper/sampler=grid"]
+    assert _with_search(grid) == [*grid, direction]
 
 
 def test_the_objective_is_the_mean_of_the_last_scores(tmp_path):
