@@ -32,6 +32,25 @@ def table(name: str, task: str) -> dict[str, Any]:
     return values
 
 
+def of_d4rl(name: str, task: str) -> dict[str, Any]:
+    """Returns what a table changes for D4RL's sets of the family that Minari's `task` was made after.
+
+    It does not apply by itself: `minari/D4RL/antmaze/umaze-v1` is other data than D4RL's, also in what its
+    rewards and ends are. Nothing, where the table has a row for the task, or the task is no such set.
+    """
+    if not task.startswith("minari/D4RL/") or name not in _files():
+        return {}
+    family, _, rest = task.removeprefix("minari/D4RL/").partition("/")
+    rows = rows_of(name)
+    values = of_d4rl(rows["base"], task) if "base" in rows else {}
+    for pattern, row in rows.items():
+        if pattern.startswith("minari/") and fnmatch.fnmatchcase(task, pattern):
+            return {}
+        if pattern.startswith(f"d4rl/{family}-"):
+            values |= row if fnmatch.fnmatchcase(f"d4rl/{family}-{rest}", pattern) else {}
+    return values
+
+
 def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
     """Returns the settings that `configs/budgets.yaml` gives an embedded task without a number of steps.
 

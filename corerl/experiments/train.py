@@ -38,7 +38,7 @@ from corerl.experiments.composition import (
 from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.store import register
-from corerl.experiments.tables import variants
+from corerl.experiments.tables import of_d4rl, variants
 from corerl.training.run import Interrupted
 
 DRY_RUN = "--dry-run"
@@ -234,7 +234,9 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     job = None
     try:
-        job = typed(cfg, HydraConfig.get().overrides.task)
+        chosen = HydraConfig.get().overrides.task
+        job = typed(cfg, chosen)
+        _tell_of_d4rl(job, chosen)
         launch.launch(job, _place(count))
         return scores.objective(job)
     except Exception as error:
@@ -246,6 +248,20 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
             if job is not None:
                 launch.keep_failure(job, error)
     return math.nan
+
+
+def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
+    """Says which settings a table has for D4RL's sets like this one of Minari's, which it does not take."""
+    name = job.table or job.algo.name
+    keys = {override.split("=")[0] for override in chosen}
+    rows = {k: v for k, v in of_d4rl(name, job.task).items() if k not in keys}
+    if rows:
+        listed = " ".join(f"{key}={value}" for key, value in rows.items())
+        print(
+            f"corerl: configs/{name}.yaml has settings for D4RL's sets like {job.task}, which is other data "
+            f"and does not take them; where they suit: {listed}",
+            file=sys.stderr,
+        )
 
 
 def _place(count: int | None) -> str:

@@ -248,6 +248,19 @@ def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
     assert "Traceback" not in error
 
 
+def test_settings_for_d4rls_sets_are_told_for_minaris_like_them(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "launch", lambda job, place: None)
+    task = "task=minari/D4RL/antmaze/umaze-v1"
+    assert main(["train", "algo=iql", task, "algo.beta=5"]) == 0
+    told = capsys.readouterr().err
+    assert "where they suit: algo.expectile=0.9 algo.data.reward_shift=-1.0" in told
+    assert "algo.beta" not in told
+    main(["train", "algo=iql", "task=minari/D4RL/pointmaze/umaze-v2"])
+    main(["train", "algo=iql", "task=d4rl/antmaze-umaze-v2"])
+    main(["train", "algo=ipl", "task=minari/D4RL/pen/human-v2"])  # only a row for all of D4RL
+    assert "where they suit" not in capsys.readouterr().err
+
+
 def test_two_sweeps_at_once_are_refused(capsys):
     assert main(["train", "sweep=demo", "sweep=neorl2"]) == 2
     assert "one sweep at a time" in capsys.readouterr().err
