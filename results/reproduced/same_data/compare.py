@@ -6,7 +6,8 @@
 
 `collect` writes our runs as rows like those of `run_corl.py`, with that file's rows. `table` takes the
 evaluations that both codes made of the same algorithm, task and step, and of each seed the mean over them:
-evaluations of one run are not independent, seeds are. Intervals are Welch's, of ours - CORL's.
+evaluations of one run are not independent, seeds are. Intervals are Welch's, of ours - CORL's; runs of ours
+with CORL's draws (`corl_draws.py`) count as CORL's.
 """
 
 import argparse
@@ -27,9 +28,9 @@ MOVES = 1000.0
 """The return from which an episode counts as one that runs: HalfCheetah's is about 0 standing still."""
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Reads a file of `run_corl.py` or `collect`, and adds mean return and share of episodes that run."""
-    rows = pd.read_csv(path, dtype={"returns": str})
+def read(*paths: Path) -> pd.DataFrame:
+    """Reads files of `run_corl.py` or `collect`, and adds mean return and share of episodes that run."""
+    rows = pd.concat([pd.read_csv(path, dtype={"returns": str}) for path in paths])
     returns = rows["returns"].map(lambda text: np.array(text.split(), float))
     shares = returns.map(lambda r: np.mean(r > MOVES))
     return rows.assign(mean=returns.map(np.mean), share=shares)
@@ -60,7 +61,8 @@ def per_seed(rows: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
     """
     cell = ["algorithm", "task"]
     rows = rows[rows["step"].between(begin, end)]
-    rows = rows[rows.groupby([*cell, "step"])["code"].transform("nunique") == 2]
+    both = rows.assign(mine=rows["code"] == OURS).groupby([*cell, "step"])["mine"]
+    rows = rows[both.transform("nunique") == 2]
     found = rows.groupby([*cell, "code", "seed"]).agg(
         mean=("mean", "mean"),
         share=("share", "mean"),
@@ -109,19 +111,19 @@ def main(argv: list[str] | None = None) -> None:
     part.add_argument("--add", type=Path, nargs="*", default=[], help="files of run_corl.py")
     part.add_argument("--out", type=Path, required=True)
     part = parts.add_parser("table", help="both codes and their difference")
-    part.add_argument("file", type=Path)
+    part.add_argument("file", type=Path, nargs="+")
     part.add_argument("--from", dest="begin", type=int, default=0, help="first step that counts")
     part.add_argument("--to", dest="end", type=float, default=np.inf, help="and the last")
     part.add_argument("--algorithm", help="one alone, as iql")
     part = parts.add_parser("shares", help="of episodes that run, at every evaluation")
-    part.add_argument("file", type=Path)
+    part.add_argument("file", type=Path, nargs="+")
     args = parser.parse_args(argv)
     if args.command == "collect":
         collect(args.root, args.add).to_csv(args.out, index=False)
     elif args.command == "shares":
-        print(shares(read(args.file)))
+        print(shares(read(*args.file)))
     else:
-        rows = read(args.file)
+        rows = read(*args.file)
         if args.algorithm:
             rows = rows[rows["algorithm"] == args.algorithm]
         print(table(rows, args.begin, args.end))
