@@ -137,6 +137,19 @@ class Record:
             log.begin_anew()
         self._earlier = 0.0
 
+    def go_on(self, step: int) -> None:
+        """Says so where the updates after `step` have other code than those before it."""
+        name = self.cfg.algo.name
+        if not code.goes_on(self.directory, name):
+            return
+        many = len(self.seeds) > 1
+        print(
+            f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in {self.directory.parent} "
+            f"began with other code of {name}.py than it has now, and go{'' if many else 'es'} on from step "
+            f"{step} with the code of now. To begin anew, delete {self.directory}.",
+            file=sys.stderr,
+        )
+
     def start_clock(self, done: int) -> None:
         """Starts counting updates per second; `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)

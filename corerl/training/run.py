@@ -199,6 +199,8 @@ class Run:
         path = self.checkpoint
         if checkpoint.exists(path):
             self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            if self._previous < self.cfg.steps:
+                self.record.go_on(self._previous)
         else:
             self.record.begin_anew()
         self.record.status["compile"] = self.mode.told()
