@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from small import FIXED, config, group, train
 
@@ -159,6 +160,26 @@ def test_a_seed_that_begins_anew_is_not_told_to_stay(tmp_path, monkeypatch, caps
     train(config(tmp_path, "bc", seeds=[2]))
     assert "other code" not in capsys.readouterr().err
     assert json.loads((cell / "seeds-2/env.json").read_text())["code"] == "changed"
+
+
+def test_torchs_own_generator_is_seeded_and_given_back(tmp_path, monkeypatch):
+    """A file of one's own may draw from it: nn.Linear does."""
+
+    def draws(cfg, run):
+        for step in run.steps():
+            run.log(step, {"drawn": torch.randn(1)})
+
+    monkeypatch.setattr(bc, "train", draws)
+    before = torch.get_rng_state()
+    metrics = []
+    for name in "ab":
+        cell = train(config(tmp_path / name, "bc", seeds=2, eval=Eval(episodes=0)))
+        metrics.append([(cell / f"seeds-{i}/metrics.jsonl").read_text() for i in (0, 1)])
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.randn(3)
+        before = torch.get_rng_state()
+    one, other = ([json.loads(x)["drawn"] for x in text.splitlines()] for text in metrics[0])
+    assert metrics[0] == metrics[1] and one != other
 
 
 def test_more_seeds_are_added_beside_those_that_are_done(tmp_path):
