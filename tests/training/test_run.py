@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from corerl.cli import main
 from corerl.config import Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
+from corerl.nn.learner import Stateful
 from corerl.runs import files
 from corerl.runs.directory import config_hash
 from corerl.training.run import Interrupted, Run, pick_device
@@ -515,6 +517,42 @@ def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
     count(Run(cfg, [0], quiet))
     with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
         list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
+
+
+class Counting(Stateful):
+    """Numbers that change and are lost, others that stay, and some that are kept."""
+
+    def __init__(self, inner: Stateful | None = None):
+        self.updates, self.rate, self.width, self.on = 0, 1.0, 8, False
+        self.recent, self.sizes = deque(maxlen=2), np.zeros(2)
+        self.table, self.count = np.full(2, np.nan), torch.zeros(())
+        self.inner = inner
+
+    def update(self):
+        self.updates, self.rate, self.on = self.updates + 1, 0.9 * self.rate, True
+        self.recent.append(object())
+        self.sizes[0] += 1
+        self.count += 1
+
+
+class Keeping(Counting):
+    def state_dict(self):
+        return super().state_dict() | {"n": self.updates}
+
+
+def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
+    run = Run(config(tmp_path, steps=20, save_every=5, save_minutes=0), [0], quiet)
+    agent = Counting(inner=Counting())
+    for step in run.steps(agent=agent, other=Keeping()):
+        agent.update()
+        run._state["other"].update()
+        if step > 10:
+            agent.inner.width = 9
+        run.save(step)
+    first, second = capsys.readouterr().err.splitlines()
+    names = ("updates", "rate", "on", "recent", "sizes")
+    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in names)}, which changed" in first
+    assert "no checkpoint keeps agent.inner.width, which changed" in second
 
 
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
