@@ -3,12 +3,13 @@
 import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
@@ -133,7 +134,7 @@ def with_todays_names(arguments: list[str]) -> list[str]:
 
 
 def with_own_files(arguments: list[str]) -> list[str]:
-    """Turns `algo=mine/foo.py` into `algo=foo`, and makes the file an algorithm.
+    """Turns `algo=mine/foo.py`, also of a sweep's file, into `algo=foo`, and makes the file an algorithm.
 
     Raises:
         CorerlError: there is no such file, its name is taken, or it cannot be imported.
@@ -155,7 +156,25 @@ def with_own_files(arguments: list[str]) -> list[str]:
         added = dict(zip(files, algos.add_all(files), strict=True))
         return f"algo={','.join(added.get(part, part) for part in parts)}"
 
-    return [named(argument) for argument in arguments]
+    return [named(argument) for argument in [*arguments, *_own_files_of_sweep(arguments)]]
+
+
+def _own_files_of_sweep(arguments: list[str]) -> list[str]:
+    """Returns `algo=...` of a sweep's file that names files, which lie beside it or are found from here."""
+    swept = [Path(a.removeprefix("sweep=")) for a in arguments if a.startswith("sweep=")]
+    if len(swept) != 1 or not swept[0].is_file() or any(a.startswith("algo=") for a in arguments):
+        return []
+    value: Any = None
+    with suppress(yaml.YAMLError, UnicodeDecodeError):  # told where Hydra reads it
+        value = yaml.safe_load(swept[0].read_text())
+    for key in ("hydra", "sweeper", "params", "algo"):
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, str) or ".py" not in value:
+        return []
+    parts = [part.strip() for part in value.split(",")]
+    beside = [swept[0].parent / part for part in parts]
+    found = [str(f) if f.is_file() else p for f, p in zip(beside, parts, strict=True)]
+    return [f"algo={','.join(found)}"]
 
 
 def with_sweep(arguments: list[str]) -> list[str]:

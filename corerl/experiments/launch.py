@@ -71,8 +71,8 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     (cell / "error.txt").unlink(missing_ok=True)
     for stray in strays(cell):
         print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
-    _tell_other_code(cfg)
     groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
+    _tell_other_code(cfg, groups)
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
         _refuse_diverged(cfg)
@@ -87,15 +87,19 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     _refuse_diverged(cfg)
 
 
-def _tell_other_code(cfg: Config) -> None:
-    """Warns of seeds from before the algorithm's code changed: settings name a run, and they are the same."""
-    cell = cell_directory(cfg)
-    old = code.of_another(groups_of(cell), cfg.algo.name)
+def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
+    """Warns of seeds from before the algorithm's code changed: settings name a run, and they are the same.
+
+    Those that are trained now say so themselves (`Record.go_on`), or begin anew.
+    """
+    cell, trained = cell_directory(cfg), {seed for seeds in planned for seed in seeds}
+    left = [(folder, seeds) for folder, seeds in groups_of(cell) if trained.isdisjoint(seeds)]
+    old = code.of_another(left, cfg.algo.name)
     if old:
         print(
             f"corerl: {_listed([old])} in {cell} began with other code of {cfg.algo.name}.py than it has "
-            "now, and stay as they are. With label=NAME, another name in tables, the new code is a run "
-            "of its own.",
+            f"now, and {'stay as they are' if len(old) > 1 else 'stays as it is'}. With label=NAME, another "
+            "name in tables, the new code is a run of its own.",
             file=sys.stderr,
         )
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
+from corerl import seeding
 from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.experiments import memory
@@ -35,7 +38,8 @@ def train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> i
 def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:
     run = Run(cfg, seeds, show)
     try:
-        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+        with _seeded(run):
+            importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
     except KeyboardInterrupt:
         run.fail("interrupted", "stopped by a signal")
         raise Interrupted from None
@@ -43,6 +47,18 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
         _report_failure(run, error)
         return FAILED
     return DONE
+
+
+@contextmanager
+def _seeded(run: Run) -> Iterator[None]:
+    """Seeds torch's own generators, which a user's file may draw from, and leaves them as they were."""
+    seed = seeding.derive(run.seeds[0], "torch")
+    on_gpu = run.device.type == "cuda"
+    with torch.random.fork_rng([run.device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def _report_failure(run: Run, error: BaseException) -> None:

@@ -1,13 +1,19 @@
 """The parts of every agent: its specification, its state in a checkpoint, and its steps."""
 
+import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from corerl.nn import compile, optim
+
+NUMBERS = (int, float, np.generic, np.ndarray, deque)
+"""What a `Stateful` takes for a setting, which no update changes."""
 
 
 @dataclass
@@ -85,6 +91,29 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | dict):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _inside(f"{name}.{key}", part)
+
+
+def settings_of(name: str, part: Any) -> dict[str, Any]:
+    """Returns, by name, a mark of each number of Python that a `Stateful` or what it holds has now.
+
+    No checkpoint keeps them: where a mark differs later, they were no settings. A class that has a
+    `state_dict` of its own is left out.
+    """
+    if not isinstance(part, Stateful) or type(part).state_dict is not Stateful.state_dict:
+        return {}
+    marks = {f"{name}.{key}": _mark(v) for key, v in vars(part).items() if isinstance(v, NUMBERS)}
+    for key, inner in part._parts().items():
+        marks |= settings_of(f"{name}.{key}", inner)
+    return marks
+
+
+def _mark(value: Any) -> Any:
+    """Returns what differs where the value does, however large it is."""
+    if isinstance(value, deque):
+        return [id(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.shape, zlib.crc32(value.tobytes())
+    return repr(value)
 
 
 class GradientStep:

@@ -75,9 +75,12 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
 
 
 def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]) -> list[str]:
-    """Names what is pooled of seeds that were trained with different code of their algorithm."""
+    """Names what is pooled of seeds that were trained with different code of their algorithm.
+
+    A seed that went on after a change has several, a list.
+    """
     codes = {file: facts["code"] for file, facts in environments.items() if facts.get("code")}
-    trained = scores.assign(code=scores["file"].map(codes))
+    trained = scores.assign(code=scores["file"].map(codes)).explode("code")
     counts = trained.groupby(["algorithm", "task"], sort=False)["code"].nunique()
     return [
         f"The seeds of {algorithm} on {task} were trained with different code of their algorithm; they are "

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from corerl.errors import CorerlError
-from corerl.runs.files import read_json
+from corerl.runs.files import read_json, write_json
 
 PACKAGE = "corerl.algos"
 FOREIGN = {"corerl", *sys.stdlib_module_names}
@@ -55,7 +55,20 @@ def of_another(folders: Iterable[tuple[Path, list[int]]], name: str) -> list[int
     return sorted(seed for begun, seeds in told if begun != now for seed in seeds)
 
 
-def _begun_with(folder: Path) -> str | None:
+def goes_on(folder: Path, name: str) -> bool:
+    """Tells whether a run goes on with other code than its last updates had, and notes that in `env.json`."""
+    made = _begun_with(folder)
+    made = [made] if isinstance(made, str) else made
+    now = digest(name)
+    if not made or made[-1] == now:
+        return False
+    path = folder / "env.json"
+    write_json(path, read_json(path) | {"code": [*made, now]})
+    return True
+
+
+def _begun_with(folder: Path) -> str | list[str] | None:
+    """Returns the code of a run; several, in their order, where its updates had them one after the other."""
     with suppress(CorerlError, AttributeError):  # a damaged file tells nothing
         return read_json(folder / "env.json").get("code")
     return None

@@ -61,6 +61,13 @@ def _with_known(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
     return metrics | {EPISODIC: value.masked_fill(missing, 0.0), KNOWN: (~missing).float()}
 
 
+def _told(names: list[str], values: np.ndarray) -> str:
+    """Says which metrics of a seed are NaN or infinite: `loss is NaN, q is infinite`."""
+    bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
+    told = [f"{names[i]} is {'NaN' if math.isnan(values[i]) else 'infinite'}" for i in bad]
+    return ", ".join([*told[:3], *([f"and {len(told) - 3} more"] if len(told) > 3 else [])])
+
+
 def _seconds_so_far(directory: Path) -> float | None:
     """Returns the seconds of the attempts that wrote a `status.json`; None where they did not count them."""
     try:
@@ -75,8 +82,8 @@ class Record:
     Attributes:
         status: what `status.json` holds; its `seconds` are wall-clock from the first update on,
             evaluations included, of all attempts, also for what a killed one lost; its `updates_per_s`
-            count from the first metrics, and anew where others come: random steps and steps that learn
-            take unequal time.
+            count from the first metrics, and anew where new ones take the place of others: random steps
+            and steps that learn take unequal time.
         diverged: the step at which a seed was found to be NaN.
         facts: what `env.json` says of this run beside versions and hardware.
     """
@@ -99,9 +106,10 @@ class Record:
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
         self._mirrors = Mirrors(cfg, self.seeds, directory)
         self._sums: dict[str, Tensor] = {}
-        self._count = 0
+        self._counts: dict[str, int] = {}
         self._clock = (0, 0.0, 0.0)
-        self._learns = False
+        self._latest: set[str] = set()
+        self._seen: set[str] = set()
         self._began: float | None = None
         self._earlier = _seconds_so_far(directory)
         self._published = 0.0
@@ -123,10 +131,24 @@ class Record:
             log.begin_anew()
         self._earlier = 0.0
 
+    def go_on(self, step: int) -> None:
+        """Says so where the updates after `step` have other code than those before it."""
+        name = self.cfg.algo.name
+        if not code.goes_on(self.directory, name):
+            return
+        many = len(self.seeds) > 1
+        print(
+            f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in {self.directory.parent} "
+            f"began with other code of {name}.py than it has now, and go{'' if many else 'es'} on from step "
+            f"{step} with the code of now. To begin anew, delete {self.directory}.",
+            file=sys.stderr,
+        )
+
     def start_clock(self, done: int) -> None:
         """Starts counting updates per second; `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)
-        self._clock, self._learns = (done, time.monotonic(), 0.0), False
+        self._clock = (done, time.monotonic(), 0.0)
+        self._latest, self._seen = set(), set()
         self._began = time.monotonic()
         self.publish(done, "running")
 
@@ -145,7 +167,7 @@ class Record:
     def state_dict(self) -> dict[str, Any]:
         return {
             "sums": self._sums,
-            "count": self._count,
+            "counts": self._counts,
             "diverged": self.diverged,
             "status": {name: self.status.get(name) for name in KEPT},
             "logs": {name: log.state_dict() for name, log in self._logs.items()},
@@ -153,8 +175,11 @@ class Record:
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on as after `step`: what was written later is cut, since it will be computed again."""
-        self._sums = dict(state["sums"])  # on the CPU; `add` knows where the metrics are
-        self._count, self.diverged = state["count"], state["diverged"]
+        count = state.get("count", 0)  # older checkpoints have one of all metrics
+        self._counts = state.get("counts", dict.fromkeys(state["sums"], count) if count else {})
+        # on the CPU; `add` knows where the metrics are
+        self._sums = {name: state["sums"][name] for name in self._counts}
+        self.diverged = state["diverged"]
         self.status |= state["status"]
         for name, log in self._logs.items():
             if "logs" in state:
@@ -167,7 +192,7 @@ class Record:
 
     @torch.no_grad()  # metrics with a graph would keep every update's until the line is written
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Adds `{name: (S,)}` to the running means, on the device. Other names begin them anew.
+        """Adds `{name: (S,)}` to the running means, on the device; an update may leave names out.
 
         Means are float32, of float64 metrics float64; `EPISODIC`'s is over the updates at which it is known.
 
@@ -175,16 +200,23 @@ class Record:
             CorerlError: a new metric has another shape, or the name of a line's own field.
         """
         metrics = _with_known(metrics)
-        others = self._sums.keys() != metrics.keys()
-        if others or not self._learns:
-            self._clock, self._learns = (step, time.monotonic(), 0.0), True
-        if others:
-            self._sums = {name: self._zeros(name, value) for name, value in metrics.items()}
-            self._count = 0
-        elif any(value.device != metrics[name].device for name, value in self._sums.items()):
-            self._sums = {name: x.to(metrics[name].device) for name, x in self._sums.items()}
-        torch._foreach_add_(list(self._sums.values()), [metrics[name] for name in self._sums])
-        self._count += 1
+        self._note_names(step, set(metrics))
+        for name, value in metrics.items():
+            if name not in self._sums:
+                self._sums[name] = self._zeros(name, value)
+            elif self._sums[name].device != value.device:
+                self._sums[name] = self._sums[name].to(value.device)
+            self._counts[name] = self._counts.get(name, 0) + 1
+        torch._foreach_add_([self._sums[name] for name in metrics], list(metrics.values()))
+
+    def _note_names(self, step: int, names: set[str]) -> None:
+        """Starts the clock anew at the first metrics, and where new names take the place of others.
+
+        A metric that not every update gives does neither.
+        """
+        if names - self._seen and (not self._seen or self._latest - names):
+            self._clock = (step, time.monotonic(), 0.0)
+        self._latest, self._seen = names, self._seen | names
 
     def _zeros(self, name: str, value: Tensor) -> Tensor:
         """Returns the sum of a metric, still zero."""
@@ -201,16 +233,15 @@ class Record:
         return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
 
     def write_metrics(self, step: int) -> None:
-        """Writes the means since the last call, a line per seed."""
+        """Writes a line per seed: of each metric that was given since the last one, its mean."""
         self.find_divergence(step)
-        counts = {EPISODIC: self._sums.get(KNOWN)}
+        counts = self._counts | {EPISODIC: self._sums.get(KNOWN)}
         means = {
-            name: (value / counts.get(name, self._count)).tolist()
+            name: (value / counts[name]).tolist()
             for name, value in self._sums.items()
             if name != KNOWN
         }
-        torch._foreach_zero_(list(self._sums.values()))
-        self._count = 0
+        self._sums, self._counts = {}, {}
         lines = [
             {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
             for i, seed in enumerate(self.seeds)
@@ -226,18 +257,19 @@ class Record:
 
     def find_divergence(self, step: int) -> None:
         """Looks for NaN and overflow in the metrics that are not written yet."""
-        if self._sums and self._count:
-            self._note_divergence(step, torch.stack(list(self._sums.values())).cpu().numpy())
+        if self._sums:
+            sums = torch.stack(list(self._sums.values())).cpu().numpy()
+            self._note_divergence(step, list(self._sums), sums)
 
-    def _note_divergence(self, step: int, values: np.ndarray) -> None:
+    def _note_divergence(self, step: int, names: list[str], values: np.ndarray) -> None:
         for i in np.flatnonzero(~np.isfinite(values).all(0)):
             seed = self.seeds[i]
             if seed in self.diverged:
                 continue
             self.diverged[seed] = step
             print(
-                f"corerl: {self.label} on {self.task.id}: seed {seed} diverged (NaN or overflow) by "
-                f"step {step}; the other seeds go on",
+                f"corerl: {self.label} on {self.task.id}: seed {seed} diverged "
+                f"({_told(names, values[:, i])}) by step {step}; the other seeds go on",
                 file=sys.stderr,
             )
 
@@ -306,7 +338,7 @@ class Record:
             "step": step,
             "steps": self.cfg.steps,
             "seeds": self.seeds,
-            "learning": self._learns,
+            "learning": bool(self._seen),
             "updates_per_s": (step - first) / elapsed if step > first and elapsed > 0 else 0.0,
             "seconds": self.seconds,
             "message": message,

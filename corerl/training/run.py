@@ -12,6 +12,7 @@ and each of the three calls does its work only when its turn has come.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -28,7 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
-from corerl.nn.learner import Spec
+from corerl.nn.learner import Spec, settings_of
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
@@ -60,6 +61,7 @@ class Run:
         self.mode.tell = self._tell
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -137,6 +139,7 @@ class Run:
         )
         self._state = {name: part for name, part in state.items() if part is not None}
         done = self._begin()
+        self._settings = self._settings_now()
         with _stop_signals(self):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
@@ -199,6 +202,8 @@ class Run:
         path = self.checkpoint
         if checkpoint.exists(path):
             self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            if self._previous < self.cfg.steps:
+                self.record.go_on(self._previous)
         else:
             self.record.begin_anew()
         self.record.status["compile"] = self.mode.told()
@@ -224,6 +229,27 @@ class Run:
         loop = {"step": step} | self.record.state_dict()
         save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
         self._saved = time.monotonic()
+        self._tell_lost()
+
+    def _settings_now(self) -> dict[str, Any]:
+        marks: dict[str, Any] = {}
+        for name, part in self._state.items():
+            marks |= settings_of(name, part)
+        return marks
+
+    def _tell_lost(self) -> None:
+        """Names, once, what an agent counts in numbers of Python, which a resumed run would not find."""
+        now = self._settings_now()
+        lost = [name for name, mark in self._settings.items() if now.get(name, mark) != mark]
+        for name in lost:
+            del self._settings[name]
+        if lost:
+            print(
+                f"corerl: {self.name}: no checkpoint keeps {', '.join(lost)}, which changed in training: "
+                "numbers of Python are settings. Hold it as a tensor (torch.zeros(()), under a name without "
+                "_ in front) or count in an optim.Clock, or a resumed run begins it anew.",
+                file=sys.stderr,
+            )
 
     def _tell(self, waiting_for: str) -> None:
         """Shows what no update can go on without, and how updates run in fact."""

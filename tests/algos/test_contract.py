@@ -98,7 +98,7 @@ def run(root: Path, name: str, stop_at: int | None = None) -> Path:
 
 
 @pytest.mark.parametrize("name", tiny.LEARNERS)
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monkeypatch):
+def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monkeypatch, capsys):
     monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
     whole = run(tmp_path / "whole", name)
     run(tmp_path / "broken", name, stop_at=36)
@@ -107,6 +107,7 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monke
         assert (resumed / file).read_text() == (whole / file).read_text()
     one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
     assert flatten(one) == flatten(two)
+    assert "no checkpoint keeps" not in capsys.readouterr().err
 
 
 def test_every_file_of_algos_is_among_these():

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from small import FIXED, config, group, train
 
@@ -27,9 +28,9 @@ from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
 from corerl.runs import code, files
-from corerl.runs.directory import cell_directory, settings
+from corerl.runs.directory import cell_directory, group_name, settings
 from corerl.training import preprocessing
-from corerl.training.run import Run
+from corerl.training.run import Interrupted, Run
 
 
 @pytest.fixture(autouse=True)
@@ -103,11 +104,82 @@ def test_a_rerun_says_whose_seeds_are_of_older_code(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(code, "digest", lambda name: "changed")
     train(config(tmp_path, "bc", seeds=[2, 5]))
     told = capsys.readouterr().err
-    assert f"corerl: seed 2 in {cell} began with other code of bc.py than it has now" in told
+    assert (
+        f"corerl: seed 2 in {cell} began with other code of bc.py than it has now, and stays as it"
+        in told
+    )
     monkeypatch.setattr(code, "digest", lambda name: "again")
     (cell / "seeds-2" / "env.json").write_text("{")  # damaged: it tells nothing, and ends nothing
     train(config(tmp_path, "bc", seeds=[2, 5]))
     assert f"corerl: seed 5 in {cell} began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seeds", [[2], [2, 5]])
+def test_unfinished_seeds_go_on_with_the_code_of_now_and_say_so(
+    tmp_path, monkeypatch, capsys, seeds
+):
+    cfg = config(tmp_path, "bc", seeds=seeds)
+    cell = cell_directory(cfg)
+    folder = cell / group_name(seeds)
+
+    def cut_short(at, digest):
+        """Trains to step `at`, with other code."""
+        monkeypatch.setattr(code, "digest", lambda name: digest)
+        run = Run(cfg, seeds, lambda name, status: None)
+        log = run.log
+        run.log = lambda step, metrics: (log(step, metrics), setattr(run, "_stop", step == at))
+        with pytest.raises(Interrupted):
+            bc.train(cfg.algo, run)
+
+    def code_of():
+        return json.loads((folder / "env.json").read_text())["code"]
+
+    cut_short(10, "first")
+    cut_short(20, "first")
+    assert code_of() == "first" and "code" not in capsys.readouterr().err
+    monkeypatch.setattr(code, "digest", lambda name: "second")
+    train(cfg)
+    told = capsys.readouterr().err
+    who = "seed 2" if len(seeds) == 1 else "seeds 2, 5"
+    goes = "goes" if len(seeds) == 1 else "go"
+    assert (
+        f"corerl: {who} in {cell} began with other code of bc.py than it has now, and {goes} on"
+        in told
+    )
+    assert f"from step 20 with the code of now. To begin anew, delete {folder}." in told
+    assert "stay" not in told and code_of() == ["first", "second"]
+    train(cfg)
+    assert f"corerl: {who} in {cell} began with other code" in capsys.readouterr().err
+
+
+def test_a_seed_that_begins_anew_is_not_told_to_stay(tmp_path, monkeypatch, capsys):
+    cell = train(config(tmp_path, "bc", seeds=[2]))
+    for file in ("checkpoint.safetensors", "status.json"):
+        (cell / "seeds-2" / file).unlink()
+    monkeypatch.setattr(code, "digest", lambda name: "changed")
+    train(config(tmp_path, "bc", seeds=[2]))
+    assert "other code" not in capsys.readouterr().err
+    assert json.loads((cell / "seeds-2/env.json").read_text())["code"] == "changed"
+
+
+def test_torchs_own_generator_is_seeded_and_given_back(tmp_path, monkeypatch):
+    """A file of one's own may draw from it: nn.Linear does."""
+
+    def draws(cfg, run):
+        for step in run.steps():
+            run.log(step, {"drawn": torch.randn(1)})
+
+    monkeypatch.setattr(bc, "train", draws)
+    before = torch.get_rng_state()
+    metrics = []
+    for name in "ab":
+        cell = train(config(tmp_path / name, "bc", seeds=2, eval=Eval(episodes=0)))
+        metrics.append([(cell / f"seeds-{i}/metrics.jsonl").read_text() for i in (0, 1)])
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.randn(3)
+        before = torch.get_rng_state()
+    one, other = ([json.loads(x)["drawn"] for x in text.splitlines()] for text in metrics[0])
+    assert metrics[0] == metrics[1] and one != other
 
 
 def test_more_seeds_are_added_beside_those_that_are_done(tmp_path):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from corerl import algos, cli
 from corerl.algos import td3_bc
@@ -118,6 +119,35 @@ def test_two_files_of_one_name_are_refused_together(tmp_path):
     with pytest.raises(CorerlError, match=rf"{first} and {second} have one name"):
         scales(first, second)
     assert scales(first, tmp_path / "b" / ".." / "a" / "minimal.py") == [12, 12]
+
+
+@pytest.mark.parametrize("where", ["beside", "from here", "elsewhere"])
+def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
+    minimal(tmp_path / "sweep", name="own_of_a_sweep")
+    file = tmp_path / ("sweep" if where != "from here" else "") / "mine.yaml"
+    named = {"beside": "own_of_a_sweep.py", "from here": "sweep/own_of_a_sweep.py"}
+    params = {"algo": f"bc, {named.get(where, 'none.py')}", "task": "corerl/pendulum"}
+    sweep = {"defaults": ["config", "_self_"], "hydra": {"sweeper": {"params": params}}}
+    file.write_text(
+        yaml.safe_dump(sweep | {"root": str(tmp_path / "runs"), "steps": 7, "seeds": 1})
+    )
+    monkeypatch.chdir(tmp_path)
+    command = [f"sweep={file}", "device=cpu", "processes=1", "eval.episodes=0"]
+    if where == "elsewhere":
+        with pytest.raises(CorerlError, match=r"There is no file .*none\.py"):
+            cells(command)
+        assert [job.algo.name for job in cells([*command, "algo=td3_bc"])] == ["td3_bc"]
+        return
+    assert [job.algo.name for job in cells(command)] == ["bc", "own_of_a_sweep"]
+    assert cli.main(["status", str(file)]) == 0 and "Minimal" in capsys.readouterr().out
+    assert cli.main(["train", *command, "--dry-run"]) == 0
+    assert cli.main(["train", *command, "algo.hidden_width=4"]) == 2  # which one of the two lacks
+    assert "algo.hidden_width" in capsys.readouterr().err
+    assert cli.main(["train", *command]) == 0
+    assert {path.name[:3] for path in (tmp_path / "runs/corerl/pendulum").iterdir()} == {
+        "bc-",
+        "own",
+    }
 
 
 def test_an_edited_table_is_read_anew(mine):

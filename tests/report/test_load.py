@@ -42,6 +42,14 @@ def test_seeds_of_different_code_are_told(tmp_path):
     ]
 
 
+def test_a_seed_that_went_on_with_other_code_is_told(tmp_path):
+    for name, code in (("IQL", ["old", "new"]), ("BC", ["own"])):
+        group = write_run(tmp_path, TASK, name)
+        (group / "env.json").write_text(json.dumps({"code": code}))
+    (note,) = load([tmp_path]).notes
+    assert "The seeds of IQL on" in note and "trained with different code" in note
+
+
 def test_what_is_not_pooled_needs_no_word_on_its_code(tmp_path):
     for config, code in (("aaaaaaaa", "old"), ("bbbbbbbb", "new")):
         group = write_run(tmp_path, TASK, "IQL", config=config, algo={"expectile": code})

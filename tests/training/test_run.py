@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from corerl.cli import main
 from corerl.config import Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
+from corerl.nn.learner import Stateful
 from corerl.runs import files
 from corerl.runs.directory import config_hash
 from corerl.training.run import Interrupted, Run, pick_device
@@ -195,6 +198,18 @@ def test_a_rate_is_of_the_steps_that_learn_and_anew_where_others_are_measured(
     assert not rates[0][0]
 
 
+def test_a_metric_that_few_updates_give_begins_no_rate_anew(tmp_path, monkeypatch):
+    clock, shown = [0.0], []
+    monkeypatch.setattr("corerl.runs.record.time.monotonic", lambda: clock[0])
+    cfg = config(tmp_path, steps=20, eval=Eval(episodes=0))
+    run = Run(cfg, [0], lambda _, status: shown.append(status | {}))
+    for step in run.steps(agent=Counter(1)):
+        clock[0] += 2.0 if step <= 11 else 4.0
+        rare = {"norm": torch.zeros(1)} if (step % 10 == 1 and step > 1) or step == 20 else {}
+        run.log(step, {"loss": torch.zeros(1)} | rare)
+    assert shown[-1]["updates_per_s"] == pytest.approx(19 / (10 * 2 + 9 * 4))
+
+
 def test_wall_clock_is_of_all_attempts_with_their_evaluations(tmp_path, monkeypatch):
     """Three seconds an update: stopped after 4 of 10, an hour's pause, then the others."""
     clock = [100.0]
@@ -236,7 +251,7 @@ def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
     run = Run(config(tmp_path), [0], quiet)
     run.record.begin_anew()
     for device in ("cpu", "meta"):
-        state = run.record.state_dict() | {"sums": {"loss": torch.ones(1)}, "count": 1}
+        state = run.record.state_dict() | {"sums": {"loss": torch.ones(1)}, "counts": {"loss": 1}}
         run.device = torch.device("meta")
         run.record.load_state_dict(state, 1)
         run.record.add(2, {"loss": torch.ones(1, device=device)})
@@ -257,6 +272,45 @@ def test_metrics_are_told_by_their_names_in_any_order(tmp_path):
     low, high = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
     run = record_of(tmp_path, {"loss": low, "return": high}, {"return": high, "loss": low})
     assert [(line["loss"], line["return"]) for line in metrics(run)] == [(1.0, 10.0), (2.0, 20.0)]
+
+
+def test_a_metrics_mean_is_over_the_updates_that_gave_it(tmp_path):
+    """Whatever cuts the run short, and whatever else is given at which update."""
+    cfg = config(tmp_path / "whole", steps=20, log_every=10, save_every=1, save_minutes=0)
+    run = Run(cfg, [0], quiet)
+
+    def go(run, stop=None):
+        for step in run.steps(agent=Counter(1)):
+            rare = {"norm": torch.tensor([10.0 * step])} if step in (1, 6, 18) else {}
+            late = {"late": torch.ones(1)} if step > 13 else {}
+            run.log(step, rare | {"loss": torch.tensor([float(step)])} | late)
+            run.save(step)
+            run._stop = step == stop
+
+    go(run)
+    assert metrics(run) == [
+        {"step": 10, "seed": 0, "norm": 35.0, "loss": 5.5},
+        {"step": 20, "seed": 0, "loss": 15.5, "late": 1.0, "norm": 180.0},
+    ]
+    for stop in (7, 10, 16):
+        part = replace(cfg, root=str(tmp_path / str(stop)))
+        with pytest.raises(Interrupted):
+            go(Run(part, [0], quiet), stop)
+        resumed = Run(part, [0], quiet)
+        go(resumed)
+        assert metrics(resumed) == metrics(run)
+
+
+@pytest.mark.parametrize(("count", "mean"), [(3, 4.0), (0, 1.0)])
+def test_a_checkpoint_with_one_count_of_all_metrics_goes_on(tmp_path, count, mean):
+    run = Run(config(tmp_path), [0], quiet)
+    run.record.begin_anew()
+    old = run.record.state_dict() | {"sums": {"loss": 5 * torch.full((1,), 3.0 * (count > 0))}}
+    del old["counts"]
+    run.record.load_state_dict(old | {"count": count}, 3)
+    run.record.add(4, {"loss": torch.ones(1)})
+    run.record.write_metrics(4)
+    assert metrics(run)[-1]["loss"] == mean
 
 
 def test_means_of_flags_and_counts_are_fractions_and_those_of_float64_keep_their_digits(tmp_path):
@@ -331,24 +385,34 @@ def test_a_policys_others_go_to_the_metrics(tmp_path):
 # Divergence.
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad):
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [(float("nan"), "NaN"), (float("inf"), "infinite"), (float("-inf"), "infinite")],
+)
+def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad, told):
     cfg = config(tmp_path, steps=40, eval=Eval(every=20, episodes=1))
     run = Run(cfg, [4, 9], quiet)
     count(run, metric=lambda step: [1.0, bad if step >= 15 else 1.0])
     (line,) = capsys.readouterr().err.splitlines()
-    assert "IQL on corerl/pendulum: seed 9 diverged (NaN or overflow) by step 20" in line
+    assert f"IQL on corerl/pendulum: seed 9 diverged (loss is {told}) by step 20" in line
     assert [(row["step"], row["seed"]) for row in scores(run)] == [("20", "4"), ("40", "4")]
     status = json.loads((run.directory / "status.json").read_text())
     assert status["state"] == "done" and status["diverged"] == {"9": 20}
     assert status["score"] == pytest.approx(float(scores(run)[-1]["score"]))
 
 
+def test_all_metrics_that_diverged_are_named_also_of_updates_long_before_the_line(tmp_path, capsys):
+    bad = {name: torch.tensor([1.0, float("nan")]) for name in "abcd"}
+    run = record_of(tmp_path, bad | {"q": torch.tensor([1.0, torch.inf])}, {"q": torch.ones(2)})
+    told = "seed 7 diverged (a is NaN, b is NaN, c is NaN, and 2 more) by step 2"
+    assert told in capsys.readouterr().err and run.record.diverged == {7: 2}
+
+
 def test_divergence_between_two_lines_of_metrics_is_seen_before_scoring(tmp_path, capsys):
     cfg = config(tmp_path, steps=40, log_every=1000, eval=Eval(every=20, episodes=1))
     run = Run(cfg, [4, 9], quiet)
     count(run, metric=lambda step: [1.0, float("nan") if step == 17 else 1.0])
-    assert "seed 9 diverged (NaN or overflow) by step 20" in capsys.readouterr().err
+    assert "seed 9 diverged (loss is NaN) by step 20" in capsys.readouterr().err
     assert {row["seed"] for row in scores(run)} == {"4"}
 
 
@@ -453,6 +517,42 @@ def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
     count(Run(cfg, [0], quiet))
     with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
         list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
+
+
+class Counting(Stateful):
+    """Numbers that change and are lost, others that stay, and some that are kept."""
+
+    def __init__(self, inner: Stateful | None = None):
+        self.updates, self.rate, self.width, self.on = 0, 1.0, 8, False
+        self.recent, self.sizes = deque(maxlen=2), np.zeros(2)
+        self.table, self.count = np.full(2, np.nan), torch.zeros(())
+        self.inner = inner
+
+    def update(self):
+        self.updates, self.rate, self.on = self.updates + 1, 0.9 * self.rate, True
+        self.recent.append(object())
+        self.sizes[0] += 1
+        self.count += 1
+
+
+class Keeping(Counting):
+    def state_dict(self):
+        return super().state_dict() | {"n": self.updates}
+
+
+def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
+    run = Run(config(tmp_path, steps=20, save_every=5, save_minutes=0), [0], quiet)
+    agent = Counting(inner=Counting())
+    for step in run.steps(agent=agent, other=Keeping()):
+        agent.update()
+        run._state["other"].update()
+        if step > 10:
+            agent.inner.width = 9
+        run.save(step)
+    first, second = capsys.readouterr().err.splitlines()
+    names = ("updates", "rate", "on", "recent", "sizes")
+    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in names)}, which changed" in first
+    assert "no checkpoint keeps agent.inner.width, which changed" in second
 
 
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
