@@ -175,7 +175,7 @@ class Dataset:
         )
         if episode is not None:
             cut = cut | cuts(episode, steps)
-        cut &= ~ended
+        cut = cut & ~ended  # flags may be the caller's own array
         observations = floats(observations, "observations")
         if has_next is not None:
             has_next = flags(has_next, "has_next")
