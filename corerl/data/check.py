@@ -101,7 +101,7 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [
-        *_of_ends(data, contents),
+        *_of_ends(data, contents, task),
         *_of_states(data, contents),
         *_of_actions(data, contents, task),
     ]
@@ -117,15 +117,20 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     return found
 
 
-def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
+def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
-    names = contents.labels.get("terminated", [""])[0].removeprefix("column ")
-    cut = "truncated" in contents.arrays or "episode" in contents.arrays
-    if names.lower() in ("done", "dones") and not cut:
-        text = f"{names} is read as a true end, after which nothing is worth anything; where it also marks "
+    done, arrays = contents.done, contents.arrays
+    if done and not {"truncated", "episode"} & arrays.keys():
+        text = f"{done} is read as a true end, after which nothing is worth anything; where it also marks "
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
         )
+    if done and "truncated" in arrays and task.data.columns.terminated is None:
+        both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
+        if both:
+            text = f"{both:,} rows of {done} are truncated too, and are read as cut off; where they are true "
+            text += f"ends, say data.columns.terminated={done}."
+            found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
         text = "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
         found.append(Finding(True, "episodes", text))

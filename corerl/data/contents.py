@@ -77,6 +77,12 @@ class Contents:
         labels = self.labels[field]
         return f"{self.row(row)}, {labels[min(column or 0, len(labels) - 1)]}"
 
+    @property
+    def done(self) -> str:
+        """The name of the ends where it is `done` or `dones`, which mark time limits too; else empty."""
+        name = self.labels.get("terminated", [""])[0].removeprefix("column ")
+        return name if name.lower() in ("done", "dones") else ""
+
     @cached_property
     def _lines(self) -> list[int] | None:
         if kind_of(self.path) != "csv":

@@ -204,6 +204,25 @@ def test_done_is_remarked_in_any_case(tmp_path):
     assert "DONE is read as a true end" in " ".join(finding.text for finding in check(task)[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "ends"),
+    [("dones", None, 1), ("Done", None, 1), ("dones", "dones", 5), ("terminals", None, 5)],
+)
+def test_a_done_that_is_truncated_too_is_a_time_limit(tmp_path, name, told, ends):
+    """SB3's `dones` are set at both ends; D4RL's `terminals`, and what the user names, are true ends."""
+    over, cut = (np.isin(np.arange(100) + 1, ends) for ends in (ENDS, ENDS[:4]))
+    arrays = dict(zip(("observations", "actions", "rewards"), PLAIN, strict=True))
+    np.savez(tmp_path / "x.npz", **arrays, **{name: over}, timeouts=cut)
+    task = replace(
+        tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data(columns=Columns(terminated=told))
+    )
+    data = task.load()
+    assert data.terminated.sum() == ends and (data.terminated | data.truncated).sum() == 5
+    text = f"4 rows of {name} are truncated too, and are read as cut off"
+    remarks = " ".join(finding.text for finding in check(task)[0])
+    assert (text in remarks) == (ends == 1)
+
+
 @pytest.mark.parametrize("name", ["x", "my file (v2)", "a,b", "it's", 'a"b', "~é=[1]"])
 def test_the_command_that_is_printed_trains_on_the_file(tmp_path, capsys, name):
     path = csv(tmp_path / f"{name}.csv")
