@@ -13,7 +13,7 @@ import numpy as np
 
 from corerl.data import own_files, simulators
 from corerl.data.columns import missing
-from corerl.data.contents import Contents, is_number, read
+from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
 from corerl.data.reading import such
@@ -101,6 +101,7 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [
+        *_of_names(contents, task),
         *_of_ends(data, contents, task),
         *_of_states(data, contents),
         *_of_actions(data, contents, task),
@@ -114,6 +115,17 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if misfit := simulators.misfit(env, data):
         found.append(Finding(True, "environment", f"{misfit}."))
     env.close()
+    return found
+
+
+def _of_names(contents: Contents, task: Task) -> list[Finding]:
+    """Names what is in the file by another name of a field that is read, and that nobody named."""
+    found = []
+    for field, labels in contents.labels.items():
+        also = [name for name in contents.others if name.lower() in NAMES[field]]
+        if also and getattr(task.data.columns, field) is None:
+            text = f"{labels[0]} is read, and {', '.join(also)} is not; data.columns.{field}=NAME says which."
+            found.append(Finding(False, field, text))
     return found
 
 

@@ -204,6 +204,28 @@ def test_done_is_remarked_in_any_case(tmp_path):
     assert "DONE is read as a true end" in " ".join(finding.text for finding in check(task)[0])
 
 
+@pytest.mark.parametrize("other", ["state", "s", "a", "r"])
+def test_numbered_columns_are_read_before_a_column_of_a_vague_name(tmp_path, other):
+    path = csv(tmp_path / "x.csv", **{other: "idle"})
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    findings, _, data = check(task)
+    np.testing.assert_array_equal(data.observations, DATA.observations)
+    np.testing.assert_array_equal(data.actions, DATA.actions)
+    told = [finding.text for finding in findings if f"is read, and {other} is not" in finding.text]
+    assert len(told) == 1 and not any(finding.fault for finding in findings)
+
+
+def test_a_column_and_numbered_ones_that_may_both_be_meant_are_refused(tmp_path):
+    path = csv(tmp_path / "x.csv", action=np.arange(100) % 2)
+    assert faults(path)["file"].endswith(
+        "its columns action and action_0 may both be actions: say which with data.columns.actions=action "
+        "or data.columns.actions=[action_0,action_1]."
+    )
+    for named, discrete in (("action", True), (["action_0", "action_1"], False)):
+        found = own_files.load(str(path), Data(columns=Columns(actions=named)))
+        assert found.discrete == discrete
+
+
 @pytest.mark.parametrize(
     ("name", "told", "ends"),
     [("dones", None, 1), ("Done", None, 1), ("dones", "dones", 5), ("terminals", None, 5)],
