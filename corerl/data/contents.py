@@ -166,6 +166,11 @@ def observation_names(path: Path) -> list[str]:
     return _match(available, Columns()).get("observations", [])
 
 
+def part(name: str) -> str:
+    """Returns the part of an observation that an array `observations/...` holds."""
+    return name.partition("/")[2] or name
+
+
 def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
     """Finds the names `observations/...` of the first known name, sorted, as gymnasium sorts a dictionary."""
     for name in known:
@@ -227,10 +232,10 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
             names = [by_lower[name] for name in known if name in by_lower]
             if names := names[:1] or _parts(available, known):
                 found[field] = names
-    order = [name.rpartition("/")[2] for name in found.get("observations", [])]
+    order = [part(name) for name in found.get("observations", [])]
     if len(following := found.get("next_observations", [])) == len(order) > 1:
         with suppress(ValueError):  # other names, told in an order of their own
-            following.sort(key=lambda name: order.index(name.rpartition("/")[2]))
+            following.sort(key=lambda name: order.index(part(name)))
     return found
 
 
@@ -251,11 +256,11 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
 
 
 def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Returns the arrays of a group and, as `observations/position`, of the groups in it."""
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it at any depth."""
     arrays = {}
     for name, item in group.items():
         if isinstance(item, h5py.Group):
-            arrays |= {f"{name}/{k}": v for k, v in item.items() if isinstance(v, h5py.Dataset)}
+            arrays |= {f"{name}/{key}": array for key, array in _arrays(item).items()}
         else:
             arrays[name] = item
     return arrays

@@ -16,7 +16,7 @@ import numpy as np
 from corerl.config import Columns, Data
 from corerl.data import download
 from corerl.data.columns import flags
-from corerl.data.contents import Contents, first_text, observation_names, read
+from corerl.data.contents import Contents, first_text, observation_names, part, read
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, RowError
 
@@ -154,7 +154,7 @@ def write(path: Path, dataset: Dataset) -> None:
 def parts(data: Data | None) -> list[str]:
     """Returns the names of the observation's parts, in the order of `data.columns.observations`."""
     named = None if data is None else data.columns.observations
-    return [name.rpartition("/")[2] for name in named] if isinstance(named, list) else []
+    return [part(name) for name in named] if isinstance(named, list) else []
 
 
 def with_parts(name: str, columns: Columns) -> Columns:
