@@ -44,7 +44,7 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
         return findings, contents, None
     try:
         own = replace(task.data, sha256=None)
-        box = task._box if task.env else None
+        box = task.box if task.env else None
         dataset = own_files.assemble(task.id, contents, own, box)
     except RowError as error:
         place = contents.place(error.field, error.row, error.column)

@@ -96,6 +96,12 @@ def test_minaris_episodes_of_dictionaries_have_a_state_more_than_steps(tmp_path)
     assert np.array_equal(dataset.next_observations, expected[1:])
 
 
+def test_chosen_episodes_keep_the_names_of_their_parts():
+    given = {"observations": {"v": np.ones(8), "p": np.ones((8, 2))}, "actions": np.zeros((8, 1))}
+    data = Dataset.from_arrays(**given, rewards=np.ones(8), episode=np.arange(8) // 4)
+    assert data.best_episodes(0.5).parts == data.parts == (("v", 1), ("p", 2))
+
+
 def test_parts_of_parts_are_read_too(tmp_path):
     path, given = tmp_path / "x.hdf5", arrays()
     deep = {name.replace("velocity", "arm/velocity"): array for name, array in given.items()}

@@ -265,6 +265,8 @@ def test_the_command_that_is_printed_trains_on_the_file(tmp_path, capsys, name):
         (1, -1, "column 0 goes from 1 to -1"),
         ([-1, -1, -1], 1, r"\[-1, -1, -1\] is no bound of theirs; give one number, or 2 in a list"),
         ("low", 1, "low is no bound"),
+        (-2, None, "low and high go together: give both"),
+        (None, 2, "low and high go together: give both"),
     ],
 )
 def test_bounds_that_are_none_are_refused(low, high, words):
