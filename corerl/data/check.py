@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import own_files, simulators
-from corerl.data.columns import missing
+from corerl.data.columns import cuts, missing
 from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
@@ -146,6 +146,8 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if not data.has_next.any():
         text = "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
         found.append(Finding(True, "episodes", text))
+    if "episode" in arrays:
+        found += _of_returning(contents)
     single = int((data.episode_lengths() == 1).sum())
     if single:
         found.append(Finding(False, "episodes", f"{single:,} episodes have a single step."))
@@ -155,6 +157,20 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
         text = "no row ends an episode: it is read as one episode, cut off at its last row."
         found.append(Finding(False, "episodes", text))
     return found
+
+
+def _of_returning(contents: Contents) -> list[Finding]:
+    """Finds episodes whose number or name comes back after another one's."""
+    names = contents.arrays["episode"].reshape(len(contents.arrays["episode"]), -1)
+    begins = np.append(0, np.flatnonzero(cuts(names, len(names))[:-1]) + 1)
+    first: dict[tuple, int] = {}
+    back = np.zeros(len(names), bool)
+    back[[row for row in begins if first.setdefault(tuple(names[row]), row) != row]] = True
+    if not back.any():
+        return []
+    text = f"an episode comes back after another one{such(back)}, and is read as a new one: rows are out of "
+    text += "order, or numbers begin again."
+    return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
 def _of_states(data: Dataset, contents: Contents) -> list[Finding]:

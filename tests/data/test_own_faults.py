@@ -197,6 +197,28 @@ def test_observations_that_are_no_vectors_are_remarked(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("episode", "told"),
+    [
+        ({"episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, ("line 42", 2)),
+        ({"episode": list("aabbccddaa")}, ("line 82", 1)),
+        ({"episode": list("aabbccddee")}, None),
+        ({"subject": [1] * 4 + [2] * 6, "episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, None),
+    ],
+)
+def test_an_episode_that_comes_back_is_remarked(tmp_path, episode, told):
+    path = csv(tmp_path / "x.csv", **{name: np.repeat(x, 10) for name, x in episode.items()})
+    columns = Columns(episode=list(episode))
+    task = replace(tasks.resolve(f"file/{path}"), data=Data(columns=columns))
+    back = [f for f in check(task)[0] if "comes back" in f.text]
+    if told is None:
+        assert not back
+    else:
+        (finding,) = back
+        assert finding.where == f"{told[0]}, column episode" and not finding.fault
+        assert (f"({told[1]} such rows)" in finding.text) == (told[1] > 1)
+
+
 def test_done_is_remarked_in_any_case(tmp_path):
     path = tmp_path / "x.csv"
     table().drop(columns="episode").assign(DONE=DATA.terminated).to_csv(path, index=False)
