@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import own_files, simulators
-from corerl.data.columns import missing
-from corerl.data.contents import Contents, is_number, read
+from corerl.data.columns import cuts, missing
+from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
 from corerl.data.reading import such
@@ -44,7 +44,7 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
         return findings, contents, None
     try:
         own = replace(task.data, sha256=None)
-        box = task._box if task.env else None
+        box = task.box if task.env else None
         dataset = own_files.assemble(task.id, contents, own, box)
     except RowError as error:
         place = contents.place(error.field, error.row, error.column)
@@ -101,7 +101,8 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
 def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [
-        *_of_ends(data, contents),
+        *_of_names(contents, task),
+        *_of_ends(data, contents, task),
         *_of_states(data, contents),
         *_of_actions(data, contents, task),
     ]
@@ -117,18 +118,36 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     return found
 
 
-def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
+def _of_names(contents: Contents, task: Task) -> list[Finding]:
+    """Names what is in the file by another name of a field that is read, and that nobody named."""
     found = []
-    names = contents.labels.get("terminated", [""])[0].removeprefix("column ")
-    cut = "truncated" in contents.arrays or "episode" in contents.arrays
-    if names.lower() in ("done", "dones") and not cut:
-        text = f"{names} is read as a true end, after which nothing is worth anything; where it also marks "
+    for field, labels in contents.labels.items():
+        also = [name for name in contents.others if name.lower() in NAMES[field]]
+        if also and getattr(task.data.columns, field) is None:
+            text = f"{labels[0]} is read, and {', '.join(also)} is not; data.columns.{field}=NAME says which."
+            found.append(Finding(False, field, text))
+    return found
+
+
+def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+    found = []
+    done, arrays = contents.done, contents.arrays
+    if done and not {"truncated", "episode"} & arrays.keys():
+        text = f"{done} is read as a true end, after which nothing is worth anything; where it also marks "
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
         )
+    if done and "truncated" in arrays and task.data.columns.terminated is None:
+        both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
+        if both:
+            text = f"{both:,} rows of {done} are truncated too, and are read as cut off; where they are true "
+            text += f"ends, say data.columns.terminated={done}."
+            found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
         text = "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
         found.append(Finding(True, "episodes", text))
+    if "episode" in arrays:
+        found += _of_returning(contents)
     single = int((data.episode_lengths() == 1).sum())
     if single:
         found.append(Finding(False, "episodes", f"{single:,} episodes have a single step."))
@@ -138,6 +157,20 @@ def _of_ends(data: Dataset, contents: Contents) -> list[Finding]:
         text = "no row ends an episode: it is read as one episode, cut off at its last row."
         found.append(Finding(False, "episodes", text))
     return found
+
+
+def _of_returning(contents: Contents) -> list[Finding]:
+    """Finds episodes whose number or name comes back after another one's."""
+    names = contents.arrays["episode"].reshape(len(contents.arrays["episode"]), -1)
+    begins = np.append(0, np.flatnonzero(cuts(names, len(names))[:-1]) + 1)
+    first: dict[tuple, int] = {}
+    back = np.zeros(len(names), bool)
+    back[[row for row in begins if first.setdefault(tuple(names[row]), row) != row]] = True
+    if not back.any():
+        return []
+    text = f"an episode comes back after another one{such(back)}, and is read as a new one: rows are out of "
+    text += "order, or numbers begin again."
+    return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
 def _of_states(data: Dataset, contents: Contents) -> list[Finding]:

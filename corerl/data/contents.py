@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ NAMES = {
     "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
 }
 """Our fields, and what others call them, the least ambiguous first."""
+VECTORS = ("observations", "actions", "next_observations")
 KINDS = {
     ".npz": "npz",
     ".hdf5": "hdf5",
@@ -59,10 +61,14 @@ SCALED = "in [-1, 1]"
 
 @dataclass(frozen=True)
 class Contents:
-    """A file's arrays by field, its names of each array's columns, and whether its actions are scaled."""
+    """A file's arrays by field, its names of each array's columns, and whether its actions are scaled.
+
+    `others` are the names of what is in the file and was not read.
+    """
 
     arrays: dict[str, np.ndarray]
     labels: dict[str, list[str]]
+    others: list[str]
     path: Path
     scaled: bool = False
 
@@ -76,6 +82,12 @@ class Contents:
             column = int(np.ravel_multi_index(column, self.arrays[field].shape[1:]))
         labels = self.labels[field]
         return f"{self.row(row)}, {labels[min(column or 0, len(labels) - 1)]}"
+
+    @property
+    def done(self) -> str:
+        """The name of the ends where it is `done` or `dones`, which mark time limits too; else empty."""
+        name = self.labels.get("terminated", [""])[0].removeprefix("column ")
+        return name if name.lower() in ("done", "dones") else ""
 
     @cached_property
     def _lines(self) -> list[int] | None:
@@ -154,6 +166,11 @@ def observation_names(path: Path) -> list[str]:
     return _match(available, Columns()).get("observations", [])
 
 
+def part(name: str) -> str:
+    """Returns the part of an observation that an array `observations/...` holds."""
+    return name.partition("/")[2] or name
+
+
 def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
     """Finds the names `observations/...` of the first known name, sorted, as gymnasium sorts a dictionary."""
     for name in known:
@@ -166,9 +183,10 @@ def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
 # Arrays by name: npz and HDF5.
 
 
-def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
+def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict, list[str]]:
     arrays, labels = {}, {}
-    for field, found in _match(file.keys(), columns).items():
+    matched = _match(file.keys(), columns)
+    for field, found in matched.items():
         parts = [_steps(name, file[name][()]) for name in found]
         parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
         arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
@@ -178,7 +196,12 @@ def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict]:
             for name, width in zip(found, widths, strict=True)
             for i in range(width)
         ]
-    return arrays, labels
+    return arrays, labels, _others(file, matched)
+
+
+def _others(available: Iterable[str], found: dict[str, list[str]]) -> list[str]:
+    read = set(chain.from_iterable(found.values()))
+    return [name for name in available if name not in read]
 
 
 def _steps(name: str, array: Any) -> np.ndarray:
@@ -209,10 +232,10 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
             names = [by_lower[name] for name in known if name in by_lower]
             if names := names[:1] or _parts(available, known):
                 found[field] = names
-    order = [name.rpartition("/")[2] for name in found.get("observations", [])]
+    order = [part(name) for name in found.get("observations", [])]
     if len(following := found.get("next_observations", [])) == len(order) > 1:
         with suppress(ValueError):  # other names, told in an order of their own
-            following.sort(key=lambda name: order.index(name.rpartition("/")[2]))
+            following.sort(key=lambda name: order.index(part(name)))
     return found
 
 
@@ -233,11 +256,11 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
 
 
 def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Returns the arrays of a group and, as `observations/position`, of the groups in it."""
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it at any depth."""
     arrays = {}
     for name, item in group.items():
         if isinstance(item, h5py.Group):
-            arrays |= {f"{name}/{k}": v for k, v in item.items() if isinstance(v, h5py.Dataset)}
+            arrays |= {f"{name}/{key}": array for key, array in _arrays(item).items()}
         else:
             arrays[name] = item
     return arrays
@@ -277,11 +300,11 @@ def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 # Columns by name: CSV and Parquet.
 
 
-def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict]:
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict, list[str]]:
     """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
     found = _match(table, columns)
-    for field, known in NAMES.items():
-        if field not in found and (numbered := tabular.numbered(table, known)):
+    for field in NAMES:
+        if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
             found[field] = numbered
     arrays = {
         field: tabular.stacked([table[name] for name in names]) for field, names in found.items()
@@ -293,4 +316,26 @@ def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, 
         else [f"{names[0]}[{i}]" for i in range(widths[field])]
         for field, names in found.items()
     }
-    return arrays, {field: [f"column {name}" for name in names] for field, names in labels.items()}
+    labels = {field: [f"column {name}" for name in names] for field, names in labels.items()}
+    return arrays, labels, _others(table, found)
+
+
+def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> list[str]:
+    """Finds the numbered columns of a field, where it has no column or one of a more ambiguous name.
+
+    Raises:
+        CorerlError: they and the column may both be the field's vectors.
+    """
+    known = NAMES[field]
+    numbered, (single, *_) = tabular.numbered(table, known), found.get(field, [""])
+    if not (single and numbered):
+        return numbered
+    if field not in VECTORS:
+        return []
+    name = single.lower().partition("/")[0]
+    if clear := tabular.numbered(table, known[: known.index(name)]):
+        return clear
+    raise CorerlError(
+        f"its columns {single} and {numbered[0]} may both be {field}: say which with "
+        f"data.columns.{field}={single} or data.columns.{field}=[{','.join(numbered)}]."
+    )

@@ -56,6 +56,7 @@ class Dataset:
     has_next: np.ndarray  # next_observations[i] is the state that followed
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
     parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
+    as_given: bool = False  # nobody said which actions are -1 and 1
 
     def __post_init__(self):
         check(self)
@@ -148,6 +149,8 @@ class Dataset:
             CorerlError: nothing says where episodes end, actions lie outside the bounds, or an array does
                 not fit; it names the field and the row.
         """
+        if (low is None) != (high is None):
+            raise CorerlError(f"Dataset {id}, field actions: low and high go together: give both.")
         if terminated is None and truncated is None and episode is None:
             raise CorerlError(
                 f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
@@ -175,7 +178,7 @@ class Dataset:
         )
         if episode is not None:
             cut = cut | cuts(episode, steps)
-        cut &= ~ended
+        cut = cut & ~ended  # flags may be the caller's own array
         observations = floats(observations, "observations")
         if has_next is not None:
             has_next = flags(has_next, "has_next")
@@ -199,7 +202,7 @@ class Dataset:
             has_next,
             behaviour_log_prob,
         )
-        return replace(dataset, parts=parts) if parts else dataset
+        return replace(dataset, parts=parts, as_given=low is None and not dataset.discrete)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -325,8 +328,8 @@ class Dataset:
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
         propensities = self.behaviour_log_prob
-        return Dataset(
-            id=self.id,
+        return replace(
+            self,
             observations=self.observations[rows],
             actions=self.actions[rows],
             rewards=self.rewards[rows],

@@ -15,7 +15,8 @@ import numpy as np
 
 from corerl.config import Columns, Data
 from corerl.data import download
-from corerl.data.contents import Contents, first_text, observation_names, read
+from corerl.data.columns import flags
+from corerl.data.contents import Contents, first_text, observation_names, part, read
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, RowError
 
@@ -98,8 +99,16 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
         except (TypeError, ValueError):
             place, value = first_text(contents, field)
             raise CorerlError(f"{id}, {place}: {value!r} is not a number.") from None
+    if contents.done and data.columns.terminated is None and "truncated" in arrays:
+        arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
     return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+
+
+def _true_ends(done: np.ndarray, truncated: np.ndarray) -> np.ndarray:
+    """Returns where `done` is more than a time limit: `dones * (1 - timeouts)`, as in SB3."""
+    done, truncated = flags(done, "terminated"), flags(truncated, "truncated")
+    return done & ~truncated if done.shape == truncated.shape else done
 
 
 def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
@@ -145,7 +154,7 @@ def write(path: Path, dataset: Dataset) -> None:
 def parts(data: Data | None) -> list[str]:
     """Returns the names of the observation's parts, in the order of `data.columns.observations`."""
     named = None if data is None else data.columns.observations
-    return [name.rpartition("/")[2] for name in named] if isinstance(named, list) else []
+    return [part(name) for name in named] if isinstance(named, list) else []
 
 
 def with_parts(name: str, columns: Columns) -> Columns:

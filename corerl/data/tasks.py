@@ -114,7 +114,7 @@ class Task:
     def _load_own(self) -> Dataset:
         if self.env is None:
             return own_files.load(self.name, self.data)
-        dataset = own_files.load(self.name, self.data, self._box)
+        dataset = own_files.load(self.name, self.data, self.box)
         env = replace(self, history=1).make_env()
         fits = simulators.misfit(env, dataset)
         env.close()
@@ -122,7 +122,7 @@ class Task:
         return dataset
 
     @cached_property
-    def _box(self) -> tuple | None:
+    def box(self) -> tuple | None:
         """Returns the lowest and the highest action of the environment, as it is without this package."""
         env = self.make_env()
         while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):

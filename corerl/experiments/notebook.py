@@ -14,7 +14,9 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corerl.config import Config, require, seed_list
-from corerl.data import own_files
+from corerl.data import own_files, tasks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.experiments import launch, scores
@@ -88,6 +90,8 @@ def train(
     if env is not None:
         given["env"] = env if env.startswith("gym/") else f"gym/{env}"
     (cfg,) = cells([f"algo={algo}", *_overrides(given)])
+    if isinstance(dataset, Dataset) and dataset.as_given and cfg.env is not None:
+        _remark_bounds(dataset.id, tasks.of(cfg))
     launch.launch(cfg)
     return Trained(cell_directory(cfg), tuple(seed_list(cfg.seeds)))
 
@@ -109,6 +113,19 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
     if dataset.parts:
         data["columns"] = {"observations": [f"observations/{name}" for name, _ in dataset.parts]}
     return {"task": f"file/{path}"} | ({"data": data} if data else {})
+
+
+def _remark_bounds(id: str, task: tasks.Task) -> None:
+    """Says on stderr what actions that were given without bounds become, where that is not themselves."""
+    with suppress(CorerlError):  # of an environment that cannot be made, which launching tells
+        low, high = task.box or (-1, 1)
+        if np.any(low != -1) or np.any(high != 1):
+            print(
+                f"corerl: {id} was given without low and high, so its actions count as scaled: "
+                f"{task.env} is sent {np.unique(low)} for -1 and {np.unique(high)} for 1; where they are "
+                "in its units, give Dataset.from_arrays its low and high",
+                file=sys.stderr,
+            )
 
 
 def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:

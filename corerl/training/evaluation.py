@@ -1,6 +1,7 @@
 """Rollouts of all seeds at once: one policy call per step for every episode of every seed."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,13 @@ from corerl import seeding
 from corerl.config import require
 from corerl.runs.record import Episodes
 from corerl.training.environments import begin, close, note_crash, step
+
+SUCCESS = ("success", "is_success")
+"""Names in `info` of whether the episode is solved; the first that an environment has counts."""
+
+
+def _solved(info: dict[str, Any]) -> float:
+    return float(next((info[name] for name in SUCCESS if name in info), np.nan))
 
 
 class Evaluator:
@@ -96,7 +104,7 @@ class Evaluator:
                     continue
                 try:
                     result = step(envs[s][e], actions[s, e], shape)
-                    success = float(result[4].get("success", np.nan))
+                    success = _solved(result[4])
                 except (Exception, SystemExit) as error:
                     note_crash(crashed, s, self._seeds, error, " in evaluation")
                     continue

@@ -167,3 +167,18 @@ def test_episode_ends_must_agree_with_the_flags(ends):
     arrays = {name: getattr(d, name) for name in Dataset.__dataclass_fields__}
     with pytest.raises(CorerlError, match="field episode_ends"):
         Dataset(**{**arrays, "episode_ends": np.array(ends)})
+
+
+def test_arrays_that_are_given_are_never_written():
+    """One array may stand for two fields; where an episode ended and was cut off, it ended."""
+    done = np.arange(40) % 10 == 9
+    given = {"observations": np.ones((40, 2), np.float32), "actions": np.zeros((40, 1), np.float32)}
+    given |= {"rewards": np.ones(40, np.float32), "terminated": done, "truncated": done}
+    before = {field: array.copy() for field, array in given.items()}
+    d = Dataset.from_arrays(**given)
+    assert d.n_episodes == d.terminated.sum() == 4 and not d.truncated.any()
+    Dataset.from_steps("t", next_observations=given["observations"], **given)
+    d.transitions(next_actions=True)
+    d.returns_to_go()
+    for field, array in given.items():
+        np.testing.assert_array_equal(array, before[field], field)

@@ -96,6 +96,29 @@ def test_minaris_episodes_of_dictionaries_have_a_state_more_than_steps(tmp_path)
     assert np.array_equal(dataset.next_observations, expected[1:])
 
 
+def test_chosen_episodes_keep_the_names_of_their_parts():
+    given = {"observations": {"v": np.ones(8), "p": np.ones((8, 2))}, "actions": np.zeros((8, 1))}
+    data = Dataset.from_arrays(**given, rewards=np.ones(8), episode=np.arange(8) // 4)
+    assert data.best_episodes(0.5).parts == data.parts == (("v", 1), ("p", 2))
+
+
+def test_parts_of_parts_are_read_too(tmp_path):
+    path, given = tmp_path / "x.hdf5", arrays()
+    deep = {name.replace("velocity", "arm/velocity"): array for name, array in given.items()}
+    for field in ("observations", "next_observations"):
+        deep[f"{field}/leg/velocity"] = -given[f"{field}/velocity"]
+    with h5py.File(path, "w") as file:
+        for name, array in deep.items():
+            file[name] = array
+    (cfg,) = cells(["algo=iql", f"task=file/{path}", "data.action_low=-1", "data.action_high=1"])
+    order = ["arm/velocity", "leg/velocity", "position"]
+    assert own_files.parts(cfg.data) == order
+    dataset = own_files.load(str(path), cfg.data)
+    for field in ("observations", "next_observations"):
+        expected = side_by_side(deep, field, *order)
+        assert np.array_equal(getattr(dataset, field), expected)
+
+
 def test_environment_data_and_loaded_policy_share_an_order(tmp_path):
     """Velocity first, which is neither gymnasium's order nor the file's."""
     given = arrays()

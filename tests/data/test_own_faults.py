@@ -197,11 +197,74 @@ def test_observations_that_are_no_vectors_are_remarked(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("episode", "told"),
+    [
+        ({"episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, ("line 42", 2)),
+        ({"episode": list("aabbccddaa")}, ("line 82", 1)),
+        ({"episode": list("aabbccddee")}, None),
+        ({"subject": [1] * 4 + [2] * 6, "episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, None),
+    ],
+)
+def test_an_episode_that_comes_back_is_remarked(tmp_path, episode, told):
+    path = csv(tmp_path / "x.csv", **{name: np.repeat(x, 10) for name, x in episode.items()})
+    columns = Columns(episode=list(episode))
+    task = replace(tasks.resolve(f"file/{path}"), data=Data(columns=columns))
+    back = [f for f in check(task)[0] if "comes back" in f.text]
+    if told is None:
+        assert not back
+    else:
+        (finding,) = back
+        assert finding.where == f"{told[0]}, column episode" and not finding.fault
+        assert (f"({told[1]} such rows)" in finding.text) == (told[1] > 1)
+
+
 def test_done_is_remarked_in_any_case(tmp_path):
     path = tmp_path / "x.csv"
     table().drop(columns="episode").assign(DONE=DATA.terminated).to_csv(path, index=False)
     task = replace(tasks.resolve(f"file/{path}"), data=Data())
     assert "DONE is read as a true end" in " ".join(finding.text for finding in check(task)[0])
+
+
+@pytest.mark.parametrize("other", ["state", "s", "a", "r"])
+def test_numbered_columns_are_read_before_a_column_of_a_vague_name(tmp_path, other):
+    path = csv(tmp_path / "x.csv", **{other: "idle"})
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    findings, _, data = check(task)
+    np.testing.assert_array_equal(data.observations, DATA.observations)
+    np.testing.assert_array_equal(data.actions, DATA.actions)
+    told = [finding.text for finding in findings if f"is read, and {other} is not" in finding.text]
+    assert len(told) == 1 and not any(finding.fault for finding in findings)
+
+
+def test_a_column_and_numbered_ones_that_may_both_be_meant_are_refused(tmp_path):
+    path = csv(tmp_path / "x.csv", action=np.arange(100) % 2)
+    assert faults(path)["file"].endswith(
+        "its columns action and action_0 may both be actions: say which with data.columns.actions=action "
+        "or data.columns.actions=[action_0,action_1]."
+    )
+    for named, discrete in (("action", True), (["action_0", "action_1"], False)):
+        found = own_files.load(str(path), Data(columns=Columns(actions=named)))
+        assert found.discrete == discrete
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "ends"),
+    [("dones", None, 1), ("Done", None, 1), ("dones", "dones", 5), ("terminals", None, 5)],
+)
+def test_a_done_that_is_truncated_too_is_a_time_limit(tmp_path, name, told, ends):
+    """SB3's `dones` are set at both ends; D4RL's `terminals`, and what the user names, are true ends."""
+    over, cut = (np.isin(np.arange(100) + 1, ends) for ends in (ENDS, ENDS[:4]))
+    arrays = dict(zip(("observations", "actions", "rewards"), PLAIN, strict=True))
+    np.savez(tmp_path / "x.npz", **arrays, **{name: over}, timeouts=cut)
+    task = replace(
+        tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data(columns=Columns(terminated=told))
+    )
+    data = task.load()
+    assert data.terminated.sum() == ends and (data.terminated | data.truncated).sum() == 5
+    text = f"4 rows of {name} are truncated too, and are read as cut off"
+    remarks = " ".join(finding.text for finding in check(task)[0])
+    assert (text in remarks) == (ends == 1)
 
 
 @pytest.mark.parametrize("name", ["x", "my file (v2)", "a,b", "it's", 'a"b', "~é=[1]"])
@@ -224,6 +287,8 @@ def test_the_command_that_is_printed_trains_on_the_file(tmp_path, capsys, name):
         (1, -1, "column 0 goes from 1 to -1"),
         ([-1, -1, -1], 1, r"\[-1, -1, -1\] is no bound of theirs; give one number, or 2 in a list"),
         ("low", 1, "low is no bound"),
+        (-2, None, "low and high go together: give both"),
+        (None, 2, "low and high go together: give both"),
     ],
 )
 def test_bounds_that_are_none_are_refused(low, high, words):

@@ -80,6 +80,29 @@ def test_equal_arrays_are_the_same_run_and_others_another(once):
 
 
 @pytest.mark.parametrize(
+    ("env", "bounds", "said"),
+    [
+        ("Pendulum-v1", {}, True),
+        ("Pendulum-v1", {"low": -2, "high": 2}, False),
+        ("MountainCarContinuous-v0", {}, False),
+        ("CartPole-v1", {}, False),
+        ("Nowhere-v0", {}, False),
+        (None, {}, False),
+    ],
+)
+def test_actions_without_bounds_are_remarked_where_the_environment_has_others(
+    once, capsys, env, bounds, said
+):
+    data = random_dataset(20)
+    given = (data.observations, data.actions, data.rewards, data.terminated, data.truncated)
+    best = corerl.Dataset.from_arrays(*given, **bounds).best_episodes(0.5)
+    corerl.train("bc", dataset=best, env=env, seeds=1)
+    told = capsys.readouterr().err
+    assert ("without low and high" in told) == said
+    assert not said or "sent [-2.] for -1 and [2.] for 1" in told
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({}, "either task"),

@@ -60,12 +60,17 @@ def starts_of(seeds, episodes):
 class Solvable(Countdown):
     """Solved on the way, at 3 left, where it starts at 3 or above; it says so at every step."""
 
+    names = ("success",)
+
     def step(self, action):
         *rest, info = super().step(action)
-        return *rest, info | {"success": self.left == 3}
+        first, *others = self.names
+        return *rest, info | {first: self.left == 3} | dict.fromkeys(others, True)
 
 
-def test_an_episode_that_was_ever_solved_counts_as_solved():
+@pytest.mark.parametrize("names", [("success",), ("is_success",), ("success", "is_success")])
+def test_an_episode_that_was_ever_solved_counts_as_solved(names, monkeypatch):
+    monkeypatch.setattr(Solvable, "names", names)
     starts = starts_of([0, 1], 7)
     np.testing.assert_array_equal(Evaluator(Solvable, [0, 1], 7)(ones).successes, starts > 3)
     assert np.isnan(Evaluator(Countdown, [0], 2)(ones).successes).all()
