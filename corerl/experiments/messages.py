@@ -85,6 +85,12 @@ def _unknown_choice(text: str) -> str:
 def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
     named = re.match(r"Could not override '([^']+)'", text)
     key = named.group(1) if named else cause.full_key
+    whole = (cause.full_key or "").rpartition(".")[0]
+    if cause.object_type is dict and whole.startswith("algo."):
+        return (
+            f"{whole} is a dictionary, whose entries cannot be set: make them fields of Config, or of a "
+            "dataclass that is one (corerl.config.group)."
+        )
     module = getattr(cause.object_type, "__module__", "")
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else _chosen()
     if not (key.startswith("algo.") and algorithm):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from corerl.config import require
 from corerl.nn import compile, optim
 
 NUMBERS = (int, float, np.generic, np.ndarray, deque)
@@ -130,6 +131,9 @@ class GradientStep:
         schedule: of the learning rate, advanced after the step; several where other optimisers' rates
             fall at these steps too. None: the rate stays.
         max_norm: each seed's gradient is clipped to this norm; None leaves it.
+
+    Raises:
+        CorerlError: an optimiser is not `optim.Adam`.
     """
 
     def __init__(
@@ -140,7 +144,14 @@ class GradientStep:
         schedule: optim.Schedule | Sequence[optim.Schedule | None] | None = None,
         max_norm: float | None = None,
     ):
-        self._optimizers = [optimizers] if isinstance(optimizers, optim.Adam) else list(optimizers)
+        several = isinstance(optimizers, Sequence)
+        self._optimizers = list(optimizers) if several else [optimizers]
+        for optimizer in self._optimizers:
+            require(
+                isinstance(optimizer, optim.Adam),
+                "A GradientStep takes corerl.nn.optim.Adam(parameters, lr), which steps along gradients that "
+                f"are passed in, not {type(optimizer).__module__}.{type(optimizer).__qualname__}",
+            )
         parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
         self.gradients = compile.gradients(loss, parameters, mode)
         self._max_norm = max_norm

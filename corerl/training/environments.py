@@ -211,7 +211,10 @@ class Environments:
 
 def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
     """Returns the first observation. Raises what the environment raises, and as `step`."""
-    return _checked(env.reset(seed=seed)[0], shape)
+    made = env.reset(seed=seed)
+    if not (isinstance(made, tuple) and len(made) == 2):
+        raise ValueError("its reset returns no pair (observation, info)")
+    return _checked(made[0], shape)
 
 
 def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
@@ -219,9 +222,16 @@ def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
 
     Raises:
         ValueError: the observation has another shape than before, which would be broadcast, or it or the
-            reward is no finite number.
+            reward is no finite number; it does not return five things.
     """
-    observation, reward, terminated, truncated, info = env.step(action)
+    made = env.step(action)
+    if not (isinstance(made, tuple) and len(made) == 5):
+        raise ValueError(
+            "its step returns no five (observation, reward, terminated, truncated, info)"
+        )
+    observation, reward, terminated, truncated, info = made
+    if getattr(reward, "shape", ()) != ():
+        raise ValueError(f"its reward is an array {reward.shape}, no number: return float(reward)")
     if not math.isfinite(reward):
         raise ValueError(f"its reward is {reward}")
     return _checked(observation, shape), reward, terminated, truncated, info

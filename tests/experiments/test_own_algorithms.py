@@ -150,6 +150,14 @@ def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
     }
 
 
+@pytest.mark.parametrize("setting", ["algo.extra.x=1", "algo.extra={x: 1}"])
+def test_a_dictionary_of_settings_is_told_to_be_fields(tmp_path, setting):
+    text = MINIMAL.replace("    scale", "    extra: dict = field(default_factory=dict)\n    scale")
+    file = minimal(tmp_path, text.replace("import dataclass", "import dataclass, field"))
+    with pytest.raises(CorerlError, match=r"^algo\.extra is a dictionary.*fields of Config"):
+        cells([f"algo={file}", "task=corerl/pendulum", setting])
+
+
 def test_an_edited_table_is_read_anew(mine):
     def alpha(row: str) -> float:
         mine.with_suffix(".yaml").write_text(row)

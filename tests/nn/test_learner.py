@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from corerl import seeding
+from corerl.errors import CorerlError
 from corerl.nn import networks, optim
 from corerl.nn.learner import GradientStep, Stateful
 
@@ -52,3 +53,11 @@ def test_nothing_is_kept_twice_and_constants_are_not():
     assert names == {
         *("nets.0", "nets.1", "heads.reward.0", "scale", "clock", "optimizer", "_step.0")
     }
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_torchs_own_optimiser_is_refused_in_a_sentence(several):
+    own = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    told = r"takes corerl\.nn\.optim\.Adam.*, not torch\.optim\.adam\.Adam"
+    with pytest.raises(CorerlError, match=told):
+        GradientStep(lambda x: (x, {}), [own] if several else own, "off")

@@ -117,6 +117,21 @@ class Foreign(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
+@pytest.mark.parametrize(
+    ("method", "returned", "told"),
+    [
+        ("reset", np.zeros(2), r"reset returns no pair \(observation, info\)"),
+        ("step", (np.zeros(2), np.array([1.0]), False, False, {}), r"array \(1,\), no number"),
+        ("step", (np.zeros(2), 1.0, False, {}), "step returns no five"),
+    ],
+)
+def test_what_is_not_gymnasiums_is_told_in_a_sentence(method, returned, told):
+    env = Foreign()
+    setattr(env, method, lambda *given, **named: returned)
+    with pytest.raises(ValueError, match=told):
+        Environments(lambda: env, [0]).step(torch.zeros(1, 1, 1))
+
+
 def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(capsys):
     envs = Environments(Foreign, [0])
     first = envs.look().item()
