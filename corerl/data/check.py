@@ -23,6 +23,9 @@ from corerl.errors import CorerlError, RowError
 LARGE = 50.0
 """Mean size of a feature from which a fresh policy is saturated (corerl/training/preprocessing.py)."""
 
+SHOWN = 10
+"""Numbers of actions that a remark lists."""
+
 
 class Finding(NamedTuple):
     """`fault` is whether the file cannot be trained on; `where` names the field or column and the row."""
@@ -58,8 +61,8 @@ def _of_columns(contents: Contents) -> list[Finding]:
     """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
-        hint = f"name them with data.columns.{field}=NAME"
-        found.append(Finding(True, field, f"there are none: {hint}."))
+        text = f"there are none: name them with {contents.how_to_name(field)}."
+        found.append(Finding(True, field, text))
     if not {"terminated", "truncated", "episode"} & contents.arrays.keys():
         text = "nothing says where episodes end: name a column with data.columns.terminated, "
         found.append(Finding(True, "episodes", text + "data.columns.truncated or .episode."))
@@ -212,7 +215,9 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.discrete:
         absent = sorted(set(range(int(data.actions.max()) + 1)) - set(data.actions.tolist()))
         if absent:
-            return [Finding(False, "actions", f"never taken: {', '.join(map(str, absent))}.")]
+            more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
+            text = f"never taken: {', '.join(map(str, absent[:SHOWN]))}{more}."
+            return [Finding(False, "actions", text)]
         return []
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:

@@ -7,6 +7,11 @@ import numpy as np
 from corerl.data.reading import first_column, such, unit_actions
 from corerl.errors import CorerlError, RowError
 
+EPISODES = (
+    "lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
+    "(terminated, truncated, or episode)"
+)
+
 
 def flags(x: np.ndarray, field: str) -> np.ndarray:
     """Returns (N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
@@ -37,6 +42,16 @@ def floats(x: np.ndarray, field: str) -> np.ndarray:
         return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
 
 
+def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
+    """Returns the shape of an array. Raises CorerlError for a list of arrays that are not alike."""
+    try:
+        return np.shape(x)
+    except ValueError:
+        raise CorerlError(
+            f"Dataset {id}, field {field}: its rows are not alike; {EPISODES}."
+        ) from None
+
+
 def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.ndarray:
     """Lays the named parts of a dictionary side by side, `(steps, widths in sum)`.
 
@@ -44,7 +59,7 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
         CorerlError: a part is missing, or has another number of rows.
     """
     for name in names:
-        if name not in given or len(np.atleast_1d(given[name])) != steps:
+        if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
             raise CorerlError(
                 f"Dataset {id}, observations: part {name} needs {steps} rows, as rewards have, also in "
                 "next_observations."

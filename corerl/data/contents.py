@@ -83,6 +83,11 @@ class Contents:
         labels = self.labels[field]
         return f"{self.row(row)}, {labels[min(column or 0, len(labels) - 1)]}"
 
+    def how_to_name(self, field: str) -> str:
+        """Returns the setting that names a field's columns, and what there is to name."""
+        choice = f", of {', '.join(self.others[:30])}" if self.others else ""
+        return f"data.columns.{field}=NAME{choice}"
+
     @property
     def done(self) -> str:
         """The name of the ends where it is `done` or `dones`, which mark time limits too; else empty."""

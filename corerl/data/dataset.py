@@ -7,13 +7,24 @@ guessed from a time limit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data.columns import column, cuts, flags, floats, scaled, scaled_density, side_by_side
+from corerl.data.columns import (
+    EPISODES,
+    column,
+    cuts,
+    flags,
+    floats,
+    scaled,
+    scaled_density,
+    shape,
+    side_by_side,
+)
 from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
@@ -155,19 +166,27 @@ class Dataset:
             raise CorerlError(
                 f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
             )
-        steps, parts = (np.shape(rewards) or (0,))[0], ()
+        (steps, *rest), parts = shape(id, "rewards", rewards) or (0,), ()
         if not steps:
             raise CorerlError(f"Dataset {id}, field rewards: it has no rows.")
+        if rest not in ([], [1]):
+            raise CorerlError(
+                f"Dataset {id}, field rewards: its shape is {(steps, *rest)} where {(steps,)} is needed; "
+                f"{EPISODES}."
+            )
         if isinstance(observations, Mapping):
             names = list(observations)
-            parts = tuple((n, int(np.asarray(observations[n]).size) // steps) for n in names)
+            sizes = {
+                n: math.prod(shape(id, f"observations, part {n}", observations[n])) for n in names
+            }
+            parts = tuple((n, size // steps) for n, size in sizes.items())
             observations = side_by_side(id, observations, names, steps)
             if next_observations is not None:
                 next_observations = side_by_side(id, next_observations, names, steps)
         given = {"observations": observations, "actions": actions, "terminated": terminated}
         given |= {"truncated": truncated, "next_observations": next_observations}
         for field, array in (given | {"has_next": has_next, "episode": episode}).items():
-            rows = steps if array is None else (np.shape(array) or (0,))[0]
+            rows = steps if array is None else (shape(id, field, array) or (0,))[0]
             if rows != steps:
                 raise CorerlError(
                     f"Dataset {id}, field {field}: it has {rows} rows where rewards has {steps}."

@@ -90,7 +90,10 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
     arrays = contents.arrays.copy()
     missing = [field for field in NEEDED if field not in arrays]
     if missing:
-        raise CorerlError(f"{id} has no {' and no '.join(missing)}: {_how_to_name(missing[0])}")
+        raise CorerlError(
+            f"{id} has no {' and no '.join(missing)}: say what they are called with "
+            f"{contents.how_to_name(missing[0])}."
+        )
     for field, array in arrays.items():
         if array.dtype.kind not in "OSU" or field == "episode":
             continue
@@ -118,10 +121,6 @@ def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
     if data.action_low is not None:
         return data.action_low, data.action_high
     return box or (None, None)
-
-
-def _how_to_name(field: str) -> str:
-    return f"say what they are called with data.columns.{field}=NAME."
 
 
 def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:

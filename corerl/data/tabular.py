@@ -32,6 +32,11 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
             na_values=["", "nan", "NaN"],
             low_memory=False,  # in parts, the same episode may be a number here and a text there
         )
+        if len(table.columns) == 1 and (other := re.search(r"[;\t|]", table.columns[0])):
+            raise CorerlError(
+                f"its columns are separated by {other[0]!r}, where commas are needed: "
+                f"pandas.read_csv(PATH, sep={other[0]!r}).to_csv(PATH, index=False)"
+            )
     else:
         try:
             import pyarrow  # noqa: F401

@@ -159,6 +159,42 @@ def test_arrays_without_rows_are_refused(rewards):
         Dataset.from_arrays(PLAIN[0], np.float64(1), PLAIN[2], episode=EPISODES)
 
 
+def test_a_list_of_episodes_is_told_to_be_laid_one_after_the_other():
+    alike, others = np.split(np.arange(100), 5), np.split(np.arange(100), [30, 70])
+    for rows in (alike, others):
+        episodes = [[array[i] for i in rows] for array in PLAIN]
+        with pytest.raises(CorerlError, match=r"field rewards: .*numpy\.concatenate.* or episode"):
+            Dataset.from_arrays(*episodes, [DATA.terminated[i] for i in rows])
+    ragged = [DATA.observations[i] for i in others]
+    for observations in (ragged, {"a": DATA.rewards, "b": ragged}):
+        with pytest.raises(CorerlError, match=r"field observations.*numpy\.concatenate"):
+            Dataset.from_arrays(observations, *PLAIN[1:], episode=EPISODES)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_another_separator_than_commas_is_named(tmp_path, separator):
+    path = tmp_path / "x.csv"
+    table().to_csv(path, index=False, sep=separator)
+    ((where, text),) = faults(path).items()
+    assert where == "file" and f"its columns are separated by {separator!r}" in text
+
+
+def test_what_there_is_to_name_is_told(tmp_path):
+    path = tmp_path / "x.csv"
+    table().rename(columns={"reward": "gain", "obs_1": "speed"}).to_csv(path, index=False)
+    text = "data.columns.rewards=NAME, of speed, gain."
+    assert faults(path) == {"rewards": f"there are none: name them with {text}"}
+    with pytest.raises(CorerlError, match=f"say what they are called with {text}"):
+        own_files.load(str(path))
+
+
+def test_actions_that_are_never_taken_are_counted_where_they_are_many(tmp_path):
+    path = npz(tmp_path / "x.npz", actions=1000 * (np.arange(100) % 2))
+    task = replace(tasks.resolve(f"file/{path}"), data=Data())
+    text = "never taken: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 989 more."
+    assert text in {finding.text for finding in check(task)[0]}
+
+
 def test_a_broken_file_of_ones_own_is_not_to_be_deleted(tmp_path):
     npz(tmp_path / "x.npz")
     (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:500])
