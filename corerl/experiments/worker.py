@@ -51,13 +51,9 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
 
 @contextmanager
 def _seeded(run: Run) -> Iterator[None]:
-    """Seeds torch's own generators, which a user's file may draw from, and leaves them as they were."""
-    seed = seeding.derive(run.seeds[0], "torch")
-    on_gpu = run.device.type == "cuda"
-    with torch.random.fork_rng([run.device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            torch.cuda.manual_seed(seed)
+    """Seeds torch's own generators, which a user's file may draw from, and leaves the CPU's as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeding.derive(run.seeds[0], "torch"))
         yield
 
 
