@@ -140,7 +140,7 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
         )
-    if done and "truncated" in arrays and task.data.columns.terminated is None:
+    if own_files.done_may_be_cut(contents, task.data):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
             text = f"{both:,} rows of {done} are truncated too, and are read as cut off; where they are true "

@@ -102,10 +102,16 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
         except (TypeError, ValueError):
             place, value = first_text(contents, field)
             raise CorerlError(f"{id}, {place}: {value!r} is not a number.") from None
-    if contents.done and data.columns.terminated is None and "truncated" in arrays:
+    if done_may_be_cut(contents, data):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
     return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+
+
+def done_may_be_cut(contents: Contents, data: Data) -> bool:
+    """Tells whether a file's ends are called `done`, nobody said that they are true, and it has cuts too."""
+    named = data.columns.terminated is not None
+    return bool(contents.done) and not named and "truncated" in contents.arrays
 
 
 def _true_ends(done: np.ndarray, truncated: np.ndarray) -> np.ndarray:

@@ -186,7 +186,6 @@ class Record:
                 log.load_state_dict(state["logs"][name])
             else:  # a checkpoint of format 1
                 log.cut_after(step, STEP_OF[name])
-        self._mirrors.catch_up()
 
     # Metrics.
 
@@ -362,6 +361,10 @@ class Record:
         """Publishes once a second."""
         if time.monotonic() - self._published > 1.0:
             self.publish(step, "running")
+
+    def catch_up(self) -> None:
+        """Sends to the mirrors what the logs of a resumed run hold and they lack."""
+        self._mirrors.catch_up()
 
     def close(self) -> None:
         """Ends the mirrors."""

@@ -202,6 +202,7 @@ class Run:
         path = self.checkpoint
         if checkpoint.exists(path):
             self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            self.record.catch_up()
             if self._previous < self.cfg.steps:
                 self.record.go_on(self._previous)
         else:
