@@ -82,6 +82,9 @@ class Display:
             self._status[key] = dict(status)
             self._announce(status)
             ended = status["state"] != "running" and before.get("state") != status["state"]
+            resumed = not before and not ended and status["step"]
+        if resumed and self._live is None:  # in a terminal the bar shows it
+            self._print(f"{name}  goes on from step {status['step']:,}")
         if ended and self._live is None:
             self._print(
                 f"{name}  step {status['step']:,}/{status['steps']:,}  "

@@ -118,6 +118,7 @@ def test_a_short_one_says_nothing(clock, capsys):
 def test_without_a_terminal_a_line_every_30_seconds(clock, capsys):
     shown = display(clock, place="cell 2 of 9")
     shown.show("IQL x seeds-0", status(0, 10_000, "done"))
+    shown.show("IQL x seeds-1", status(1, 0))
     shown.show("IQL x seeds-1", status(1, 5_000))
     for second in range(1, 61):
         clock.now = second
@@ -127,6 +128,15 @@ def test_without_a_terminal_a_line_every_30_seconds(clock, capsys):
     assert len(lines) == 2
     for part in ("cell 2 of 9: 1 of 6 seeds done, 2 running (25 %", "3 queued", "; score 85.1"):
         assert part in lines[0], lines[0]
+
+
+def test_a_resumed_run_says_once_from_where_it_goes_on(clock, capsys):
+    shown = display(clock)
+    for step in (4_000, 4_001):
+        shown.show("IQL x seeds-0", status(0, step))
+    shown.show("IQL x seeds-1", status(1, 0))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("IQL x seeds-0  goes on from step 4,000")
 
 
 def test_it_is_redrawn_while_nothing_is_reported(clock):
