@@ -80,10 +80,6 @@ def reproduced() -> list[Path]:
 
 
 def results() -> str:
-    """The list of what was run with this code."""
-    lines = ["# What was run with this code", ""]
-    lines += ["Each with its command, machine, versions and scores of every seed.", ""]
-    for folder in reproduced():
-        title = re.search(r"^# (.+)$", (folder / "README.md").read_text(), re.MULTILINE)
-        lines.append(f"- [{title.group(1) if title else folder.name}]({folder.name}/index.md)")
-    return "\n".join(lines)
+    """The map of what was run with this code, with its links as they are from the site."""
+    text = (ROOT / "results" / "README.md").read_text()
+    return re.sub(r"\]\(reproduced/(\w+)/README\.md", r"](\1/index.md", text)
