@@ -72,7 +72,8 @@ def linked(text: str) -> str:
     text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
     text = text.replace("](CHANGELOG.md", "](changes.md")
     text = text.replace("](results/README.md", "](results/index.md")
-    return re.sub(r"\]\(results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", text)
+    text = re.sub(r"\]\(results/reproduced/(\w+)/", r"](results/\1/", text)
+    return re.sub(r"\]\(results/(\w+)/README\.md", r"](results/\1/index.md", text)
 
 
 def reproduced() -> list[Path]:

@@ -2,6 +2,7 @@
 
     python -m corerl.report.grids collect runs --out scores.csv     one row per finished seed
     python -m corerl.report.grids compare scores.csv                the table, beside NeoRL-2's runs
+    python -m corerl.report.grids compare scores.csv --figure grid.png      and every seed as a dot
 
 A cell is an algorithm with settings on a task. Both sides are CSV with the columns `algorithm`, `task`,
 `cell`, `seed` and `return`; a cell is named as the published file names it. `collect` knows the names of
@@ -21,6 +22,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from corerl.errors import CorerlError
+from corerl.report import grid_figure
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
 from corerl.runs.directory import read_settings, read_status
@@ -225,13 +227,18 @@ def main(arguments: list[str] | None = None) -> int:
     beside = commands.add_parser("compare", help="that CSV beside the published grid")
     beside.add_argument("scores", type=Path)
     beside.add_argument("--published", type=Path, help="another grid than NeoRL-2's")
+    beside.add_argument("--figure", type=Path, metavar="PNG", help="draw every seed of both")
     args = parser.parse_args(arguments)
     try:
         if args.command == "collect":
             write(args.out, collect(args.root).to_csv(index=False, lineterminator="\n"))
         else:
             theirs = read(args.published) if args.published else published()
-            sys.stdout.write(markdown(compare(read(args.scores), theirs)))
+            ours = read(args.scores)
+            rows = compare(ours, theirs)
+            sys.stdout.write(markdown(rows))
+            if args.figure:
+                write(args.figure, grid_figure.png(rows, ours, theirs))
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return 1

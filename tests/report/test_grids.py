@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from corerl.errors import CorerlError
-from corerl.report import grids
+from corerl.report import grid_figure, grids
+from corerl.report.figures import GREY
 
 
 def runs(cells: dict[str, list[float]], algorithm: str = "BC", task: str = "neorl2/DMSD", **more):
@@ -64,6 +65,33 @@ def test_tasks_and_algorithms_are_not_mixed_and_updates_are_told():
     ours["updates"] = [1, 1_000_000, 50_000, 50_000]
     first, _ = grids.markdown(grids.compare(ours, theirs)).split("\n\n**")
     assert "after 1 to 1,000,000 updates" in first
+
+
+def test_the_figure_has_every_seed_of_both_and_hollow_dots_where_updates_are_missing():
+    ours = runs({"lr=1": [13.0, 17.0]}, updates=100)
+    ours = pd.concat([ours, runs({"lr=2": [30.0, 31.0]}, updates=7)])
+    figure = grid_figure._draw(grids.compare(ours, THEIRS), ours, THEIRS)
+    (axis,) = figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["lr=2\n(7 updates)", "lr=1"]
+    dots = [line for line in axis.lines if line.get_marker() == "o"]
+    drawn = [(line.get_xdata().tolist(), line.get_markerfacecolor()) for line in dots]
+    color = dots[2].get_color()
+    assert drawn == [
+        ([30.0, 31.0], "white"),
+        ([20.0, 22.0, 24.0], GREY),
+        ([13.0, 17.0], color),
+        ([10.0, 12.0, 14.0], GREY),
+    ]
+    means = [line.get_xdata()[0] for line in axis.lines if line.get_marker() != "o"]
+    assert means == [30.5, 22.0, 15.0, 12.0]
+
+
+def test_compare_writes_the_figure(tmp_path, capsys):
+    for name, rows in (("ours", runs({"lr=1": [13.0, 17.0]})), ("theirs", THEIRS)):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    files = [str(tmp_path / name) for name in ("ours.csv", "theirs.csv", "a/grid.png")]
+    assert grids.main(["compare", files[0], "--published", files[1], "--figure", files[2]]) == 0
+    assert Path(files[2]).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_cell_that_nobody_published_is_refused():
