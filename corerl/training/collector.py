@@ -243,15 +243,25 @@ def mixed(greedy: Tensor | None, draws: Tensor, epsilon: float, count: int) -> T
 
 class EpsilonGreedy(Stateful):
     """A policy to evaluate, random with probability `epsilon`: a game without chance would otherwise
-    be the same at every episode. Each seed has its own generator, kept in the checkpoint."""
+    be the same at every episode. Each seed has its own generator, kept in the checkpoint, of which a
+    round of episodes takes one number, however long it is: it lasts as long as any seed's longest episode.
+    """
 
     def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int]):
         self._act, self._epsilon, self._count = act, epsilon, count
         self._generators = seeding.generators(seeds, "eval actions")
+        self._of_round: list[torch.Generator] = []
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        """Begins a round of episodes."""
+        keys = [torch.randint(2**62, (), generator=g).item() for g in self._generators]
+        self._of_round = [torch.Generator().manual_seed(key) for key in keys]
 
     def __call__(self, observations: Tensor) -> Tensor:
-        episodes = observations.shape[1]
-        draws = [torch.rand(episodes, 2, generator=g) for g in self._generators]
+        seeds, episodes = observations.shape[:2]
+        if not self._of_round:
+            self.begin(seeds, episodes)
+        draws = [torch.rand(episodes, 2, generator=g) for g in self._of_round]
         draws = torch.stack(draws).to(observations.device)
         return mixed(self._act(observations), draws, self._epsilon, self._count)
 

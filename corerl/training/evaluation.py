@@ -62,8 +62,9 @@ class Evaluator:
     def __call__(self, act: Callable[[Tensor], Tensor]) -> Episodes:
         """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are numbered.
 
-        A policy with a memory also has `begin(S, n)`, called before the first step of the n episodes of
-        each seed, and `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
+        A policy that draws numbers or has a memory also has `begin(S, n)`, called before the first step of
+        the n episodes of each seed; and one with a memory `reward(rewards)`, called after every step with
+        `(S, n)`, 0 where one has ended.
         A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
         crashes (`environments.note_crash`): all its returns of this call are NaN.
 
@@ -92,8 +93,7 @@ class Evaluator:
         lengths = np.zeros(observations.shape[:2], dtype=np.int64)
         successes = np.full(observations.shape[:2], np.nan)
         alive = [(s, e) for s in range(len(envs)) for e in range(len(episodes))]
-        remembers = hasattr(act, "begin")
-        if remembers:
+        if hasattr(act, "begin"):
             act.begin(*observations.shape[:2])
         while alive:
             actions = self._actions(act, observations, envs[0][0].action_space)
@@ -115,7 +115,7 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
-            if remembers:
+            if hasattr(act, "reward"):
                 rewards = torch.as_tensor(returns - before, dtype=torch.float32)
                 act.reward(rewards.to(self._device))
         return Episodes(returns, lengths, successes)

@@ -149,7 +149,7 @@ class Loaded:
     def begin(self, seeds: int, episodes: int) -> None:
         """Forgets; n episodes of each seed begin."""
         for part in self._parts:
-            if part.remembers:
+            if hasattr(part.act, "begin"):
                 part.act.begin(len(part.seeds), episodes)
 
     def reward(self, rewards: Tensor) -> None:
@@ -235,7 +235,7 @@ class Restored:
 
     @property
     def remembers(self) -> bool:
-        return hasattr(self.act, "begin")
+        return hasattr(self.act, "reward")
 
     @torch.no_grad()
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:

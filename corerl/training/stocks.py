@@ -104,6 +104,7 @@ class Player(EpsilonGreedy):
         self.stock: Tensor | None = None
 
     def begin(self, seeds: int, episodes: int) -> None:
+        super().begin(seeds, episodes)
         if self._stocks is not None:
             self.stock = self._stocks.first[:, None].expand(seeds, episodes)
 

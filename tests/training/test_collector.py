@@ -12,6 +12,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.training.collector import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
+from corerl.training.evaluation import Evaluator
 
 
 def play(envs, seeds, steps):
@@ -174,16 +175,31 @@ def test_actions_are_random_as_often_as_they_should_be():
     assert (alone / 20_000 - 0.25).abs().max() < 0.015
 
 
-def test_an_evaluated_policy_goes_on_with_its_own_chance():
-    def policy():
-        return EpsilonGreedy(lambda x: torch.zeros(x.shape[:2], dtype=torch.int64), 0.5, 9, [2, 7])
+def chance(seeds):
+    return EpsilonGreedy(lambda x: torch.zeros(x.shape[:2], dtype=torch.int64), 0.5, 2, seeds)
 
-    one, other = policy(), policy()
-    observations = torch.zeros(2, 50, 3)
+
+def test_an_evaluated_policy_goes_on_with_its_own_chance():
+    one, other, observations = chance([2, 7]), chance([2, 7]), torch.zeros(2, 50, 3)
     assert torch.equal(one(observations), other(observations))
     other.load_state_dict(one.state_dict())
+    for policy in (one, other):
+        policy.begin(2, 50)
     assert torch.equal(one(observations), other(observations))
     assert not torch.equal(one(observations)[0], one(observations)[1])
+
+
+@pytest.mark.parametrize("company", [[3, 4], [0, 3]])
+def test_how_long_others_play_does_not_change_a_seed_s_chance(company):
+    def returns(seeds):
+        make, policy = tasks.resolve("gym/CartPole-v1").make_env, chance(seeds)
+        evaluator = Evaluator(make, seeds, episodes=4, at_once=2)
+        played = [evaluator(policy).returns[seeds.index(3)] for _ in range(2)]
+        evaluator.close()
+        return np.concatenate(played).tolist()
+
+    alone = returns([3])
+    assert alone == returns(company) and alone[:4] != alone[4:]
 
 
 @pytest.mark.parametrize(
