@@ -153,13 +153,30 @@ class FrameReplay:
     def _keep(self, reached: Tensor, truncated: np.ndarray, row: int) -> None:
         """Keeps the frames `(S, ...)` that truncated steps reached, in place of those that `row` gives up."""
         self._gone += self._truncated[:, row]
-        self._truncated[:, row] = truncated
+        self._truncated[:, row] = False
+        self._note(reached, truncated, row)
+
+    def _note(self, reached: Tensor, truncated: np.ndarray, row: int) -> None:
+        """Keeps the frames `(S, ...)` that the steps at `row` reached, of the seeds whose was truncated."""
+        self._truncated[truncated, row] = True
         most = (self._cut + truncated - self._gone).max()
         if most > self._reached.shape[1]:
             self._place(self._kept(), min(2 * most, self._capacity))
         for i in np.flatnonzero(truncated):
             self._reached[i, self._cut[i] % self._reached.shape[1]].copy_(reached[i])
         self._cut += truncated
+
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Ends these seeds' running episodes `(S,)` at their last step, which reached these observations.
+
+        It becomes a truncated one. Its row may be on the disk already, where it stays as it was: that the
+        next one begins an episode tells `load_state_dict`.
+        """
+        row = (self._added - 1) % self._capacity
+        frames = np.ascontiguousarray(reached[:, -self._frame[0] :])
+        self._note(self._on_device(frames), seeds, row)
+        self._ends[self._on_device(seeds), row, 1] = 1
+        self._age[seeds] = 0
 
     def _kept(self) -> Tensor:
         """Returns the frames `(S, n, ...)` that truncated steps reached, oldest first, zeros at last."""
@@ -254,10 +271,11 @@ class FrameReplay:
             part[:, : len(self)].copy_(state[name])
         self._numbers.load_state_dict(state["numbers"])
         oldest = self._added % max(1, len(self))
-        truncated = state["ends"][..., 1].bool().cpu()
+        in_order = _truncated(state["ends"].cpu().roll(-oldest, 1)).long()
+        truncated = in_order.roll(oldest, 1)
+        self._ends[:, : len(self), 1] = truncated.to(self._ends)
         self._truncated[:] = False
         self._truncated[:, : len(self)] = truncated
-        in_order = truncated.roll(-oldest, 1).long()
         self._cuts[:, : len(self)].copy_((in_order.cumsum(1) - in_order).roll(oldest, 1))
         self._cut, self._gone = in_order.sum(1).numpy(), np.zeros_like(self._gone)
         kept = state.get("reached")
@@ -266,3 +284,11 @@ class FrameReplay:
             began = [frames[at] for frames, at in zip(state["frames"], rows, strict=True)]
             kept = pad_sequence(began, batch_first=True)
         self._place(kept, max(1, kept.shape[1]))
+
+
+def _truncated(ends: Tensor) -> Tensor:
+    """Tells which steps `(S, n)`, oldest first, were truncated, by a time limit or by `end_episodes`."""
+    truncated = ends[..., 1].bool()
+    begins = ends[:, 1:, 2] == 0
+    truncated[:, :-1] |= begins & ~ends[:, :-1, 0].bool()
+    return truncated

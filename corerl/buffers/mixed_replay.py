@@ -108,6 +108,11 @@ class EpisodeReplay(ReplayBuffer):
         for i in np.flatnonzero(terminated | truncated):
             self._close(i)
 
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Ends these seeds' running episodes `(S,)` at their last step, as a time limit would."""
+        for i in np.flatnonzero(seeds):
+            self._close(i)
+
     def _close(self, i: int) -> None:
         episode = slice(self._ended[i], self._added)
         rewards = self._rows[i, episode, sum(self._sizes[:2])].cpu().numpy()

@@ -85,6 +85,10 @@ class PrioritisedReplay(ReplayBuffer):
             self._sums[:, run] = weights.sum(-1, dtype=torch.float64)
         torch.maximum(self.terminated, terminated, out=self.terminated)
 
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Ends these seeds' running episodes `(S,)` at their last step, as a time limit would."""
+        self._length[torch.from_numpy(seeds).to(self._length.device)] = 0
+
     def require_ready(self, task: str) -> None:
         """Raises CorerlError where a seed has no step that can be drawn yet; waits for the device."""
         require(

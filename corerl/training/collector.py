@@ -18,7 +18,7 @@ from corerl.buffers.frame_replay import DiscreteStep, FrameReplay, Transitions
 from corerl.config import Settings, one_of, positive, require, within
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
-from corerl.training.environments import Environments
+from corerl.training.environments import Cut, Environments
 from corerl.training.run import Run
 
 Act = Callable[[Tensor], Tensor]
@@ -213,6 +213,15 @@ class Experience(Stateful):
     def sample(self) -> Transitions:
         """Samples the next batch of every seed."""
         return self.replay.sample()
+
+    @property
+    def cut(self) -> Cut | None:
+        """Episodes that a resumed run cannot go on with."""
+        return self.envs.cut
+
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Ends these seeds' episodes in the replay, as `FrameReplay.end_episodes`."""
+        self.replay.end_episodes(seeds, reached)
 
     def metrics(self) -> dict[str, Tensor]:
         """Returns of the last training episodes `(S,)`."""

@@ -50,6 +50,13 @@ class Step(NamedTuple):
     truncated: np.ndarray  # (S,) bool: the time limit alone
 
 
+class Cut(NamedTuple):
+    """Episodes that cannot go on in a resumed run, because their simulator could not be restored."""
+
+    seeds: np.ndarray  # (S,) bool: whose episode was running
+    reached: np.ndarray  # (S, ...): the observation after its last step
+
+
 class Environments:
     """One training environment per seed.
 
@@ -63,9 +70,14 @@ class Environments:
         seeds: the S seeds.
         device: where the policy computes.
 
+    Attributes:
+        cut: the episodes that `load_state_dict` could not go on with; None where there are none.
+
     Raises:
         CorerlError: observations are not vectors, or actions are not continuous.
     """
+
+    cut: Cut | None = None
 
     def __init__(
         self,
@@ -84,7 +96,7 @@ class Environments:
             self._crashed,
             self._seeds,
         )
-        self._running = np.zeros(len(seeds))
+        self._running, self._begun = np.zeros(len(seeds)), np.zeros(len(seeds), bool)
         self._episodes = np.zeros(len(seeds), np.int64)
         self.episode_returns = torch.full((len(seeds),), torch.nan, device=device)
         """(S,): undiscounted return of each seed's last finished episode; NaN until one has ended, and
@@ -127,12 +139,14 @@ class Environments:
             infos.append(info)
         truncated &= ~terminated
         self._running += rewards
+        self._begun[:] = True
         # A copy: the policy and the replay may still hold the array of this step.
         self._observations = after.copy()
         for i in np.flatnonzero(terminated | truncated):
             if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
                 self.episode_returns[i] = self._running[i]
                 self._count(i)
+            self._begun[i] = False
             try:
                 self._observations[i] = reset(self._envs[i], self._observations.shape[1:])
             except (Exception, SystemExit) as error:
@@ -161,6 +175,7 @@ class Environments:
             "observations": torch.from_numpy(self._observations),
             "running": torch.from_numpy(self._running),
             "episodes": torch.from_numpy(self._episodes),
+            "begun": torch.from_numpy(self._begun),
             "episode_returns": self.episode_returns,
             "crashed": sorted(self._crashed),
             "simulators": [
@@ -176,22 +191,32 @@ class Environments:
         self.episode_returns.copy_(state["episode_returns"])
         self._crashed = set(state["crashed"])
         going = [i for i in range(len(self._envs)) if i not in self._crashed]
-        lost = [self._envs[i] for i in going if state["simulators"][i] is None]
-        if lost and not _looked_at.get():
+        lost = [i for i in going if state["simulators"][i] is None]
+        for i in set(going) - set(lost):
+            load_simulator(self._envs[i], state["simulators"][i])
+        begun = state.get("begun")
+        self._begun = np.ones(len(self._envs), bool) if begun is None else begun.numpy().copy()
+        self.cut = None
+        if lost:
+            self._begin_anew(lost)
+
+    def _begin_anew(self, lost: list[int]) -> None:
+        """Begins a new episode of these seeds' environments."""
+        if not _looked_at.get():
+            env = self._envs[lost[0]]
             print(
-                f"corerl: {opaque(lost[0]) or lost[0].unwrapped} cannot be restored in the middle of an "
-                "episode (it has no state_dict and load_state_dict): a new episode begins, and the numbers "
-                "differ from those of an unbroken run",
+                f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
+                "has no state_dict and load_state_dict): a new episode begins, the running one counts as "
+                "truncated, and the numbers differ from those of an unbroken run",
                 file=sys.stderr,
             )
-        for i in going:
-            saved = state["simulators"][i]
-            if saved is None:
-                self._count(i)
-                seed = seeding.derive(self._seeds[i], f"env/{self._episodes[i]}")
-                self._observations[i] = reset(self._envs[i], self._observations.shape[1:], seed)
-            else:
-                load_simulator(self._envs[i], saved)
+        mask = np.isin(np.arange(len(self._envs)), lost)
+        self.cut = Cut(mask & self._begun, self._observations.copy())
+        self._begun = self._begun & ~mask
+        for i in lost:
+            self._count(i)
+            seed = seeding.derive(self._seeds[i], f"env/{self._episodes[i]}")
+            self._observations[i] = reset(self._envs[i], self._observations.shape[1:], seed)
 
     def close(self) -> None:
         """Closes every environment."""

@@ -216,6 +216,7 @@ class Run:
             step = saved["loop"]["step"]
             for name, part in self._state.items():
                 part.load_state_dict(saved["state"][name])
+            self._end_cut_episodes()
             self.record.load_state_dict(saved["loop"], step)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
@@ -224,6 +225,14 @@ class Run:
                 f"or delete {self.directory} to start over."
             ) from error
         return step
+
+    def _end_cut_episodes(self) -> None:
+        """Tells what remembers running episodes which of them cannot go on (`environments.Cut`)."""
+        parts = self._state.values()
+        for cut in [part.cut for part in parts if getattr(part, "cut", None) is not None]:
+            for part in parts:
+                if hasattr(part, "end_episodes"):
+                    part.end_episodes(*cut)
 
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}

@@ -70,6 +70,11 @@ class Stocks(Stateful):
             self._starts[i, self._episodes[i] % cfg.starts] = observations[i, 0]
             self._episodes[i] += 1
 
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Begins a new episode of these seeds `(S,)` at the best first stock."""
+        ended = torch.from_numpy(seeds).to(self.now.device)[:, None]
+        self.now = torch.where(ended, self.first[:, None], self.now)
+
     def state_dict(self) -> dict[str, Any]:
         parts = {"now": self.now, "first": self.first, "promised": self.promised}
         kept = {"starts": self._starts, "episodes": self._episodes}

@@ -238,6 +238,13 @@ def test_the_stock_follows_the_rewards_and_begins_anew():
     assert stocks._starts[:, :, 0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
 
 
+def test_an_episode_that_a_resumed_run_cannot_go_on_with_leaves_no_stock():
+    stocks = Stocks(Config(**SMALL, low=0.0, high=10.0), torch.zeros(2, 1, O), [0, 1], "cpu")
+    stocks.first, stocks.now = torch.tensor([3.0, 4.0]), torch.tensor([[7.0], [8.0]])
+    stocks.end_episodes(np.array([False, True]), np.zeros((2, O)))
+    assert stocks.now.tolist() == [[7.0], [4.0]]
+
+
 def test_an_evaluated_episode_follows_its_rewards():
     cfg = Config(**SMALL, low=0.0, high=10.0, discount=0.5, data=Collect(eval_epsilon=0.0))
     stocks, seen = Stocks(cfg, torch.zeros(2, 1, O), [0, 1], "cpu"), []

@@ -76,14 +76,22 @@ def test_batches_are_those_of_the_whole_history(n_step, capacity):
     replay = replay_of(capacity, n_step)
     for step in steps:
         replay.add(step, step.sources)
-    batch = replay.sample()
+    seen = drawn_as_expected(replay, steps, n_step)
+    assert min(time for _, time in seen) >= 100 - capacity + 3
+    possible = min(capacity - 4, 99) - n_step
+    assert len(seen) > 0.9 * SEEDS * possible
+    assert any(steps[time].truncated[seed] for seed, time in seen)
+
+
+def drawn_as_expected(replay: FrameReplay, steps: list[DiscreteStep], n_step: int) -> set:
+    """Holds a batch against the whole history; returns the seeds and times that it drew."""
+    batch, seen = replay.sample(), set()
     assert batch.observations.shape == (SEEDS, 400, 3, 1, 1)
-    seen = set()
     for seed in range(SEEDS):
         for i in range(400):
             time = (int(batch.observations[seed, i, -1, 0, 0]) - 1 - seed) // 2
             step = steps[time]
-            assert time >= 100 - capacity + 3 and time + n_step < 100
+            assert time + n_step < len(steps)
             reward, discount, then = expected(steps, time, seed, n_step)
             assert (
                 batch.observations[seed, i].numpy().tobytes() == step.observations[seed].tobytes()
@@ -94,9 +102,7 @@ def test_batches_are_those_of_the_whole_history(n_step, capacity):
             if then is not None:
                 assert batch.next_observations[seed, i].numpy().tobytes() == then.tobytes()
             seen.add((seed, time))
-    possible = min(capacity - 4, 99) - n_step
-    assert len(seen) > 0.9 * SEEDS * possible
-    assert any(steps[time].truncated[seed] for seed, time in seen)
+    return seen
 
 
 def test_a_restored_replay_draws_the_same_batches():
@@ -113,6 +119,37 @@ def test_a_restored_replay_draws_the_same_batches():
             assert not torch.is_tensor(mine) or torch.equal(mine, other.state_dict()[name]), name
         for mine, theirs in zip(replay.sample(), other.sample(), strict=True):
             assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("capacity", [30, 200])
+def test_an_episode_that_a_resumed_run_cannot_go_on_with_is_truncated(n_step, capacity):
+    steps = history(60, np.random.default_rng(2))
+    cut, seeds = next(
+        (time, step.truncated)
+        for time, step in enumerate(steps[40:], start=40)
+        if step.truncated.any() and not step.terminated.any()
+    )
+    replay = replay_of(capacity, n_step)
+    for step in steps[:cut]:
+        replay.add(step, step.sources)
+    last = steps[cut]  # when it was made, nobody knew that it would be the last
+    replay.add(last._replace(truncated=np.zeros(SEEDS, bool)), last.sources)
+    saved = replay.state_dict()
+    on_disk = saved["ends"].clone()
+    resumed = replay_of(capacity, n_step)
+    resumed.load_state_dict(saved)
+    resumed.end_episodes(seeds, last.next_observations)
+    for step in steps[cut + 1 :]:
+        resumed.add(step, step.sources)
+    batch = drawn_as_expected(resumed, steps, n_step)
+    assert {(seed, cut) for seed in np.flatnonzero(seeds)} <= batch
+
+    state, again = resumed.state_dict(), replay_of(capacity, n_step)
+    row = cut % capacity
+    state["ends"][:, row] = on_disk[:, row]  # a file is written once
+    again.load_state_dict(state)
+    drawn_as_expected(again, steps, n_step)
 
 
 def one_step(time: int, truncated) -> DiscreteStep:

@@ -108,6 +108,15 @@ def test_seeds_episodes_end_by_themselves():
     assert [set(x.tolist()) for x in places] == [{0, 1}, {0, 1, 2}]
 
 
+def test_no_piece_goes_on_from_an_episode_that_a_resumed_run_cannot_go_on_with():
+    replay = filled(4, horizon=2)
+    replay.end_episodes(np.array([True, False]), np.zeros((2, 1)))
+    for number in range(4, 8):
+        replay.add(step(number))
+    drawn = [set(places.tolist()) for places in replay.sample_pieces(2)[1]]
+    assert drawn == [{0, 1, 4, 5}, {0, 1, 2, 3, 4, 5}]
+
+
 def test_a_step_is_drawn_in_proportion_to_its_priority():
     replay = filled(4)
     replay.prioritise(torch.tensor([[0, 1], [2, 3]]), torch.tensor([[3.0, 5.0], [0.0, 8.0]]))

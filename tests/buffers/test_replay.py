@@ -158,6 +158,14 @@ def test_only_ended_episodes_are_sampled_with_their_labels():
         filled(1, replay)
 
 
+def test_an_episode_that_a_resumed_run_cannot_go_on_with_gets_its_label_there():
+    replay, resumed = filled(3, episodes(), ends=(2,)), episodes()
+    resumed.load_state_dict(replay.state_dict())
+    resumed.end_episodes(np.array([True, False]), np.zeros((2, 1)))
+    filled(3, resumed, ends=(3,))
+    assert resumed._labels[0].tolist() == [3.0, 3.0, 3.0, 6.0, 6.0, 6.0]  # 1 2 | 3 cut | 1 2 3
+
+
 def test_plain_samples_are_of_all_rows_also_of_the_episode_that_goes_on():
     assert set(filled(6, episodes(), ends=(2,)).sample().rewards[0].tolist()) == {*range(1, 7)}
 

@@ -141,6 +141,16 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
     assert again.episode_returns.isnan().all()  # what was cut is no episode's return
     assert "cannot be restored in the middle of an episode" in capsys.readouterr().err
     assert again.look().item() not in (0, first)
+    assert again.cut.seeds.tolist() == [True] and again.cut.reached.tolist() == [[0.0]]
+
+
+def test_an_episode_without_a_step_is_none_that_a_resumed_run_cuts(capsys):
+    envs = Environments(Foreign, [0, 1])
+    envs._envs[1].step = lambda action: (np.ones(1, np.float32), 1.0, True, False, {})
+    play(envs, [0, 1], range(3))  # the second has just ended one
+    again = Environments(Foreign, [0, 1])
+    again.load_state_dict(envs.state_dict())
+    assert again.cut.seeds.tolist() == [True, False]
 
 
 class Counted(gymnasium.Wrapper):

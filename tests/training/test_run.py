@@ -454,6 +454,33 @@ def test_a_resumed_run_remembers_who_diverged(tmp_path, capsys):
     assert {row["seed"] for row in scores(resumed)} == {"4"}
 
 
+class Cut(Counter):
+    """Has met, when it is resumed, environments that could not be restored."""
+
+    cut = None
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.cut = ("seeds", "reached")
+
+
+class Remembers(Counter):
+    def end_episodes(self, *told):
+        self.told = (*told, self.count.tolist())
+
+
+def test_episodes_that_cannot_go_on_are_told_to_what_remembers_them(tmp_path):
+    run, first = Run(config(tmp_path, steps=9), [4], quiet), Remembers(1)
+    with pytest.raises(Interrupted):
+        for step in run.steps(replay=first, envs=Cut(1)):
+            first.count += 1
+            run._stop = step == 5
+    assert not hasattr(first, "told")
+    resumed = Remembers(1)
+    next(Run(config(tmp_path, steps=9), [4], quiet).steps(replay=resumed, envs=Cut(1)))
+    assert resumed.told == ("seeds", "reached", [5.0])  # once all is restored
+
+
 # Cut short at any write, and resumed.
 
 
