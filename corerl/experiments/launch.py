@@ -29,7 +29,7 @@ from corerl.runs.progress import Display
 from corerl.training import spaces
 from corerl.training.environments import close
 from corerl.training.preprocessing import Preprocess
-from corerl.training.run import pick_device
+from corerl.training.run import idle, pick_device
 from corerl.training.weighting import Weighting
 
 
@@ -77,6 +77,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
         _refuse_diverged(cfg)
         return
+    _tell_idle(cfg)
     title = f"{cfg.label or cfg.algo.label} {cfg.task}"
     with Display(title, groups, processes, cfg.steps, place) as display:
         if min(processes, len(groups)) == 1:
@@ -102,6 +103,18 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
             "name in tables, the new code is a run of its own.",
             file=sys.stderr,
         )
+
+
+def _tell_idle(cfg: Config) -> None:
+    """Warns of a run that ends before its random beginning does: its scores are of initial weights."""
+    for name, steps in idle(cfg.algo).items():
+        if steps >= cfg.steps:
+            print(
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first {steps:,} "
+                f"steps only fill the replay ({name}), and steps={cfg.steps:,}. Give more steps, or lower "
+                f"{name}.",
+                file=sys.stderr,
+            )
 
 
 def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:

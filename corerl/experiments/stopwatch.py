@@ -21,7 +21,7 @@ from corerl.errors import CorerlError
 from corerl.experiments.process import numerics
 from corerl.nn import compile
 from corerl.runs.record import Record
-from corerl.training.run import Run, pick_device, select
+from corerl.training.run import Run, idle, pick_device, select
 
 OBSERVATIONS, ACTIONS = 17, 6
 TASKS = {
@@ -93,7 +93,7 @@ class Stopwatch(Run):
     def steps(self, *, stride: int = 1, seconds: float = 1.0, **state) -> Iterator[int]:
         numbers = itertools.count(stride, stride)
         # The first updates compile and capture the graph; online, steps without any come before them.
-        for _ in range(8 + _idle(self.cfg.algo) // stride):
+        for _ in range(8 + sum(idle(self.cfg.algo).values()) // stride):
             yield next(numbers)
         self._wait()
         self.start = time.perf_counter() - self._made
@@ -115,13 +115,6 @@ class Stopwatch(Run):
 
     def save(self, step) -> None:
         """Does nothing: only updates are timed."""
-
-
-def _idle(algo: Any) -> int:
-    """Steps of the environment before the first update."""
-    return getattr(algo, "random_steps", 0) + getattr(
-        getattr(algo, "data", None), "learning_starts", 0
-    )
 
 
 def synthetic(size: int) -> Dataset:

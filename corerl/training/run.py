@@ -282,6 +282,18 @@ class Run:
         return step == self.cfg.steps or step // every > self._previous // every
 
 
+def idle(algo: Any) -> dict[str, int]:
+    """Returns, by the setting's name, the steps of the environment before the first update."""
+    return {
+        f"algo.{prefix}{name}": getattr(part, name)
+        for prefix, part, name in (
+            ("", algo, "random_steps"),
+            ("data.", getattr(algo, "data", None), "learning_starts"),
+        )
+        if hasattr(part, name)
+    }
+
+
 def pick_device(name: str) -> torch.device:
     """Returns the device that `device=` names; `auto` takes a GPU where there is one.
 

@@ -21,8 +21,8 @@ import yaml
 from small import FIXED, config, group, train
 
 from corerl import algos
-from corerl.algos import bc
-from corerl.config import Eval
+from corerl.algos import bc, iql, qr_dqn, sac
+from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
@@ -472,3 +472,21 @@ def test_a_run_that_has_ended_holds_no_memory(tmp_path, monkeypatch, fails):
         assert [ref() for ref in buffers] == [None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("algo", "told"),
+    [
+        (iql.Config(), ""),
+        (sac.Config(random_steps=99), ""),
+        (sac.Config(), "its first 10,000 steps only fill the replay (algo.random_steps)"),
+        (
+            qr_dqn.Config(),
+            "its first 50,000 steps only fill the replay (algo.data.learning_starts)",
+        ),
+    ],
+)
+def test_a_run_that_ends_within_its_random_beginning_says_so(algo, told, capsys):
+    launch._tell_idle(Config(algo=algo, task="gym/Pendulum-v1", steps=100))
+    error = capsys.readouterr().err
+    assert told in error and bool(told) == ("makes no update" in error)
