@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from corerl.errors import CorerlError
 from corerl.report import colours, figures, rewards, risk, stats
 from corerl.report.figures import Plot
-from corerl.report.files import make_folder, replace_earlier, write
+from corerl.report.files import announce, make_folder, replace_earlier, write
 from corerl.report.formats import FORMATS, guarded, to_text
 from corerl.report.load import FINISHED, load
 from corerl.report.page import Picture, Words, page
@@ -50,13 +50,16 @@ def build(args: argparse.Namespace) -> int:
     published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     parts = sections(results, published, options)
     look = colours.looks(results.scores["algorithm"])
-    pictures, failures = {}, []
     for section in parts:
         risk.add(section, options)
         rewards.add(section)
+    plans = {section.folder: _plan(section, look, options) for section in parts}
+    announce(args.out, _files(parts, plans))
+    pictures, failures = {}, []
+    for section in parts:
         folder = args.out / section.folder
         _write_tables(section, folder)
-        pictures[section.folder] = _draw(section, folder, look, options, failures)
+        pictures[section.folder] = _draw(section, folder, plans[section.folder], failures)
     notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
@@ -67,7 +70,8 @@ def build(args: argparse.Namespace) -> int:
     text = page(words, results, parts, pictures, data, options)
     write(args.out / "scores.csv", _used(parts).to_csv(index=False))
     index = write(args.out / "index.html", text)
-    replace_earlier(args.out, ["scores.csv", "index.html", *_files(parts, pictures)])
+    drawn = {folder: [Path(p.file).stem for p in of] for folder, of in pictures.items()}
+    replace_earlier(args.out, _files(parts, drawn))
     _print(parts, notes, index)
     return 1 if failures else 0
 
@@ -78,13 +82,15 @@ def _beside(parts: list[Section]) -> bool:
     return any(table.name.startswith("published") for table in tables)
 
 
-def _files(parts: list[Section], pictures: dict[str, list[Picture]]) -> Iterator[str]:
-    """Yields the files of the sections' tables and figures, as named below the report's folder."""
+def _files(parts: list[Section], pictures: Mapping[str, Iterable[str]]) -> list[str]:
+    """Lists the files of a report as named below its folder; `pictures` are each section's, by stem."""
+    names = ["scores.csv", "index.html"]
     for section in parts:
         for table in [*section.tables, *section.others]:
-            yield from (f"{section.folder}/{table.name}.{suffix}" for suffix in FORMATS)
+            names += (f"{section.folder}/{table.name}.{suffix}" for suffix in FORMATS)
         for picture in pictures[section.folder]:
-            yield from (picture.file, f"{picture.file.removesuffix('png')}svg")
+            names += (f"{section.folder}/{picture}.{suffix}" for suffix in ("png", "svg"))
+    return names
 
 
 def _write_tables(section: Section, folder: Path) -> None:
@@ -112,11 +118,11 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 
 
 def _draw(
-    section: Section, folder: Path, look: dict, options: Options, failures: list[str]
+    section: Section, folder: Path, plan: dict[str, Plot], failures: list[str]
 ) -> list[Picture]:
     """Draws and writes what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
-    for name, (caption, draw) in _plan(section, look, options).items():
+    for name, (caption, draw) in plan.items():
         try:
             png, svg, wide = figures.render(draw, name)
         except Exception as error:

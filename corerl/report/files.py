@@ -1,7 +1,7 @@
 """Writing of a report: whole files below its folder, and nowhere else."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,19 +23,31 @@ def write(path: Path, content: str | bytes) -> Path:
 LIST = "files.txt"
 
 
+def announce(folder: Path, names: Iterable[str]) -> None:
+    """Adds what a report is about to write to the folder's list, which the next one reads after a kill."""
+    _write_list(folder, {*_listed(folder), *names})
+
+
 def replace_earlier(folder: Path, names: Collection[str]) -> None:
     """Removes what an earlier report wrote to the folder and this one did not, and lists what this one did.
 
     Nothing else is touched: only names in the earlier list, and only below the folder.
     """
-    path = folder / LIST
-    earlier = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    for stale in {folder / name for name in earlier} - {folder / name for name in names}:
+    for stale in {folder / name for name in _listed(folder)} - {folder / name for name in names}:
         if stale.resolve().is_relative_to(folder.resolve()):
             with suppress(OSError):
                 stale.unlink()
                 stale.parent.rmdir()  # fails where something is left
-    write(path, "".join(f"{name}\n" for name in sorted(names)))
+    _write_list(folder, names)
+
+
+def _listed(folder: Path) -> list[str]:
+    path = folder / LIST
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+
+
+def _write_list(folder: Path, names: Iterable[str]) -> None:
+    write(folder / LIST, "".join(f"{name}\n" for name in sorted(names)))
 
 
 def make_folder(path: Path) -> Path:

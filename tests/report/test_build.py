@@ -9,7 +9,7 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import add_arguments, build, figures
+from corerl.report import add_arguments, build, figures, files
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -59,6 +59,28 @@ def test_a_second_report_leaves_nothing_of_the_first(report, tree, tmp_path):
     assert "d4rl/published-td3-bc.tex" not in left and "d4rl/improvement.png" not in left
     assert "d4rl/scores.tex" in left and "d4rl/published-mine.tex" in left
     assert not (out / "gym-raw").exists() and (tmp_path / "outside.txt").exists()
+
+
+def test_a_second_report_leaves_nothing_of_a_first_that_was_killed(
+    report, tree, tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    def killed(path, content):
+        if path.suffix == ".png":
+            raise Killed
+        return files.write(path, content)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(build, "write", killed)
+        report(tree, "--published", "d4rl_offline")
+    (table,) = tmp_path.rglob("published-td3-bc.tex")
+    write_run(tmp_path / "one", TASKS[0], "BC", seeds=(0,))
+    _, out, *_ = report(tmp_path / "one")
+    assert table.is_relative_to(out) and not table.exists()
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left - {"files.txt"} == set((out / "files.txt").read_text().split())
 
 
 def test_a_table_of_which_nothing_fits_is_told(report, tree, tmp_path):
