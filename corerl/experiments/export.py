@@ -1,8 +1,8 @@
 """A policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
 
-The file takes raw observations, float32 `(n, O)`, and returns the actions with which the policy is
-evaluated: `(n, A)` in [-1, 1], or with `--units env` in the environment's own, or numbers `(n,)`. The
-normaliser is inside, and one seed's weights alone.
+The file takes raw observations, float32 `(n, O)`, and returns the policy's greedy actions, with which it is
+evaluated but for a share of random ones: `(n, A)` in [-1, 1], or with `--units env` in the environment's
+own, or numbers `(n,)`. The normaliser is inside, and one seed's weights alone.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         f"  observation float32 (n, {', '.join(map(str, facts['observation_shape']))}) -> action; actions "
         f"are {facts['actions']}"
     )
-    for name in ("observation_parts", "history"):
+    for name in ("greedy", "observation_parts", "history"):
         if name in facts:
             print(f"  {name}: {facts[name]}")
     print(
@@ -97,7 +97,8 @@ def export(
     cfg = settings(agent.path)
     policy = Policy(_alone(cfg, agent.path, agent.seeds[0]), *_box(agent.task, units))
     made = policy(probe)
-    expected = policy.scaled(torch.as_tensor(agent.act(probe.numpy())))
+    acts, random = agent.greedy(probe[None])
+    expected = policy.scaled(acts[0])
     _write(policy, probe, out)
     got = _of_file(out, probe)
     difference = float((got.double() - expected.double()).abs().max())
@@ -116,6 +117,8 @@ def export(
         "observation_shape": list(shape),
         "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
     }
+    if random:
+        facts["greedy"] = f"without the random actions, {random:g} of all, of its evaluation"
     if agent.task.history > 1:
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:

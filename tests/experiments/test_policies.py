@@ -12,6 +12,7 @@ from small import config, random_dataset
 
 import corerl
 from corerl.cli import main
+from corerl.config import Eval
 from corerl.data import d4rl, export, minari, own_files, tasks
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
@@ -21,6 +22,7 @@ from corerl.experiments.export import export as export_policy
 from corerl.experiments.own_files import task_of
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
+from corerl.training.collector import Collect
 from corerl.training.loaded import Loaded
 
 
@@ -38,6 +40,18 @@ def numbered(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("numbered")
     cfg = config(root, "cql_discrete", task="corerl/cartpole", steps=10)
     launch.launch(cfg)
+    return cell_directory(cfg)
+
+
+@pytest.fixture(scope="module")
+def exploring(tmp_path_factory) -> Path:
+    """Seeds 0 and 3 of QR-DQN, whose actions are random half of the time when it is evaluated."""
+    data = Collect(learning_starts=8, capacity=40, eval_epsilon=0.5)
+    own = {"data": data, "target_every": 8}
+    root = tmp_path_factory.mktemp("exploring")
+    cfg = config(root, "qr_dqn", own=own, task="gym/CartPole-v1", seeds=[0, 3], eval=Eval(40, 1))
+    launch.write_settings(cfg)
+    assert worker.train(cfg, [0, 3], lambda *_: None) == worker.DONE
     return cell_directory(cfg)
 
 
@@ -260,6 +274,14 @@ def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
     got = torch.export.load(tmp_path / "p.pt2").module()(x)
     np.testing.assert_array_equal(got, corerl.load(numbered, 0).act(x.numpy()))
     assert facts["actions"] == "numbers (n,)"
+
+
+def test_what_is_exported_is_greedy(exploring, tmp_path, capsys):
+    assert main(["export", str(exploring), "--seed", "3", str(tmp_path / "p.pt2")]) == 0
+    assert (
+        "greedy: without the random actions, 0.5 of all, of its evaluation"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
