@@ -157,13 +157,20 @@ class _OneSeed(_Reloading):
         self.seeds = [seed]
 
     def _put_back(self) -> None:
+        if self._count == 1:
+            super()._put_back()
+            return
         saved = self._saved["state"]
         for name, part in self._state.items():
             part.load_state_dict(_sliced(saved[name], part.state_dict(), self._place, self._count))
 
 
 def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
-    """Returns the part of `saved`, of `count` seeds, that belongs to one, in the shapes of `like`."""
+    """Returns the part of `saved`, of `count` > 1 seeds, that belongs to one, in the shapes of `like`.
+
+    Of a list by seed, as that of the simulators, one seed's entries are taken as they are: their shapes may
+    change as an episode goes on.
+    """
     if isinstance(saved, Tensor):
         if saved.shape == like.shape:
             return saved
@@ -171,8 +178,8 @@ def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
     if isinstance(saved, dict):
         return {k: _sliced(v, like[k], place, count) if k in like else v for k, v in saved.items()}
     if isinstance(saved, list | tuple):
-        if len(saved) == count * len(like):
-            saved = saved[place * len(like) : (place + 1) * len(like)]
+        if len(saved) != len(like):
+            return saved[place * len(like) : (place + 1) * len(like)]
         return [_sliced(v, w, place, count) for v, w in zip(saved, like, strict=True)]
     return saved
 

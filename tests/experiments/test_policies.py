@@ -45,13 +45,17 @@ def numbered(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def exploring(tmp_path_factory) -> Path:
-    """Seeds 0 and 3 of QR-DQN, whose actions are random half of the time when it is evaluated."""
+    """QR-DQN, seeds 0 and 3 together and 5 alone; half of its actions are random when it is evaluated.
+
+    The state of a maze holds a list that grows.
+    """
     data = Collect(learning_starts=8, capacity=40, eval_epsilon=0.5)
     own = {"data": data, "target_every": 8}
     root = tmp_path_factory.mktemp("exploring")
-    cfg = config(root, "qr_dqn", own=own, task="gym/CartPole-v1", seeds=[0, 3], eval=Eval(40, 1))
+    cfg = config(root, "qr_dqn", own=own, task="maze/v3-vector", seeds=[0, 3, 5], eval=Eval(40, 1))
     launch.write_settings(cfg)
-    assert worker.train(cfg, [0, 3], lambda *_: None) == worker.DONE
+    for seeds in ([0, 3], [5]):
+        assert worker.train(cfg, seeds, lambda *_: None) == worker.DONE
     return cell_directory(cfg)
 
 
@@ -276,8 +280,9 @@ def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
     assert facts["actions"] == "numbers (n,)"
 
 
-def test_what_is_exported_is_greedy(exploring, tmp_path, capsys):
-    assert main(["export", str(exploring), "--seed", "3", str(tmp_path / "p.pt2")]) == 0
+@pytest.mark.parametrize("seed", [3, 5])
+def test_what_is_exported_is_greedy(exploring, tmp_path, capsys, seed):
+    assert main(["export", str(exploring), "--seed", str(seed), str(tmp_path / "p.pt2")]) == 0
     assert (
         "greedy: without the random actions, 0.5 of all, of its evaluation"
         in capsys.readouterr().out
