@@ -16,6 +16,7 @@ from corerl.config import Eval
 from corerl.data import d4rl, export, minari, own_files, tasks
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
+from corerl.experiments import export as exporting
 from corerl.experiments import film, launch, worker
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
@@ -270,6 +271,18 @@ def test_torch_export_in_units_of_the_environment(run, tmp_path, capsys):
     x = torch.randn(5, 3)
     got = torch.export.load(out).module()(x)
     np.testing.assert_allclose(got, 2 * corerl.load(run, 0).act(x.numpy()), atol=1e-5)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1000, 1000), (300, 301)])
+def test_a_difference_is_of_the_bounds(low, high):
+    bounds = (np.array([bound], np.float32) for bound in (low, high))
+    policy = exporting.Policy(lambda x: x, *bounds)
+    actions = torch.linspace(-1, 1, 101)[:, None]
+    expected = policy.scaled(actions)
+    for off in (5e-6, 5e-4):
+        far = policy.difference(policy.scaled(actions - off), expected)
+        assert (far > exporting.TOLERANCE) == (off > exporting.TOLERANCE)
+    assert np.isnan(policy.difference(expected * np.nan, expected))
 
 
 def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
