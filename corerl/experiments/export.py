@@ -12,7 +12,7 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -99,15 +99,6 @@ def export(
     made = policy(probe)
     acts, random = agent.greedy(probe[None])
     expected = policy.scaled(acts[0])
-    _write(policy, probe, out)
-    got = _of_file(out, probe)
-    difference = policy.difference(torch.stack((made, got)), expected)
-    if not difference <= TOLERANCE:
-        out.unlink()
-        raise CorerlError(
-            f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was deleted: this "
-            "is a fault of corerl or of the exporter, please report it."
-        )
     numbered = made.dtype == torch.int64
     facts = {
         "algorithm": agent.label,
@@ -123,8 +114,16 @@ def export(
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:
         facts["observation_parts"] = list(agent.parts)
-    if out.suffix == ".onnx":
-        _describe(out, facts)
+    with _replacing(out) as part:
+        _write(policy, probe, part)
+        difference = policy.difference(torch.stack((made, _of_file(part, probe))), expected)
+        if not difference <= TOLERANCE:
+            raise CorerlError(
+                f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was not kept: "
+                "this is a fault of corerl or of the exporter, please report it."
+            )
+        if out.suffix == ".onnx":
+            _describe(part, facts)
     return facts | {"difference": difference, "compared": len(probe)}
 
 
@@ -252,34 +251,41 @@ def _need_onnx() -> None:
             raise CorerlError(f"To write .onnx files, {name} is missing: {ONNX}") from error
 
 
-def _write(policy: Policy, probe: Tensor, out: Path) -> None:
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A block that writes a file beside `out`, which takes its place once the block ends without an error."""
     part = out.with_name(f".{out.name}.part{out.suffix}")
-    batch = {"observation": {0: torch.export.Dim("n", min=1)}}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            program = torch.export.export(
-                policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
-            )
-            if out.suffix == ".pt2":
-                torch.export.save(program, part)
-            else:
-                torch.onnx.export(
-                    program,
-                    dynamo=True,
-                    external_data=False,
-                    input_names=["observation"],
-                    output_names=["action"],
-                ).save(part)
+        yield part
         part.replace(out)
     except OSError as error:
         raise CorerlError(f"Cannot write {out}: {error.strerror}.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+
+
+def _write(policy: Policy, probe: Tensor, out: Path) -> None:
+    batch = {"observation": {0: torch.export.Dim("n", min=1)}}
+    with _quiet():
+        program = torch.export.export(
+            policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
+        )
+        if out.suffix == ".pt2":
+            torch.export.save(program, out)
+        else:
+            torch.onnx.export(
+                program,
+                dynamo=True,
+                external_data=False,
+                input_names=["observation"],
+                output_names=["action"],
+            ).save(out)
 
 
 @contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Suppresses what the exporters print."""
     log = logging.getLogger("torch")
     level = log.level

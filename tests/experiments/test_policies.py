@@ -302,9 +302,33 @@ def test_what_is_exported_is_greedy(exploring, tmp_path, capsys, seed):
     )
 
 
+@pytest.mark.parametrize(("off", "kept"), [(5e-3, True), (5e-2, False)])
+def test_a_file_is_there_once_it_was_compared(run, tmp_path, monkeypatch, off, kept):
+    out, of_file = tmp_path / "p.pt2", exporting._of_file
+    out.write_bytes(b"an earlier one")
+
+    def differs(path, probe):
+        assert out.read_bytes() == b"an earlier one"
+        return of_file(path, probe) + off
+
+    monkeypatch.setattr(exporting, "_of_file", differs)
+    monkeypatch.setattr(exporting, "_units", lambda task: np.float32([[-1000], [1000]]))
+    if kept:
+        export_policy(run, out, units="env")
+        assert of_file(out, torch.randn(3, 3)).shape == (3, 1)
+    else:
+        with pytest.raises(CorerlError, match="so it was not kept: this is a fault"):
+            export_policy(run, out, units="env")
+        assert out.read_bytes() == b"an earlier one"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
+
+
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
     with pytest.raises(CorerlError, match="ends neither"):
         export_policy(run, tmp_path / "p.pt")
+    (tmp_path / "file").touch()
+    with pytest.raises(CorerlError, match=r"Cannot write .*p\.pt2: "):
+        export_policy(run, tmp_path / "file" / "p.pt2")
     monkeypatch.setattr(Loaded, "remembers", property(lambda self: True))
     with pytest.raises(CorerlError, match="acts on the whole episode"):
         export_policy(run, tmp_path / "p.pt2")
