@@ -1,6 +1,7 @@
 """What is done with a trained policy: evaluated, shown, filmed, exported, and its episodes kept."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -416,6 +417,31 @@ def test_minari_without_an_environment_leaves_unknown_ends_out(tmp_path, monkeyp
     np.testing.assert_array_equal(back.observations, cut.observations[cut.has_next])
     np.testing.assert_allclose(back.actions, cut.actions[cut.has_next], atol=1e-6)
     assert back.terminated.sum() == cut.terminated.sum()
+
+
+def test_a_minari_dataset_is_there_once_it_is_whole(tmp_path, monkeypatch):
+    import minari as library
+
+    now, killed = tmp_path / "now", tmp_path / "killed"
+    create = library.create_dataset_from_buffers
+
+    def dies(*args, **kwargs):
+        create(*args, **kwargs)
+        shutil.copytree(now, killed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(now))
+    monkeypatch.setattr(library, "create_dataset_from_buffers", dies)
+    with pytest.raises(KeyboardInterrupt):
+        export.to_minari(DATA, "test/x-v0", None, {})
+    assert not any(now.iterdir())
+    monkeypatch.setattr(library, "create_dataset_from_buffers", create)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(killed))
+    assert minari.local() == [] and library.list_local_datasets() == {}
+    export.to_minari(DATA, "test/x-v0", None, {})
+    assert minari.local() == list(library.list_local_datasets()) == ["test/x-v0"]
+    assert library.namespace.list_local_namespaces() == ["test"]
+    assert [path.name for path in killed.iterdir()] == ["test"]
 
 
 def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
