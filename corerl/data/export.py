@@ -81,7 +81,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
 
     if not minari.is_id(id):
         raise CorerlError(f"{id} is no Minari id: write NAMESPACE/NAME-v0.")
-    if minari.find(id) is not None:
+    if (minari.root() / id).exists():
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
     raw, low, high = _raw(env)
     names = getattr(wrapper(env, Flat), "names", None)
@@ -115,7 +115,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         )
     given = {"env": raw} if raw is not None else _spaces(dataset)
     try:
-        with warnings.catch_warnings():
+        with minari.writing(id), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no permalink, no e-mail address, ...
             library.create_dataset_from_buffers(id, buffers, **given, **facts)
     except Exception as error:  # the library raises AssertionError, ValueError, ...

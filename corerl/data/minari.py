@@ -17,8 +17,9 @@ import importlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gymnasium
@@ -33,6 +34,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
+ROOT = "MINARI_DATASETS_PATH"
 FIELDS = ("rewards", "terminations", "truncations")
 ARRAYS = ("observations", "actions", *FIELDS)
 PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasium")
@@ -52,7 +54,8 @@ def is_id(name: str) -> bool:
 def local() -> list[str]:
     """Ids of the datasets on this machine."""
     found = root().glob("**/data/metadata.json")
-    return [path.parents[1].relative_to(root()).as_posix() for path in found]
+    ids = (path.parents[1].relative_to(root()).as_posix() for path in found)
+    return [id for id in ids if is_id(id)]  # else half written, see `writing`
 
 
 def load(id: str) -> Dataset:
@@ -143,8 +146,42 @@ def _refuse_unknown(spec: EnvSpec) -> None:
 
 def root() -> Path:
     """Returns the folder of minari's datasets."""
-    own = os.environ.get("MINARI_DATASETS_PATH")
+    own = os.environ.get(ROOT)
     return Path(own) if own else Path.home() / ".minari" / "datasets"
+
+
+@contextmanager
+def writing(id: str) -> Iterator[None]:
+    """A block in which minari writes the dataset `id`, which is there once the block ends without an error.
+
+    Until then it is in a hidden folder, whose name is no id.
+    """
+    from minari import namespace
+
+    whole, part = root() / id, root() / f".{id.replace('/', '.')}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with _rooted(part):
+            yield
+        above = id.rpartition("/")[0]
+        if above and above not in namespace.list_local_namespaces():
+            namespace.create_namespace(above)
+        (part / id).rename(whole)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _rooted(folder: Path) -> Iterator[None]:
+    """A block in which `folder` is that of minari's datasets."""
+    before = os.environ.get(ROOT)
+    os.environ[ROOT] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(ROOT)
+        if before is not None:
+            os.environ[ROOT] = before
 
 
 def _folder(id: str) -> Path:

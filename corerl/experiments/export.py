@@ -1,8 +1,8 @@
 """A policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
 
-The file takes raw observations, float32 `(n, O)`, and returns the actions with which the policy is
-evaluated: `(n, A)` in [-1, 1], or with `--units env` in the environment's own, or numbers `(n,)`. The
-normaliser is inside, and one seed's weights alone.
+The file takes raw observations, float32 `(n, O)`, and returns the policy's greedy actions, with which it is
+evaluated but for a share of random ones: `(n, A)` in [-1, 1], or with `--units env` in the environment's
+own, or numbers `(n,)`. The normaliser is inside, and one seed's weights alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         f"  observation float32 (n, {', '.join(map(str, facts['observation_shape']))}) -> action; actions "
         f"are {facts['actions']}"
     )
-    for name in ("observation_parts", "history"):
+    for name in ("greedy", "observation_parts", "history"):
         if name in facts:
             print(f"  {name}: {facts[name]}")
     print(
@@ -80,7 +80,7 @@ def export(
 
     Raises:
         CorerlError: the policy depends on what went before, a package is missing, or the file's actions
-            differ from the policy's by more than 1e-5.
+            differ from the policy's by more than 1e-5 in units of [-1, 1].
     """
     require(out.suffix in KINDS, f"{out} ends neither in .onnx nor in .pt2")
     if out.suffix == ".onnx":
@@ -97,16 +97,8 @@ def export(
     cfg = settings(agent.path)
     policy = Policy(_alone(cfg, agent.path, agent.seeds[0]), *_box(agent.task, units))
     made = policy(probe)
-    expected = policy.scaled(torch.as_tensor(agent.act(probe.numpy())))
-    _write(policy, probe, out)
-    got = _of_file(out, probe)
-    difference = float((got.double() - expected.double()).abs().max())
-    if not difference <= TOLERANCE or not torch.allclose(made, expected, atol=TOLERANCE):
-        out.unlink()
-        raise CorerlError(
-            f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was deleted: this "
-            "is a fault of corerl or of the exporter, please report it."
-        )
+    acts, random = agent.greedy(probe[None])
+    expected = policy.scaled(acts[0])
     numbered = made.dtype == torch.int64
     facts = {
         "algorithm": agent.label,
@@ -116,12 +108,22 @@ def export(
         "observation_shape": list(shape),
         "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
     }
+    if random:
+        facts["greedy"] = f"without the random actions, {random:g} of all, of its evaluation"
     if agent.task.history > 1:
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:
         facts["observation_parts"] = list(agent.parts)
-    if out.suffix == ".onnx":
-        _describe(out, facts)
+    with _replacing(out) as part:
+        _write(policy, probe, part)
+        difference = policy.difference(torch.stack((made, _of_file(part, probe))), expected)
+        if not difference <= TOLERANCE:
+            raise CorerlError(
+                f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was not kept: "
+                "this is a fault of corerl or of the exporter, please report it."
+            )
+        if out.suffix == ".onnx":
+            _describe(part, facts)
     return facts | {"difference": difference, "compared": len(probe)}
 
 
@@ -144,6 +146,14 @@ class Policy(nn.Module):
         """Scales actions from [-1, 1] to the bounds."""
         return actions if self._scale is None else actions * self._scale + self._middle
 
+    def difference(self, actions: Tensor, expected: Tensor) -> float:
+        """Returns the largest difference in units of [-1, 1], beyond what float32 rounds at such actions."""
+        apart = (actions.double() - expected.double()).abs()
+        if self._scale is not None:
+            rounded = torch.finfo(torch.float32).eps * expected.abs()
+            apart = (apart - rounded).clamp(min=0) / self._scale
+        return float(apart.max())
+
 
 class _OneSeed(_Reloading):
     """One of the seeds of a group that was trained together, with a seed axis of 1."""
@@ -154,13 +164,20 @@ class _OneSeed(_Reloading):
         self.seeds = [seed]
 
     def _put_back(self) -> None:
+        if self._count == 1:
+            super()._put_back()
+            return
         saved = self._saved["state"]
         for name, part in self._state.items():
             part.load_state_dict(_sliced(saved[name], part.state_dict(), self._place, self._count))
 
 
 def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
-    """Returns the part of `saved`, of `count` seeds, that belongs to one, in the shapes of `like`."""
+    """Returns the part of `saved`, of `count` > 1 seeds, that belongs to one, in the shapes of `like`.
+
+    Of a list by seed, as that of the simulators, one seed's entries are taken as they are: their shapes may
+    change as an episode goes on.
+    """
     if isinstance(saved, Tensor):
         if saved.shape == like.shape:
             return saved
@@ -168,8 +185,8 @@ def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
     if isinstance(saved, dict):
         return {k: _sliced(v, like[k], place, count) if k in like else v for k, v in saved.items()}
     if isinstance(saved, list | tuple):
-        if len(saved) == count * len(like):
-            saved = saved[place * len(like) : (place + 1) * len(like)]
+        if len(saved) != len(like):
+            return saved[place * len(like) : (place + 1) * len(like)]
         return [_sliced(v, w, place, count) for v, w in zip(saved, like, strict=True)]
     return saved
 
@@ -234,34 +251,41 @@ def _need_onnx() -> None:
             raise CorerlError(f"To write .onnx files, {name} is missing: {ONNX}") from error
 
 
-def _write(policy: Policy, probe: Tensor, out: Path) -> None:
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A block that writes a file beside `out`, which takes its place once the block ends without an error."""
     part = out.with_name(f".{out.name}.part{out.suffix}")
-    batch = {"observation": {0: torch.export.Dim("n", min=1)}}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            program = torch.export.export(
-                policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
-            )
-            if out.suffix == ".pt2":
-                torch.export.save(program, part)
-            else:
-                torch.onnx.export(
-                    program,
-                    dynamo=True,
-                    external_data=False,
-                    input_names=["observation"],
-                    output_names=["action"],
-                ).save(part)
+        yield part
         part.replace(out)
     except OSError as error:
         raise CorerlError(f"Cannot write {out}: {error.strerror}.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+
+
+def _write(policy: Policy, probe: Tensor, out: Path) -> None:
+    batch = {"observation": {0: torch.export.Dim("n", min=1)}}
+    with _quiet():
+        program = torch.export.export(
+            policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
+        )
+        if out.suffix == ".pt2":
+            torch.export.save(program, out)
+        else:
+            torch.onnx.export(
+                program,
+                dynamo=True,
+                external_data=False,
+                input_names=["observation"],
+                output_names=["action"],
+            ).save(out)
 
 
 @contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Suppresses what the exporters print."""
     log = logging.getLogger("torch")
     level = log.level

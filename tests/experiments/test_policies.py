@@ -1,6 +1,7 @@
 """What is done with a trained policy: evaluated, shown, filmed, exported, and its episodes kept."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +13,18 @@ from small import config, random_dataset
 
 import corerl
 from corerl.cli import main
+from corerl.config import Eval
 from corerl.data import d4rl, export, minari, own_files, tasks
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
+from corerl.experiments import export as exporting
 from corerl.experiments import film, launch, worker
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
 from corerl.experiments.own_files import task_of
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
+from corerl.training.collector import Collect
 from corerl.training.loaded import Loaded
 
 
@@ -38,6 +42,22 @@ def numbered(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("numbered")
     cfg = config(root, "cql_discrete", task="corerl/cartpole", steps=10)
     launch.launch(cfg)
+    return cell_directory(cfg)
+
+
+@pytest.fixture(scope="module")
+def exploring(tmp_path_factory) -> Path:
+    """QR-DQN, seeds 0 and 3 together and 5 alone; half of its actions are random when it is evaluated.
+
+    The state of a maze holds a list that grows.
+    """
+    data = Collect(learning_starts=8, capacity=40, eval_epsilon=0.5)
+    own = {"data": data, "target_every": 8}
+    root = tmp_path_factory.mktemp("exploring")
+    cfg = config(root, "qr_dqn", own=own, task="maze/v3-vector", seeds=[0, 3, 5], eval=Eval(40, 1))
+    launch.write_settings(cfg)
+    for seeds in ([0, 3], [5]):
+        assert worker.train(cfg, seeds, lambda *_: None) == worker.DONE
     return cell_directory(cfg)
 
 
@@ -254,6 +274,18 @@ def test_torch_export_in_units_of_the_environment(run, tmp_path, capsys):
     np.testing.assert_allclose(got, 2 * corerl.load(run, 0).act(x.numpy()), atol=1e-5)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1000, 1000), (300, 301)])
+def test_a_difference_is_of_the_bounds(low, high):
+    bounds = (np.array([bound], np.float32) for bound in (low, high))
+    policy = exporting.Policy(lambda x: x, *bounds)
+    actions = torch.linspace(-1, 1, 101)[:, None]
+    expected = policy.scaled(actions)
+    for off in (5e-6, 5e-4):
+        far = policy.difference(policy.scaled(actions - off), expected)
+        assert (far > exporting.TOLERANCE) == (off > exporting.TOLERANCE)
+    assert np.isnan(policy.difference(expected * np.nan, expected))
+
+
 def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
     facts = export_policy(numbered, tmp_path / "p.pt2")
     x = torch.randn(50, 4)
@@ -262,9 +294,42 @@ def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
     assert facts["actions"] == "numbers (n,)"
 
 
+@pytest.mark.parametrize("seed", [3, 5])
+def test_what_is_exported_is_greedy(exploring, tmp_path, capsys, seed):
+    assert main(["export", str(exploring), "--seed", str(seed), str(tmp_path / "p.pt2")]) == 0
+    assert (
+        "greedy: without the random actions, 0.5 of all, of its evaluation"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(("off", "kept"), [(5e-3, True), (5e-2, False)])
+def test_a_file_is_there_once_it_was_compared(run, tmp_path, monkeypatch, off, kept):
+    out, of_file = tmp_path / "p.pt2", exporting._of_file
+    out.write_bytes(b"an earlier one")
+
+    def differs(path, probe):
+        assert out.read_bytes() == b"an earlier one"
+        return of_file(path, probe) + off
+
+    monkeypatch.setattr(exporting, "_of_file", differs)
+    monkeypatch.setattr(exporting, "_units", lambda task: np.float32([[-1000], [1000]]))
+    if kept:
+        export_policy(run, out, units="env")
+        assert of_file(out, torch.randn(3, 3)).shape == (3, 1)
+    else:
+        with pytest.raises(CorerlError, match="so it was not kept: this is a fault"):
+            export_policy(run, out, units="env")
+        assert out.read_bytes() == b"an earlier one"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
+
+
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
     with pytest.raises(CorerlError, match="ends neither"):
         export_policy(run, tmp_path / "p.pt")
+    (tmp_path / "file").touch()
+    with pytest.raises(CorerlError, match=r"Cannot write .*p\.pt2: "):
+        export_policy(run, tmp_path / "file" / "p.pt2")
     monkeypatch.setattr(Loaded, "remembers", property(lambda self: True))
     with pytest.raises(CorerlError, match="acts on the whole episode"):
         export_policy(run, tmp_path / "p.pt2")
@@ -352,6 +417,31 @@ def test_minari_without_an_environment_leaves_unknown_ends_out(tmp_path, monkeyp
     np.testing.assert_array_equal(back.observations, cut.observations[cut.has_next])
     np.testing.assert_allclose(back.actions, cut.actions[cut.has_next], atol=1e-6)
     assert back.terminated.sum() == cut.terminated.sum()
+
+
+def test_a_minari_dataset_is_there_once_it_is_whole(tmp_path, monkeypatch):
+    import minari as library
+
+    now, killed = tmp_path / "now", tmp_path / "killed"
+    create = library.create_dataset_from_buffers
+
+    def dies(*args, **kwargs):
+        create(*args, **kwargs)
+        shutil.copytree(now, killed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(now))
+    monkeypatch.setattr(library, "create_dataset_from_buffers", dies)
+    with pytest.raises(KeyboardInterrupt):
+        export.to_minari(DATA, "test/x-v0", None, {})
+    assert not any(now.iterdir())
+    monkeypatch.setattr(library, "create_dataset_from_buffers", create)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(killed))
+    assert minari.local() == [] and library.list_local_datasets() == {}
+    export.to_minari(DATA, "test/x-v0", None, {})
+    assert minari.local() == list(library.list_local_datasets()) == ["test/x-v0"]
+    assert library.namespace.list_local_namespaces() == ["test"]
+    assert [path.name for path in killed.iterdir()] == ["test"]
 
 
 def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
