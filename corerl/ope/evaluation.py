@@ -123,10 +123,14 @@ def judge(
     options = options or Options()
     check_methods(methods)
     policy.check(dataset)
-    logs = Logs.of(dataset, options.discount, options.horizon, leave_out_cut=options.leave_out_cut)
+    logs = Logs.of(
+        *(dataset, options.discount, options.horizon),
+        leave_out_cut=options.leave_out_cut,
+        keep_cut=not estimators.weighs(methods),
+    )
     facts = {"policy": policy.description, "return": _return(logs, options)}
     weights = behaved = None
-    if set(methods) & set(estimators.NEEDS_WEIGHTS):
+    if estimators.weighs(methods):
         behaved = _behaviour(dataset, options, device)
         facts["propensities"] = behaved.source
         if options.clip is not None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.ope import results, selection
+from corerl.ope.estimators import weighs
 from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
@@ -37,7 +38,7 @@ def report(
     )
     truths = np.array([policy.truth for policy in policies])
     labels = [policy.algorithm for policy in policies]
-    behaviour = _of_behaviour(judged[0][1], dataset, args)
+    behaviour = _of_behaviour(judged[0][1], dataset, methods, args)
     same = behaviour[2]
     rows = [
         selection.assess(name, values, truths, behaviour[:2], groups=labels, same_unit=same)
@@ -135,9 +136,15 @@ def _print_ranks(
     console.print(table)
 
 
-def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
+def _of_behaviour(
+    judgement: Judgement, dataset: Dataset, methods: list[str], args
+) -> tuple[float, float, bool]:
     """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
     discount = judgement.discount
-    logs = Logs.of(dataset, discount, args.horizon, leave_out_cut=args.leave_out_cut)
+    logs = Logs.of(
+        *(dataset, discount, args.horizon),
+        leave_out_cut=args.leave_out_cut,
+        keep_cut=not weighs(methods),
+    )
     same = discount == 1 and args.horizon is None and args.finite
     return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same
