@@ -2,6 +2,7 @@
 
 import csv
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +63,42 @@ def test_numbered_actions_by_every_method(runs, capsys):
     evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
     with open(f"{runs['cql']}/ope.csv") as file:
         assert len(list(csv.DictReader(file))) == len(rows) + 1
+
+
+def test_other_questions_are_other_rows(runs, capsys):
+    """Also beside rows of a time when the facts named no interval."""
+    file = Path(runs["cql"], "ope.csv")
+    old = "seed,method,statistic,value,low,high,episodes,ess,clipped,note,data,discount,facts\n"
+    file.write_text(
+        old + "0,fqe,mean,1,0,2,20,nan,nan,,corerl/cartpole,0.99,policy: as evaluated\n"
+    )
+    fitted = ("--method", "fqe", "--fqe", "steps=1", "hidden_width=8", "batch_size=4")
+    law = ("--method", "cdf", "--epsilon", "0.3", "--horizon", "5")
+    asked = [
+        fitted,
+        (*fitted, "layer_norm=true"),
+        (*fitted, "polyak=0.02"),
+        (*fitted, "--interval", "t"),
+        (*fitted, "--level", "0.5"),
+        (*fitted, "--interval", "hoeffding"),
+        (*fitted, "--interval", "hoeffding", "--bounds", "0", "20"),
+    ]
+    for number, options in enumerate(asked):
+        for _ in range(2 if options is fitted else 1):
+            assert evaluate(capsys, runs["cql"], *options)[0] == 0
+        with open(file) as lines:
+            rows = list(csv.DictReader(lines))
+        assert len(rows) == number + 2
+    assert rows[0]["value"] == "1"
+    assert "interval: 95% bootstrap; fqe: 1 updates, batch 4, lr 0.0001, " in rows[1]["facts"]
+    assert "hidden_width 8, layer_norm True; too few" in rows[2]["facts"]
+    assert "interval: 50% bootstrap" in rows[5]["facts"]
+    assert "interval: 95% hoeffding, within 0 and 20" in rows[7]["facts"]
+    for upper in ("5", "20"):
+        assert evaluate(capsys, runs["cql"], *law, "--upper", upper)[0] == 0
+    with open(file) as lines:
+        facts = {row["facts"] for row in csv.DictReader(lines) if row["method"] == "cdf"}
+    assert len(facts) == 2 and all("upper: " in text for text in facts)
 
 
 def test_continuous_actions_by_kernel_density_and_fitted_behaviour(runs, capsys, monkeypatch):
@@ -141,6 +178,7 @@ def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_pa
         ("bc", ["--method", "fqe", "--data", "corerl/cartpole"], "a policy of another task"),
         ("bc", ["--method", "fqe", "--horizon", "900", *QUICK], "longest episode has 200 steps"),
         ("bc", ["--method", "fqe", "--discount", "1", *QUICK], "has no endless value"),
+        ("cql", ["--method", "is,cdf", "--interval", "t"], "interval=t does not exist for cdf,"),
         ("bc", ["--method", "fqe", "--fqe", "stepz=3"], "no setting 'stepz'"),
         ("bc", ["--method", "is", "--epsilon", "0.1"], "epsilon is for numbered actions"),
         ("bc", ["--method", "is", "--policy", "sample"], "density that is known"),
