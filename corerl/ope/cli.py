@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -99,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if not methods:
         return _play(console, args)
     check_methods(methods)
+    kept = True
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
@@ -115,10 +118,21 @@ def run(args: argparse.Namespace) -> int:
         for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task.id, judgement)
-            print(f"written to {results.write(agent, task.id, judgement)}")
+            kept &= _keep("written to", partial(results.write, agent, task.id, judgement))
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
-    return 0
+    return 0 if kept else 2
+
+
+def _keep(told: str, write: Callable[[], Path]) -> bool:
+    """Tells what `write` wrote, or why it could not: what was computed is printed, and others follow."""
+    try:
+        path = write()
+    except (CorerlError, OSError) as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return False
+    print(f"{told} {path}")
+    return True
 
 
 def _check_comparable(questions: list[tuple[Task, float]]) -> None:
@@ -147,15 +161,19 @@ def _play(console: Console, args: argparse.Namespace) -> int:
         "dr, sndr, cdf, sncdf)",
     )
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+    kept = True
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = another(agent.task, args.task)
         played = simulation.simulate(agent, task, args.episodes)
         simulation.tell(console, agent, task, played, risk=args.risk)
-    return 0
+        write = partial(simulation.write, agent, task, played)
+        kept &= _keep("Returns of every episode:", write)
+    return 0 if kept else 2
 
 
 def _rewards(args) -> int:
+    kept = True
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         found = reward_distances.distances(
@@ -169,8 +187,8 @@ def _rewards(args) -> int:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
             table.add_row(str(d.seed), *numbers, f"{d.rows:,}")
         terminal.console().print(table)
-        print(f"written to {reward_distances.write(agent, found)}")
-    return 0
+        kept &= _keep("written to", partial(reward_distances.write, agent, found))
+    return 0 if kept else 2
 
 
 def check_task(agent: Loaded, data: Task) -> None:

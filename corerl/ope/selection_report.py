@@ -17,6 +17,7 @@ from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
 from corerl.runs import terminal
+from corerl.runs.files import make_directory
 from corerl.training.load import Loaded
 
 
@@ -54,14 +55,14 @@ def report(
     distances = {
         label: float(far[mine].mean()) for label, mine in selection.members(labels).items()
     }
-    args.select.mkdir(parents=True, exist_ok=True)
+    _print_selection(console, rows)
+    for name, of_labels in ranks.items():
+        _print_ranks(console, name, of_labels, distances)
+    make_directory(args.select)
     figure = selection.draw(estimates, truths, labels, behaviour[1])
     figure.savefig(args.select / "selection.png", dpi=130)
     marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
     results.write_selection(args.select, rows, estimates | marks, policies, ranks, distances)
-    _print_selection(console, rows)
-    for name, of_labels in ranks.items():
-        _print_ranks(console, name, of_labels, distances)
     print(
         f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
     )

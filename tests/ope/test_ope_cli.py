@@ -1,6 +1,7 @@
 """`corerl evaluate --method`: tables, files, choosing among runs, and what it refuses."""
 
 import csv
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -167,6 +168,30 @@ def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_pa
     assert status == 2 and "0.9, 0.99: name one with --discount" in err
     assert not (tmp_path / "chosen").exists()
     assert evaluate(capsys, runs["iql"], str(other), "--discount", "0.95", *options)[0] == 0
+
+
+def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
+    first = tmp_path / "bc"
+    shutil.copytree(runs["bc"], first)
+    (first / "ope.csv").unlink(missing_ok=True)
+    both = (str(first), runs["iql"])
+    for name in ("ope.csv", "evaluations.jsonl"):  # a folder of that name cannot be written
+        (first / name).mkdir()
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, *both, *options)
+    assert status == 2 and f"{first}/ope.csv" in err
+    assert "BC of" in out and f"written to {runs['iql']}/ope.csv" in out
+    assert "choosing among 4 policies" in out and (tmp_path / "chosen/selection.csv").exists()
+    status, out, err = evaluate(capsys, *both, "--episodes", "1")
+    assert status == 2 and f"Cannot write {first}/evaluations.jsonl" in err
+    assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
+
+
+def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
+    options = ("--method", "fqe", "--select", "/dev/null/chosen", *QUICK)
+    status, out, err = evaluate(capsys, runs["bc"], *options)
+    assert status == 2 and "Cannot write /dev/null/chosen" in err
+    assert "choosing among 2 policies" in out
 
 
 @pytest.mark.parametrize(
