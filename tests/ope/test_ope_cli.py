@@ -187,6 +187,13 @@ def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
     assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
 
 
+def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path):
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, runs["cql"], runs["cql"], *options)
+    assert status == 0, err
+    assert "of 20 episodes" in out and "left out" not in out and "choosing among 2" in out
+
+
 def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
     options = ("--method", "fqe", "--select", "/dev/null/chosen", *QUICK)
     status, out, err = evaluate(capsys, runs["bc"], *options)
@@ -197,7 +204,19 @@ def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
 @pytest.mark.parametrize(
     ("run", "options", "problem"),
     [
-        ("bc", ["--data", "corerl/pendulum"], "by a method"),
+        *(
+            (
+                "bc",
+                option.split(),
+                f"has no {option.split()[0]}: leave that out, or judge from data",
+            )
+            for option in (
+                *("--data corerl/pendulum", "--policy act", "--epsilon 0", "--discount 0.9"),
+                *("--horizon 5", "--leave-out-cut", "--behaviour auto", "--clip 0.9"),
+                *("--kernel gaussian", "--bandwidth 1", "--interval t", "--level 0.95"),
+                *("--bounds 0 1", "--upper 1", "--finite", "--fqe", "--select chosen"),
+            )
+        ),
         ("bc", ["--method", "fqee"], "Did you mean fqe"),
         ("bc", ["--method", "is"], "without propensities"),
         ("bc", ["--method", "fqe", "--data", "corerl/cartpole"], "a policy of another task"),
