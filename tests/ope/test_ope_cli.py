@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -187,11 +188,27 @@ def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
     assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
 
 
-def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path):
+def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path, monkeypatch):
+    load = embedded.load
+
+    def cut(name, seed=0):
+        """The shortest episode stops without a terminal state."""
+        dataset = load(name, seed)
+        last = dataset.episode_ends[dataset.episode_lengths().argmin()] - 1
+        ends = np.arange(len(dataset)) == last
+        return replace(
+            dataset,
+            terminated=dataset.terminated & ~ends,
+            truncated=dataset.truncated | ends,
+        )
+
+    monkeypatch.setattr(embedded, "load", cut)
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
     status, out, err = evaluate(capsys, runs["cql"], runs["cql"], *options)
     assert status == 0, err
     assert "of 20 episodes" in out and "left out" not in out and "choosing among 2" in out
+    status, _, err = evaluate(capsys, runs["cql"], "--method", "is")
+    assert status == 2 and "1 of 20 episodes" in err
 
 
 def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
