@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -61,27 +63,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = ope.add_argument
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
     add("--data", metavar="TASK", help="the dataset (default: the run's own)")
-    add(
-        "--policy",
-        choices=("act", "sample"),
-        default="act",
-        help="as evaluated, or with its chance",
-    )
+    add("--policy", choices=("act", "sample"), help="as evaluated (default), or with its chance")
     add("--epsilon", type=float, help="share of random numbered actions (default: as evaluated)")
     add("--discount", type=float, help="default: the algorithm's own, else 0.99")
     add("--horizon", type=int, help="steps of an episode that count (default: the longest's)")
-    add("--leave-out-cut", action="store_true", help="episodes that stop earlier without an end")
-    add("--behaviour", choices=("auto", "recorded", "fitted"), default="auto", help="propensities")
+    cut = "episodes that stop earlier without an end"
+    add("--leave-out-cut", action="store_true", default=None, help=cut)
+    add("--behaviour", choices=("auto", "recorded", "fitted"), help="propensities")
     add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
-    add("--kernel", choices=tuple(KERNELS), default="gaussian")
-    add("--bandwidth", type=float, default=1.0, help="in standard deviations of the data's actions")
-    add("--interval", choices=intervals.METHODS, default="bootstrap")
-    add("--level", type=float, default=0.95)
+    add("--kernel", choices=tuple(KERNELS), help="default: gaussian")
+    add("--bandwidth", type=float, help="in standard deviations of the data's actions (default: 1)")
+    add("--interval", choices=intervals.METHODS, help="default: bootstrap")
+    add("--level", type=float, help="of the interval (default: 0.95)")
     add("--bounds", type=float, nargs=2, help="of an episode's contribution, known beforehand")
     add("--upper", type=float, help="the largest possible return (cdf)")
-    add("--finite", action="store_true", help="fqe's return ends at the horizon too")
-    add("--fqe", nargs="*", default=[], metavar="KEY=VALUE", help=_settings())
+    finite = "fqe's return ends at the horizon too"
+    add("--finite", action="store_true", default=None, help=finite)
+    add("--fqe", nargs="*", metavar="KEY=VALUE", help=_settings())
     add("--select", type=Path, metavar="FOLDER", help="choose among all policies; writes a figure")
+
+
+_OPTIONS = (
+    *("horizon", "leave_out_cut", "behaviour", "clip", "kernel", "bandwidth"),
+    *("interval", "level", "bounds", "upper", "finite"),
+)
+"""Arguments that are fields of Options; None is the field's own default."""
 
 
 def _settings() -> str:
@@ -99,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
     if not methods:
         return _play(console, args)
     check_methods(methods)
+    kept = True
+    args.policy = args.policy or "act"
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
@@ -115,10 +123,21 @@ def run(args: argparse.Namespace) -> int:
         for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task.id, judgement)
-            print(f"written to {results.write(agent, task.id, judgement)}")
+            kept &= _keep("written to", partial(results.write, agent, task.id, judgement))
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
-    return 0
+    return 0 if kept else 2
+
+
+def _keep(told: str, write: Callable[[], Path]) -> bool:
+    """Tells what `write` wrote, or why it could not: what was computed is printed, and others follow."""
+    try:
+        path = write()
+    except (CorerlError, OSError) as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return False
+    print(f"{told} {path}")
+    return True
 
 
 def _check_comparable(questions: list[tuple[Task, float]]) -> None:
@@ -141,21 +160,28 @@ def _check_comparable(questions: list[tuple[Task, float]]) -> None:
 
 def _play(console: Console, args: argparse.Namespace) -> int:
     """Plays episodes in the simulator, where no method is given."""
+    of_data = ("data", "policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
+    given = [f"--{name.replace('_', '-')}" for name in of_data if getattr(args, name) is not None]
     require(
-        args.data is None and args.select is None,
-        "--data and --select judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, "
+        not given,
+        f"Without --method policies are played in the simulator, which has no {' and no '.join(given)}: "
+        "leave that out, or judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, "
         "dr, sndr, cdf, sncdf)",
     )
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+    kept = True
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = another(agent.task, args.task)
         played = simulation.simulate(agent, task, args.episodes)
         simulation.tell(console, agent, task, played, risk=args.risk)
-    return 0
+        write = partial(simulation.write, agent, task, played)
+        kept &= _keep("Returns of every episode:", write)
+    return 0 if kept else 2
 
 
 def _rewards(args) -> int:
+    kept = True
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         found = reward_distances.distances(
@@ -169,8 +195,8 @@ def _rewards(args) -> int:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
             table.add_row(str(d.seed), *numbers, f"{d.rows:,}")
         terminal.console().print(table)
-        print(f"written to {reward_distances.write(agent, found)}")
-    return 0
+        kept &= _keep("written to", partial(reward_distances.write, agent, found))
+    return 0 if kept else 2
 
 
 def check_task(agent: Loaded, data: Task) -> None:
@@ -202,18 +228,8 @@ def _judge(
     """Judges all policies of all runs at once, so that their critics are one program."""
     options = Options(
         discount=discount,
-        horizon=args.horizon,
-        leave_out_cut=args.leave_out_cut,
-        behaviour=args.behaviour,
-        clip=args.clip,
-        kernel=args.kernel,
-        bandwidth=args.bandwidth,
-        interval=args.interval,
-        level=args.level,
-        bounds=args.bounds and tuple(args.bounds),
-        upper=args.upper,
-        finite=args.finite,
-        fqe=_fqe(args.fqe, discount if discount < 1 else 0.99),
+        fqe=_fqe(args.fqe or [], discount if discount < 1 else 0.99),
+        **{name: x for name in _OPTIONS if (x := getattr(args, name)) is not None},
     )
     policies = [of_run(agent, chance=args.policy, epsilon=args.epsilon) for agent in agents]
     count = sum(len(agent.seeds) for agent in agents)

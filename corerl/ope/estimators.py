@@ -16,7 +16,7 @@ linearisation give every estimator its interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,3 +133,8 @@ NEEDS_MODEL = ("fqe", "dr", "sndr")
 NEEDS_WEIGHTS = tuple(name for name in METHODS if name != "fqe")
 OF_EPISODES = ("is", "snis", *LAWS)
 """Methods whose weights are of whole episodes, rather than of each step."""
+
+
+def weighs(methods: Sequence[str]) -> bool:
+    """Tells whether one of `methods` weighs recorded episodes, which must then be whole."""
+    return not set(methods).isdisjoint(NEEDS_WEIGHTS)

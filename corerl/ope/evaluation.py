@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -122,11 +122,29 @@ def judge(
     """
     options = options or Options()
     check_methods(methods)
+    laws = [name for name in methods if name in estimators.LAWS]
+    require(
+        not laws or options.interval == "bootstrap",
+        f"interval={options.interval} does not exist for {' and '.join(laws)}, whose intervals are "
+        "bootstrap ones alone: choose bootstrap, or leave out these methods",
+    )
     policy.check(dataset)
-    logs = Logs.of(dataset, options.discount, options.horizon, leave_out_cut=options.leave_out_cut)
-    facts = {"policy": policy.description, "return": _return(logs, options)}
+    logs = Logs.of(
+        *(dataset, options.discount, options.horizon),
+        leave_out_cut=options.leave_out_cut,
+        keep_cut=not estimators.weighs(methods),
+    )
+    facts = {
+        "policy": policy.description,
+        "return": _return(logs, options),
+        "interval": _interval(options),
+    }
+    if options.upper is not None:
+        facts["upper"] = f"{options.upper:.12g}"
+    if options.seed:
+        facts["seed"] = str(options.seed)
     weights = behaved = None
-    if set(methods) & set(estimators.NEEDS_WEIGHTS):
+    if estimators.weighs(methods):
         behaved = _behaviour(dataset, options, device)
         facts["propensities"] = behaved.source
         if options.clip is not None:
@@ -198,6 +216,16 @@ def _return(logs: Logs, options: Options) -> str:
     return of + left + endless
 
 
+def _interval(options: Options) -> str:
+    told = f"{100 * options.level:g}% {options.interval}"
+    if options.interval not in intervals.BY_RANGE:
+        return told
+    if options.bounds is None:
+        return f"{told}, of the observed range"
+    low, high = options.bounds
+    return f"{told}, within {low:.12g} and {high:.12g}"
+
+
 def _behaviour(dataset: Dataset, options: Options, device) -> Behaviour:
     use_recorded = options.behaviour == "recorded" or (
         options.behaviour == "auto" and dataset.behaviour_log_prob is not None
@@ -262,13 +290,24 @@ def _models(
         critics.q(observations, dataset.actions[used], steps),
         critics.value(observations, steps),
     )
-    facts["fqe"] = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}{_too_few(cfg)}"
+    facts["fqe"] = _fitting(cfg)
     models = []
     for i in range(len(policy.seeds)):
         q, v = np.zeros(asked.shape), np.zeros(asked.shape)
         q[asked], v[asked] = of_steps[0][i], of_steps[1][i]
         models.append(Model(q, v))
     return models
+
+
+def _fitting(cfg: Settings) -> str:
+    """Tells updates, batch and rate, the other settings where they are not the default, and a warning."""
+    told = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
+    known = {"steps", "batch_size", "lr", "discount", "horizon", "seed"}
+    for name, default in asdict(Settings()).items():
+        value = getattr(cfg, name)
+        if name not in known and value != default:
+            told += f", {name} {value}"
+    return told + _too_few(cfg)
 
 
 def _too_few(cfg: Settings) -> str:

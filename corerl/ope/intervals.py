@@ -20,7 +20,8 @@ from scipy import stats
 from corerl.config import require
 from corerl.ope.estimators import Terms
 
-METHODS = ("bootstrap", "t", "hoeffding", "bernstein")
+BY_RANGE = ("hoeffding", "bernstein")
+METHODS = ("bootstrap", "t", *BY_RANGE)
 _CELLS = 1 << 22  # counts per block of replicates
 
 

@@ -37,15 +37,20 @@ class Logs:
         horizon: int | None = None,
         *,
         leave_out_cut: bool = False,
+        keep_cut: bool = False,
     ) -> Logs:
         """Returns the first `horizon` steps of every episode; None is the longest episode's length.
 
         An episode is whole if it ended in a terminal state or lasted `horizon` steps; one that stops
         earlier, where the recording did, says nothing of the rewards that would have followed.
 
+        Args:
+            leave_out_cut: leaves out episodes that are not whole. keep_cut: keeps them, unless they are
+                left out, for estimates that rest on first states or single steps.
+
         Raises:
-            CorerlError: a horizon or discount that makes no sense, or episodes that are cut, unless
-                `leave_out_cut` leaves them out.
+            CorerlError: a horizon or discount that makes no sense, or episodes that are cut, and
+                neither kept nor left out.
         """
         require(0 < discount <= 1, f"discount={discount} must lie in (0, 1]")
         lengths = dataset.episode_lengths()
@@ -56,7 +61,9 @@ class Logs:
             f"horizon={horizon} does not fit {dataset.id}, whose longest episode has {longest} steps",
         )
         whole = (lengths >= horizon) | dataset.terminated[dataset.episode_ends - 1]
-        if not whole.all() and not leave_out_cut:
+        if keep_cut and not leave_out_cut:
+            whole[:] = True
+        elif not whole.all() and not leave_out_cut:
             raise _cut(dataset, lengths, whole, horizon)
         require(whole.any(), f"No episode of {dataset.id} is whole up to horizon={horizon}")
         lengths = np.minimum(lengths[whole], horizon)
@@ -92,7 +99,7 @@ def _cut(dataset: Dataset, lengths: np.ndarray, whole: np.ndarray, horizon: int)
     return CorerlError(
         f"{int((~whole).sum())} of {len(lengths)} episodes of {dataset.id} stop before step {horizon} "
         f"without a terminal state: choose --horizon {shortest} or less, or leave them out with "
-        "--leave-out-cut."
+        "--leave-out-cut; method fqe alone needs no whole episodes."
     )
 
 

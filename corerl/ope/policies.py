@@ -166,7 +166,7 @@ def _numbered(agent: Loaded, width: int, count: int, epsilon: float | None) -> P
             parts.append(((1 - share) * one_hot + share / count).cpu())
         return torch.cat(parts, 1).numpy()
 
-    shown = "as evaluated" if epsilon is None else f"best actions, {epsilon:.3g} of them random"
+    shown = "as evaluated" if epsilon is None else f"best actions, {epsilon:g} of them random"
     return Policy(agent.seeds, probabilities=probabilities, sizes=(width, count), description=shown)
 
 

@@ -51,6 +51,7 @@ def _facts(method: str, judgement: Judgement) -> str:
     """Lists the facts that an estimate by this method rests on."""
     unused = set() if method in NEEDS_WEIGHTS else {"propensities", "density", "clipping"}
     unused |= set() if method in NEEDS_MODEL else {"fqe"}
+    unused |= set() if method == "cdf" else {"upper"}
     facts = judgement.facts.items()
     return "; ".join(f"{name}: {text}" for name, text in facts if name not in unused)
 

@@ -12,10 +12,12 @@ from rich.console import Console
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.ope import results, selection
+from corerl.ope.estimators import weighs
 from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
 from corerl.runs import terminal
+from corerl.runs.files import make_directory
 from corerl.training.load import Loaded
 
 
@@ -37,7 +39,7 @@ def report(
     )
     truths = np.array([policy.truth for policy in policies])
     labels = [policy.algorithm for policy in policies]
-    behaviour = _of_behaviour(judged[0][1], dataset, args)
+    behaviour = _of_behaviour(judged[0][1], dataset, methods, args)
     same = behaviour[2]
     rows = [
         selection.assess(name, values, truths, behaviour[:2], groups=labels, same_unit=same)
@@ -53,14 +55,14 @@ def report(
     distances = {
         label: float(far[mine].mean()) for label, mine in selection.members(labels).items()
     }
-    args.select.mkdir(parents=True, exist_ok=True)
+    _print_selection(console, rows)
+    for name, of_labels in ranks.items():
+        _print_ranks(console, name, of_labels, distances)
+    make_directory(args.select)
     figure = selection.draw(estimates, truths, labels, behaviour[1])
     figure.savefig(args.select / "selection.png", dpi=130)
     marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
     results.write_selection(args.select, rows, estimates | marks, policies, ranks, distances)
-    _print_selection(console, rows)
-    for name, of_labels in ranks.items():
-        _print_ranks(console, name, of_labels, distances)
     print(
         f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
     )
@@ -135,9 +137,15 @@ def _print_ranks(
     console.print(table)
 
 
-def _of_behaviour(judgement: Judgement, dataset: Dataset, args) -> tuple[float, float, bool]:
+def _of_behaviour(
+    judgement: Judgement, dataset: Dataset, methods: list[str], args
+) -> tuple[float, float, bool]:
     """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
     discount = judgement.discount
-    logs = Logs.of(dataset, discount, args.horizon, leave_out_cut=args.leave_out_cut)
+    logs = Logs.of(
+        *(dataset, discount, args.horizon),
+        leave_out_cut=args.leave_out_cut,
+        keep_cut=not weighs(methods),
+    )
     same = discount == 1 and args.horizon is None and args.finite
     return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same

@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,33 @@ def remove_half_written(directory: Path) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Appends whole lines in one write."""
+    """Appends all of the lines or none; they begin on a line of their own, where a kill cut the last one.
+
+    Raises:
+        CorerlError: the disk is full, or the file cannot be written.
+    """
     try:
-        with open(path, "a") as file:
-            file.write("".join(line + "\n" for line in lines))
+        # Unbuffered: what a buffer could not write it would try again when it closes.
+        with open(path, "a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            text = "".join(line + "\n" for line in lines)
+            if size:
+                file.seek(size - 1)
+                text = text if file.read(1) == b"\n" else "\n" + text
+            try:
+                _write_all(file, text.encode())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
     except OSError as error:
         raise _write_error(path, error) from error
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _write_error(path: Path, error: OSError) -> CorerlError:

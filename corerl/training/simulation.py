@@ -96,7 +96,7 @@ def _spaces(task: Task) -> tuple:
 def tell(
     console: Console, agent: Loaded, task: Task, episodes: Episodes, *, risk: bool = False
 ) -> None:
-    """Prints a row per seed and their mean, and adds the returns to `evaluations.jsonl` of the run.
+    """Prints a row per seed and their mean.
 
     With `risk`, and in every task of risk/, also the static CVaR of each seed. A seed whose environment
     crashed counts nothing.
@@ -136,7 +136,6 @@ def tell(
     for i in np.flatnonzero(whole) if risk or task.id.startswith("risk/") else ():
         told = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i])}"
         console.print(told, soft_wrap=True, highlight=False)
-    console.print(f"Returns of every episode: {_write(agent, task, episodes)}", soft_wrap=True)
 
 
 def score(task: Task, episodes: Episodes) -> np.ndarray | None:
@@ -146,7 +145,8 @@ def score(task: Task, episodes: Episodes) -> np.ndarray | None:
     return task.normalize(episodes.returns.mean(1))
 
 
-def _write(agent: Loaded, task: Task, episodes: Episodes) -> str:
+def write(agent: Loaded, task: Task, episodes: Episodes) -> Path:
+    """Adds the returns to `evaluations.jsonl` in the run's folder, null for a seed that crashed."""
     path = agent.path / FILE
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
     lines = []
@@ -154,4 +154,4 @@ def _write(agent: Loaded, task: Task, episodes: Episodes) -> str:
         kept = None if np.isnan(returns).any() else returns.tolist()
         lines.append(common | {"seed": seed, "step": step, "returns": kept})
     files.append_lines(path, map(json.dumps, lines))
-    return str(path)
+    return path

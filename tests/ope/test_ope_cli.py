@@ -1,7 +1,10 @@
 """`corerl evaluate --method`: tables, files, choosing among runs, and what it refuses."""
 
 import csv
+import shutil
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +65,42 @@ def test_numbered_actions_by_every_method(runs, capsys):
     evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
     with open(f"{runs['cql']}/ope.csv") as file:
         assert len(list(csv.DictReader(file))) == len(rows) + 1
+
+
+def test_other_questions_are_other_rows(runs, capsys):
+    """Also beside rows of a time when the facts named no interval."""
+    file = Path(runs["cql"], "ope.csv")
+    old = "seed,method,statistic,value,low,high,episodes,ess,clipped,note,data,discount,facts\n"
+    file.write_text(
+        old + "0,fqe,mean,1,0,2,20,nan,nan,,corerl/cartpole,0.99,policy: as evaluated\n"
+    )
+    fitted = ("--method", "fqe", "--fqe", "steps=1", "hidden_width=8", "batch_size=4")
+    law = ("--method", "cdf", "--epsilon", "0.3", "--horizon", "5")
+    asked = [
+        fitted,
+        (*fitted, "layer_norm=true"),
+        (*fitted, "polyak=0.02"),
+        (*fitted, "--interval", "t"),
+        (*fitted, "--level", "0.5"),
+        (*fitted, "--interval", "hoeffding"),
+        (*fitted, "--interval", "hoeffding", "--bounds", "0", "20"),
+    ]
+    for number, options in enumerate(asked):
+        for _ in range(2 if options is fitted else 1):
+            assert evaluate(capsys, runs["cql"], *options)[0] == 0
+        with open(file) as lines:
+            rows = list(csv.DictReader(lines))
+        assert len(rows) == number + 2
+    assert rows[0]["value"] == "1"
+    assert "interval: 95% bootstrap; fqe: 1 updates, batch 4, lr 0.0001, " in rows[1]["facts"]
+    assert "hidden_width 8, layer_norm True; too few" in rows[2]["facts"]
+    assert "interval: 50% bootstrap" in rows[5]["facts"]
+    assert "interval: 95% hoeffding, within 0 and 20" in rows[7]["facts"]
+    for upper in ("5", "20"):
+        assert evaluate(capsys, runs["cql"], *law, "--upper", upper)[0] == 0
+    with open(file) as lines:
+        facts = {row["facts"] for row in csv.DictReader(lines) if row["method"] == "cdf"}
+    assert len(facts) == 2 and all("upper: " in text for text in facts)
 
 
 def test_continuous_actions_by_kernel_density_and_fitted_behaviour(runs, capsys, monkeypatch):
@@ -132,15 +171,75 @@ def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_pa
     assert evaluate(capsys, runs["iql"], str(other), "--discount", "0.95", *options)[0] == 0
 
 
+def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
+    first = tmp_path / "bc"
+    shutil.copytree(runs["bc"], first)
+    (first / "ope.csv").unlink(missing_ok=True)
+    both = (str(first), runs["iql"])
+    for name in ("ope.csv", "evaluations.jsonl"):  # a folder of that name cannot be written
+        (first / name).mkdir()
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, *both, *options)
+    assert status == 2 and f"{first}/ope.csv" in err
+    assert "BC of" in out and f"written to {runs['iql']}/ope.csv" in out
+    assert "choosing among 4 policies" in out and (tmp_path / "chosen/selection.csv").exists()
+    status, out, err = evaluate(capsys, *both, "--episodes", "1")
+    assert status == 2 and f"Cannot write {first}/evaluations.jsonl" in err
+    assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
+
+
+def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path, monkeypatch):
+    load = embedded.load
+
+    def cut(name, seed=0):
+        """The shortest episode stops without a terminal state."""
+        dataset = load(name, seed)
+        last = dataset.episode_ends[dataset.episode_lengths().argmin()] - 1
+        ends = np.arange(len(dataset)) == last
+        return replace(
+            dataset,
+            terminated=dataset.terminated & ~ends,
+            truncated=dataset.truncated | ends,
+        )
+
+    monkeypatch.setattr(embedded, "load", cut)
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, runs["cql"], runs["cql"], *options)
+    assert status == 0, err
+    assert "of 20 episodes" in out and "left out" not in out and "choosing among 2" in out
+    status, _, err = evaluate(capsys, runs["cql"], "--method", "is")
+    assert status == 2 and "1 of 20 episodes" in err
+
+
+def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
+    options = ("--method", "fqe", "--select", "/dev/null/chosen", *QUICK)
+    status, out, err = evaluate(capsys, runs["bc"], *options)
+    assert status == 2 and "Cannot write /dev/null/chosen" in err
+    assert "choosing among 2 policies" in out
+
+
 @pytest.mark.parametrize(
     ("run", "options", "problem"),
     [
-        ("bc", ["--data", "corerl/pendulum"], "by a method"),
+        *(
+            (
+                "bc",
+                option.split(),
+                f"has no {option.split()[0]}: leave that out, or judge from data",
+            )
+            for option in (
+                *("--data corerl/pendulum", "--policy act", "--epsilon 0", "--discount 0.9"),
+                *("--horizon 5", "--leave-out-cut", "--behaviour auto", "--clip 0.9"),
+                *("--kernel gaussian", "--bandwidth 1", "--interval t", "--level 0.95"),
+                *("--bounds 0 1", "--upper 1", "--finite", "--fqe", "--select chosen"),
+            )
+        ),
         ("bc", ["--method", "fqee"], "Did you mean fqe"),
         ("bc", ["--method", "is"], "without propensities"),
         ("bc", ["--method", "fqe", "--data", "corerl/cartpole"], "a policy of another task"),
         ("bc", ["--method", "fqe", "--horizon", "900", *QUICK], "longest episode has 200 steps"),
         ("bc", ["--method", "fqe", "--discount", "1", *QUICK], "has no endless value"),
+        ("cql", ["--method", "is,cdf", "--interval", "t"], "interval=t does not exist for cdf,"),
         ("bc", ["--method", "fqe", "--fqe", "stepz=3"], "no setting 'stepz'"),
         ("bc", ["--method", "is", "--epsilon", "0.1"], "epsilon is for numbered actions"),
         ("bc", ["--method", "is", "--policy", "sample"], "density that is known"),

@@ -162,17 +162,21 @@ def test_clipping_is_told():
 # ------------------------------------------------------------------------------------- episodes
 
 
-def test_episodes_that_are_cut_are_refused_or_left_out():
+def with_cut_episodes() -> Dataset:
     dataset = chain(np.random.default_rng(5), episodes=10)
     terminated, truncated = dataset.terminated.copy(), dataset.truncated.copy()
     # The second episode's recording stops after its second step: the third begins another.
     terminated[[5]], truncated[[4, 5]] = False, [True, True]
-    cut = Dataset.from_steps(
+    return Dataset.from_steps(
         "test/cut",
         *(dataset.observations, dataset.actions, dataset.rewards, dataset.next_observations),
         *(terminated, truncated),
         behaviour_log_prob=dataset.behaviour_log_prob,
     )
+
+
+def test_episodes_that_are_cut_are_refused_or_left_out():
+    cut = with_cut_episodes()
     with pytest.raises(CorerlError, match=r"2 of 11 episodes .* --horizon 1 or less"):
         Logs.of(cut)
     kept = Logs.of(cut, leave_out_cut=True)
@@ -180,6 +184,17 @@ def test_episodes_that_are_cut_are_refused_or_left_out():
     assert Logs.of(cut, horizon=1).episodes == 11
     with pytest.raises(CorerlError, match="longest episode has 3 steps"):
         Logs.of(cut, horizon=4)
+
+
+@pytest.mark.parametrize("finite", [False, True])
+def test_fqe_alone_needs_no_whole_episodes(finite):
+    cut, options = with_cut_episodes(), Options(finite=finite, fqe=replace(QUICK, steps=3))
+    (row,) = judge(constant(0.5), cut, ["fqe"], options).rows
+    assert row.episodes == 11
+    (row,) = judge(constant(0.5), cut, ["fqe"], replace(options, leave_out_cut=True)).rows
+    assert row.episodes == 9
+    with pytest.raises(CorerlError, match="method fqe alone needs no whole episodes"):
+        judge(constant(0.5), cut, ["fqe", "dr"], options)
 
 
 def test_returns_are_discounted_and_end_at_the_horizon():

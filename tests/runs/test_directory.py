@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import resource
+import signal
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -206,6 +208,29 @@ def test_a_full_disk_is_a_sentence_and_the_old_file_is_whole(written, monkeypatc
 def test_appending_to_a_full_disk_is_a_sentence():
     with pytest.raises(CorerlError, match="The disk is full: /dev/full"):
         files.append_lines(Path("/dev/full"), ["a line"])
+
+
+def test_a_disk_that_fills_leaves_no_half_line(tmp_path):
+    log = tmp_path / "log.jsonl"
+    files.append_lines(log, ["before"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # three bytes of the line find room
+    try:
+        with pytest.raises(CorerlError, match=r"Cannot write .*: File too large"):
+            files.append_lines(log, ["a line"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    files.append_lines(log, ["after"])
+    assert log.read_text() == "before\nafter\n"
+
+
+def test_lines_after_one_that_a_kill_cut_are_lines_of_their_own(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1}\n{"st')
+    files.append_lines(log, ['{"step": 2}'])
+    assert log.read_text().splitlines() == ['{"step": 1}', '{"st', '{"step": 2}']
 
 
 @pytest.mark.parametrize("root", ["/dev/null/runs", "/proc/none"])
