@@ -110,7 +110,7 @@ class EpisodeReplay(ReplayBuffer):
 
     def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
         """Ends these seeds' running episodes `(S,)` at their last step, as a time limit would."""
-        for i in np.flatnonzero(seeds):
+        for i in np.flatnonzero(seeds & (self._ended < self._added)):
             self._close(i)
 
     def _close(self, i: int) -> None:

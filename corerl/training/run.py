@@ -202,6 +202,7 @@ class Run:
         path = self.checkpoint
         if checkpoint.exists(path):
             self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            self._end_cut_episodes()
             self.record.catch_up()
             if self._previous < self.cfg.steps:
                 self.record.go_on(self._previous)
@@ -216,7 +217,6 @@ class Run:
             step = saved["loop"]["step"]
             for name, part in self._state.items():
                 part.load_state_dict(saved["state"][name])
-            self._end_cut_episodes()
             self.record.load_state_dict(saved["loop"], step)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
