@@ -79,7 +79,7 @@ from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
-from corerl.training.collector import Experience
+from corerl.training.collector import EpsilonGreedy, Experience
 from corerl.training.deep_q import DeepQ
 from corerl.training.racing import raced
 from corerl.training.run import Run
@@ -255,10 +255,11 @@ def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
     agent = CVaR(cfg, run.spec(experience, steps=run.cfg.steps // cfg.data.train_every))
     stocks = noise = None
+    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     if cfg.stocked:
         stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
         noise = None if cfg.by_shortfall else run.uniform("noise", cfg.batch_size)
-    policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
+        policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}
     for step in run.steps(stride=cfg.data.train_every, policy=policy, **state):

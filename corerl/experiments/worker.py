@@ -4,7 +4,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.experiments import memory
 from corerl.runs import files
-from corerl.runs.directory import cell_directory, group_name
+from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted, Run
 
@@ -29,10 +29,19 @@ def train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> i
         Interrupted: stopped by a signal, after saving.
     """
     try:
-        with locked(cell_directory(cfg) / group_name(seeds)):
+        directory = cell_directory(cfg) / group_name(seeds)
+        with locked(directory):
+            if _is_done(directory):  # by another process, since this one planned
+                return DONE
             return _train_locked(cfg, seeds, show)
     except Busy:
         return BUSY
+
+
+def _is_done(directory: Path) -> bool:
+    with suppress(CorerlError):  # a damaged status: the checkpoint tells
+        return read_status(directory).get("state") == "done"
+    return False
 
 
 def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
@@ -47,11 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu")
-    add("--episodes", type=int, default=100, help="to play of every seed (default: 100)")
+    add("--episodes", type=int, help="to play of every seed (default: 100)")
     add("--task", help="to play in: another one with the same observations and actions")
     add(
         "--risk",
         action="store_true",
+        default=None,
         help="CVaR of what was played; in risk/... it is always shown",
     )
     add(
@@ -88,6 +89,8 @@ _OPTIONS = (
     *("interval", "level", "bounds", "upper", "finite"),
 )
 """Arguments that are fields of Options; None is the field's own default."""
+_OF_PLAY = ("episodes", "task", "risk")
+_OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
 
 def _settings() -> str:
@@ -99,12 +102,14 @@ def _settings() -> str:
 def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
     if args.rewards:
+        _refuse(args, ("method", *_OF_PLAY, *_OF_DATA), "--rewards compares rewards alone")
         return _rewards(args)
     methods = [name for name in args.method.split(",") if name]
     console = terminal.console()
     if not methods:
         return _play(console, args)
     check_methods(methods)
+    _refuse(args, _OF_PLAY, "With --method nothing is played")
     kept = True
     args.policy = args.policy or "act"
     datasets: dict[Task, Dataset] = {}
@@ -127,6 +132,14 @@ def run(args: argparse.Namespace) -> int:
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
     return 0 if kept else 2
+
+
+def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: str = "") -> None:
+    """Raises CorerlError where one of these was given: it would be ignored."""
+    given = [
+        f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")
+    ]
+    require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
 
 
 def _keep(told: str, write: Callable[[], Path]) -> bool:
@@ -160,21 +173,21 @@ def _check_comparable(questions: list[tuple[Task, float]]) -> None:
 
 def _play(console: Console, args: argparse.Namespace) -> int:
     """Plays episodes in the simulator, where no method is given."""
-    of_data = ("data", "policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
-    given = [f"--{name.replace('_', '-')}" for name in of_data if getattr(args, name) is not None]
-    require(
-        not given,
-        f"Without --method policies are played in the simulator, which has no {' and no '.join(given)}: "
-        "leave that out, or judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, "
-        "dr, sndr, cdf, sncdf)",
+    _refuse(
+        args,
+        ("data", *_OF_DATA),
+        "Without --method policies are played in the simulator",
+        ", or judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, dr, sndr, cdf, "
+        "sncdf)",
     )
-    require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+    episodes = 100 if args.episodes is None else args.episodes
+    require(episodes > 0, f"--episodes {episodes} must be positive")
     kept = True
     for path in args.runs:
         agent = load(path, args.seed, device=args.device)
         task = another(agent.task, args.task)
-        played = simulation.simulate(agent, task, args.episodes)
-        simulation.tell(console, agent, task, played, risk=args.risk)
+        played = simulation.simulate(agent, task, episodes)
+        simulation.tell(console, agent, task, played, risk=bool(args.risk))
         write = partial(simulation.write, agent, task, played)
         kept &= _keep("Returns of every episode:", write)
     return 0 if kept else 2

@@ -141,11 +141,12 @@ def test_a_kill_costs_one_chunk_and_changes_no_number(data, monkeypatch, folder)
     assert (load("random").observations == whole.observations).all()
 
 
-def test_a_kill_while_the_minari_file_is_written(data, monkeypatch):
+def test_a_kill_while_the_minari_file_is_written(data, monkeypatch, folder):
     words = ("make", "corerl/mujoco/hopper-random", "--size", "100")
 
     def half(*args, **kwargs):
         create(*args, **kwargs)
+        assert not (folder / "minari" / suites.minari_id(HOPPER.format("random"))).exists()
         raise KeyboardInterrupt
 
     create = minari.create_dataset_from_buffers

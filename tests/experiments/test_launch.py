@@ -282,6 +282,18 @@ def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd
     assert all(group(cell, f"seeds-{seed}")["state"] == "done" for seed in range(3))
 
 
+def test_what_another_process_finished_since_the_plan_is_not_opened_again(tmp_path):
+    cfg = config(tmp_path, "bc")
+    launch.launch(cfg)
+    status = cell_directory(cfg) / "seeds-0/status.json"
+    before = status.read_bytes()
+    assert worker.train(cfg, [0], lambda *_: None) == worker.DONE
+    assert status.read_bytes() == before
+    status.write_text("{")  # damaged: its checkpoint tells what is left
+    assert worker.train(cfg, [0], lambda *_: None) == worker.DONE
+    assert group(cell_directory(cfg), "seeds-0")["state"] == "done"
+
+
 def test_what_the_other_process_has_finished_is_done(tmp_path):
     cfg = config(tmp_path, "bc")
     launch.launch(cfg)

@@ -324,6 +324,19 @@ def test_a_file_is_there_once_it_was_compared(run, tmp_path, monkeypatch, off, k
     assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
 
 
+@pytest.mark.parametrize(("objective", "greedy"), [("mean", True), ("static", False)])
+def test_only_an_objective_that_follows_the_rewards_is_not_exported(tmp_path, objective, greedy):
+    data = Collect(learning_starts=8, capacity=40)
+    own = {"data": data, "target_every": 8, "objective": objective, "low": 0.0, "high": 1.0}
+    cfg = config(tmp_path, "cvar", own=own, task="maze/v3-vector", steps=12, eval=Eval(12, 1))
+    launch.launch(cfg)
+    if greedy:
+        assert export_policy(cell_directory(cfg), tmp_path / "p.pt2")["difference"] < 1e-5
+    else:
+        with pytest.raises(CorerlError, match="acts on the whole episode"):
+            export_policy(cell_directory(cfg), tmp_path / "p.pt2")
+
+
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
     with pytest.raises(CorerlError, match="ends neither"):
         export_policy(run, tmp_path / "p.pt")

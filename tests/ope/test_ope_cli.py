@@ -225,7 +225,7 @@ def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
             (
                 "bc",
                 option.split(),
-                f"has no {option.split()[0]}: leave that out, or judge from data",
+                f"in the simulator: leave {option.split()[0]} out, or judge from data",
             )
             for option in (
                 *("--data corerl/pendulum", "--policy act", "--epsilon 0", "--discount 0.9"),
@@ -257,6 +257,21 @@ def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
     cell = train(type(cfg)(**(vars(cfg) | {"algo": dt.Config(**own)})))
     status, _, err = evaluate(capsys, str(cell), "--method", "fqe")
     assert status == 2 and "remembers of its episode" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            ("--method", "fqe", "--episodes", "3", "--risk"),
+            "nothing is played: leave --episodes and --risk",
+        ),
+        (("--rewards", "--method", "fqe"), "--rewards compares rewards alone: leave --method out"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(runs, capsys, options, problem):
+    status, _, err = evaluate(capsys, runs["cql"], *options)
+    assert status == 2 and problem in err
 
 
 def test_no_simulator_is_needed(runs, capsys, monkeypatch):
