@@ -89,10 +89,18 @@ def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transiti
 
 
 def write(agent: Loaded, found: list[Distance]) -> Path:
-    """Writes `reward_distances.csv` in the run's folder, where a report finds it."""
+    """Writes `reward_distances.csv` in the run's folder, where a report finds it.
+
+    What it holds of other seeds, or over other data, stays.
+    """
+    path, asked = agent.path / FILE, {(str(d.seed), d.data) for d in found}
+    kept = []
+    if path.exists():
+        with path.open(newline="") as file:
+            kept = [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) not in asked]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([Distance._fields, *found])
-    path = agent.path / FILE
+    rows = sorted([*kept, *found], key=lambda row: (row[1], int(row[0])))
+    writer.writerows([Distance._fields, *rows])
     write_atomically(path, text.getvalue().encode())
     return path

@@ -20,12 +20,12 @@ def add(section: Section) -> None:
 
 
 def read(runs: pd.DataFrame) -> pd.DataFrame:
-    """Reads a row per run with a distance: algorithm, task, seed, score, starc, rank, linear."""
+    """Reads a row per run and data: algorithm, task, seed, score, data, starc, rank, linear."""
     rows = []
     for file, group in runs.groupby("file", sort=False):
         path = Path(file).parent.parent / FILE
         if path.exists():
-            known = pd.read_csv(path)[["seed", "starc", "rank", "linear"]]
+            known = pd.read_csv(path)[["seed", "data", "starc", "rank", "linear"]]
             rows.append(group[["algorithm", "task", "seed", "score"]].merge(known, on="seed"))
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
@@ -33,10 +33,10 @@ def read(runs: pd.DataFrame) -> pd.DataFrame:
 def _table(section: Section, found: pd.DataFrame) -> Table:
     rows = [
         Row(
-            f"{task.partition('/')[2]}: {algorithm}",
+            f"{task.partition('/')[2]}: {algorithm}{'' if data == task else f', over {data}'}",
             tuple(_cell(group[name]) for name in ("score", "starc", "rank", "linear")),
         )
-        for (task, algorithm), group in found.groupby(["task", "algorithm"])
+        for (task, algorithm, data), group in found.groupby(["task", "algorithm", "data"])
     ]
     names = ("score", "STARC distance", "rank correlation", "correlation")
     return Table(

@@ -86,13 +86,18 @@ def test_the_command_and_the_report(tmp_path, capsys):
     cell = trained(tmp_path / "runs", "pref_iql")
     assert cli.main(["evaluate", str(cell), "--rewards"]) == 0
     assert "STARC distance" in capsys.readouterr().out
+    assert cli.main(["evaluate", str(cell), "--rewards", "--seed", "1"]) == 0
+    other = ["--rewards", "--seed", "0", "--data", "corerl/pendulum-logged"]
+    assert cli.main(["evaluate", str(cell), *other]) == 0
     with open(cell / "reward_distances.csv") as file:
-        assert [row["seed"] for row in csv.DictReader(file)] == ["0", "1"]
+        kept = [(row["data"], row["seed"]) for row in csv.DictReader(file)]
+    own = "corerl/pendulum"
+    assert kept == [(own, "0"), (own, "1"), ("corerl/pendulum-logged", "0")]
     out = str(tmp_path / "report")
     arguments = [str(tmp_path / "runs"), "--out", out, "--replicates", "100"]
     assert cli.main(["report", *arguments]) == 0
     text = "".join(f.read_text() for f in (tmp_path / "report").rglob("rewards.csv"))
-    assert "STARC distance" in text and "P-IQL" in text
+    assert "STARC distance" in text and "pendulum: P-IQL, over corerl/pendulum-logged" in text
 
 
 def test_a_learner_of_no_reward_and_equal_rewards_are_refused(tmp_path):
