@@ -39,6 +39,7 @@ from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.store import register
 from corerl.experiments.tables import of_d4rl, variants
+from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
 
 DRY_RUN = "--dry-run"
@@ -71,6 +72,7 @@ def _launch(arguments: list[str]) -> int:
     begun: list[str] = []
     searched: list[Path] = []
     problems: list[str] = []
+    busy: list[tuple[str, Config]] = []
 
     count = _count(named)
 
@@ -79,7 +81,7 @@ def _launch(arguments: list[str]) -> int:
             searched[:] = [Path(HydraConfig.get().sweep.dir)]
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
         with lasting_output():
-            return _job(cfg, problems, count)
+            return _job(cfg, problems, busy, count)
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
@@ -105,6 +107,7 @@ def _launch(arguments: list[str]) -> int:
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
     if not begun:
         problems += _unfinished(named)
+    problems += [problem for problem, cell in busy if _left(cell)]
     for folder in searched:
         _tell_best(folder)
     if len(problems) == 1:
@@ -146,17 +149,21 @@ def _count(arguments: list[str]) -> int | None:
 
 def _unfinished(arguments: list[str]) -> list[str]:
     """Lists unfinished cells by their directories, after a launcher that ran them elsewhere."""
-    from corerl.experiments import status
-
     problems = []
     for cfg in cells(arguments):
-        left = [group for group in status.of_cell(cfg) if group.state != "done"]
-        if left:
+        if left := _left(cfg):
             told = "; ".join(dict.fromkeys(g.message for g in left if g.message))
             seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
             where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
             problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
     return problems
+
+
+def _left(cfg: Config) -> list:
+    """Returns the groups of a cell that are not done, in whatever process."""
+    from corerl.experiments import status
+
+    return [group for group in status.of_cell(cfg) if group.state != "done"]
 
 
 def _refuse(arguments: list[str]) -> None:
@@ -224,8 +231,12 @@ def _fields(settings: object, prefix: str) -> list[str]:
     ]
 
 
-def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
+def _job(
+    cfg: DictConfig, problems: list[str], busy: list[tuple[str, Config]], count: int | None
+) -> float:
     """Runs one cell. In a sweep its failure is kept in its directory, so that the others still run.
+
+    What another process is training may be done by the end of the sweep, so that it is kept apart.
 
     Returns its mean last score, for a sweeper that searches; NaN where it has none.
     """
@@ -242,9 +253,13 @@ def _job(cfg: DictConfig, problems: list[str], count: int | None) -> float:
     except Exception as error:
         if not in_sweep and not isinstance(error, CorerlError):
             raise
-        problems.append(worker.told(error))
+        told = worker.told(error)
+        if isinstance(error, Busy) and job is not None:
+            busy.append((told, job))
+        else:
+            problems.append(told)
         if in_sweep:
-            print(f"corerl: {problems[-1]}", file=sys.stderr)
+            print(f"corerl: {told}", file=sys.stderr)
             if job is not None:
                 launch.keep_failure(job, error)
     return math.nan

@@ -21,6 +21,7 @@ from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
 from corerl.experiments.train import _with_search
 from corerl.runs.directory import cell_directory
+from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
 
 
@@ -246,6 +247,23 @@ def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "2 cells of the sweep did not finish:\n  bc cannot.\n  td3_bc cannot." in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_process_s_cell_is_no_problem_once_it_is_done(monkeypatch, capsys, finished):
+    original = launch.launch
+
+    def taken(job, place):
+        if finished or job.algo.name != "bc":
+            original(job, place)
+        if job.algo.name == "bc":
+            raise Busy("bc is another's.")
+
+    monkeypatch.setattr(launch, "launch", taken)
+    small = ["algo.batch_size=16", "compile=off", "eval.episodes=1", "steps=4", "seeds=1"]
+    arguments = ["-m", "algo=bc,td3_bc", "task=corerl/pendulum", *small]
+    assert main(["train", *arguments]) == (0 if finished else 2)
+    assert capsys.readouterr().err.count("bc is another's.") == (1 if finished else 2)
 
 
 def test_settings_for_d4rls_sets_are_told_for_minaris_like_them(monkeypatch, capsys):
