@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+import gymnasium
 import torch
 import yaml
 
@@ -27,7 +28,7 @@ from corerl.runs.directory import cell_directory, group_name, read_status, setti
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
-from corerl.training.environments import close
+from corerl.training.environments import close, reset, step
 from corerl.training.preprocessing import Preprocess
 from corerl.training.run import idle, pick_device
 from corerl.training.weighting import Weighting
@@ -173,8 +174,19 @@ def _check_simulator(cfg: Config, task: Task) -> None:
         if not cfg.eval.episodes:
             return
         raise CorerlError(missing(str(error), for_evaluation(cfg.algo))) from error
-    close([env])
-    spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+    try:
+        spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+        _try(env, task.id)
+    finally:
+        close([env])
+
+
+def _try(env: gymnasium.Env, task: str) -> None:
+    """Makes one step: what an environment of one's own does wrong is told before hours of training."""
+    try:
+        step(env, env.action_space.sample(), reset(env, None, seed=0).shape)
+    except ValueError as error:
+        raise CorerlError(f"The environment of {task} cannot be used: {error}") from error
 
 
 def for_evaluation(algo: Settings) -> bool:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -339,6 +341,21 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, changed
     with pytest.raises(CorerlError, match=problem):
         launch.launch(config(tmp_path, "bc", **changed))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_returns_no_reward_is_noticed_before_training(tmp_path, monkeypatch):
+    make = tasks.Task.make_env
+    monkeypatch.setattr(
+        tasks.Task,
+        "make_env",
+        lambda task: gymnasium.wrappers.TransformReward(make(task), np.atleast_1d),
+    )
+    cfg = config(tmp_path, "bc")
+    with pytest.raises(
+        CorerlError, match=r"pendulum cannot be used: its reward is an array \(1,\)"
+    ):
+        launch.launch(cfg)
+    assert not cell_directory(cfg).exists()
 
 
 def test_a_missing_simulator_is_noticed_before_training(tmp_path, monkeypatch):
