@@ -7,7 +7,6 @@ makes in minutes to hours (corerl/data/suites.py), and mixtures of their sets (c
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from corerl.data import download, mixtures, suites
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.reading import check_sizes, npz, reading
+from corerl.data.replacing import replacing
 from corerl.envs import cartpole, pendulum
 from corerl.errors import CorerlError
 
@@ -75,16 +75,11 @@ def make(name: str, seed: int = 0) -> Dataset:
         raise CorerlError(f"No recipe makes corerl/{name}; there are: {', '.join(known)}.")
     arrays = RECIPES[name](seed)
     path = download.data_dir("corerl") / _file(name, seed)
-    part = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as f:
-            np.savez_compressed(f, **arrays)
-        os.replace(part, path)
-    except OSError as e:
-        warnings.warn(
-            f"{path} could not be kept ({e.strerror}); made afresh each time", stacklevel=2
-        )
+        with replacing(path) as part:
+            np.savez_compressed(part, **arrays)
+    except CorerlError as e:
+        warnings.warn(f"{e} It is made afresh each time.", stacklevel=2)
     return _dataset(f"corerl/{name}", arrays)
 
 

@@ -26,6 +26,7 @@ from corerl.data.contents import SCALED
 from corerl.data.dataset import Dataset
 from corerl.data.observations import Flat, wrapper
 from corerl.data.reading import one_line
+from corerl.data.replacing import replacing
 from corerl.errors import CorerlError
 
 KEYS = {
@@ -46,23 +47,15 @@ def to_hdf5(dataset: Dataset, path: Path, facts: dict[str, Any]) -> None:
     Raises:
         CorerlError: the file cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(part, "w") as file:
-            for field, key in KEYS.items():
-                file.create_dataset(key, data=getattr(dataset, field), compression="gzip")
-            if not dataset.has_next.all():
-                file.create_dataset("has_next", data=dataset.has_next)
-            if dataset.behaviour_log_prob is not None:
-                file.create_dataset("infos/action_log_probs", data=dataset.behaviour_log_prob)
-            for name, value in (facts | ({} if dataset.discrete else {"actions": SCALED})).items():
-                file.attrs[name] = value if isinstance(value, str) else json.dumps(value)
-        part.replace(path)
-    except OSError as error:
-        raise CorerlError(f"Cannot write {path}: {error.strerror or one_line(error)}.") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, h5py.File(part, "w") as file:
+        for field, key in KEYS.items():
+            file.create_dataset(key, data=getattr(dataset, field), compression="gzip")
+        if not dataset.has_next.all():
+            file.create_dataset("has_next", data=dataset.has_next)
+        if dataset.behaviour_log_prob is not None:
+            file.create_dataset("infos/action_log_probs", data=dataset.behaviour_log_prob)
+        for name, value in (facts | ({} if dataset.discrete else {"actions": SCALED})).items():
+            file.attrs[name] = value if isinstance(value, str) else json.dumps(value)
 
 
 def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[str, Any]) -> int:

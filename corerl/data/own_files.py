@@ -18,6 +18,7 @@ from corerl.data import download
 from corerl.data.columns import flags
 from corerl.data.contents import Contents, first_text, observation_names, part, read
 from corerl.data.dataset import Dataset
+from corerl.data.replacing import replacing
 from corerl.errors import CorerlError, RowError
 
 WRITTEN = (
@@ -142,15 +143,8 @@ def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
 
 def write(path: Path, dataset: Dataset) -> None:
     """Writes all of a dataset as npz; `load` reads the same back (continuous actions with bounds -1, 1)."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            np.savez(file, **fields_of(dataset))
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise CorerlError(f"Cannot write {path}: {error.strerror}.") from error
+    with replacing(path) as part, open(part, "wb") as file:
+        np.savez(file, **fields_of(dataset))
 
 
 # Observations that are dictionaries: `observations/position`, `observations/velocity`, ...

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from corerl.config import Config, require
 from corerl.data.actions import in_units
 from corerl.data.observations import kept_as
+from corerl.data.replacing import replacing
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
@@ -114,7 +115,7 @@ def export(
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:
         facts["observation_parts"] = list(agent.parts)
-    with _replacing(out) as part:
+    with replacing(out) as part:
         _write(policy, probe, part)
         difference = policy.difference(torch.stack((made, _of_file(part, probe))), expected)
         if not difference <= TOLERANCE:
@@ -249,21 +250,6 @@ def _need_onnx() -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise CorerlError(f"To write .onnx files, {name} is missing: {ONNX}") from error
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A block that writes a file beside `out`, which takes its place once the block ends without an error."""
-    part = out.with_name(f".{out.name}.part{out.suffix}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        part.replace(out)
-    except OSError as error:
-        raise CorerlError(f"Cannot write {out}: {error.strerror}.") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def _write(policy: Policy, probe: Tensor, out: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from corerl.config import require
 from corerl.data.reading import one_line
+from corerl.data.replacing import replacing
 from corerl.data.tasks import another
 from corerl.errors import CorerlError
 from corerl.training.load import load
@@ -140,16 +141,10 @@ def _writer(out: Path):
         ) from error
 
     def write(frames: list[np.ndarray], fps: float) -> None:
-        part = out.with_name(f".{out.name}.part{out.suffix}")
         film = {"fps": fps, "macro_block_size": 2}
         options = film if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as part:
             imageio.mimsave(part, [_even(frame) for frame in frames], **options)
-            part.replace(out)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise CorerlError(f"Cannot write {out}: {one_line(error)}.") from error
 
     return write
 

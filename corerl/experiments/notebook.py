@@ -104,9 +104,9 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
         return {"task": f"file/{path}"}
     sha = hashlib.sha256()
     for field, array in own_files.fields_of(dataset).items():
-        sha.update(field.encode() + np.ascontiguousarray(array).tobytes())
+        sha.update(f"{field} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     name = re.sub(r"[^\w.-]+", "-", dataset.id.removeprefix("file/")) or "arrays"
-    path = root / "datasets" / f"{name}-{sha.hexdigest()[:8]}.npz"
+    path = root / "datasets" / f"{name}-{sha.hexdigest()[:16]}.npz"
     if not path.exists():
         own_files.write(path, dataset)
     data = {} if dataset.discrete else {"action_low": -1, "action_high": 1}

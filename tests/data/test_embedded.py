@@ -88,5 +88,5 @@ def test_the_first_load_makes_a_file_that_the_second_reads(folder, monkeypatch):
 def test_a_folder_that_cannot_be_written_only_warns(folder, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("CORERL_DATA", str(folder / "file"))
-    with pytest.warns(UserWarning, match="could not be kept"):
+    with pytest.warns(UserWarning, match="It is made afresh each time"):
         assert len(embedded.load("pendulum")) == 100_000

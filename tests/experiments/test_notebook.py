@@ -79,6 +79,16 @@ def test_equal_arrays_are_the_same_run_and_others_another(once):
     assert first.data.sha256 and first.env is None
 
 
+def test_equal_bytes_of_other_shapes_are_other_data(once):
+    data = random_dataset(60)
+    flat = [data.rewards, data.terminated, data.truncated]
+    for observations in (data.observations, data.observations.reshape(60, -1, 1, 1)):
+        corerl.train(
+            "bc", dataset=corerl.Dataset.from_arrays(observations, data.actions, *flat), seeds=1
+        )
+    assert len({cfg.task for cfg in once}) == 2
+
+
 @pytest.mark.parametrize(
     ("env", "bounds", "said"),
     [
