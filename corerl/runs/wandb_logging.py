@@ -1,11 +1,13 @@
 """The optional copy of a run's numbers on Weights & Biases; the files in the run directory are the record."""
 
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from corerl.config import Config
+from corerl.runs import checkpoint, files
 
 
 class WandbLogger:
@@ -20,8 +22,7 @@ class WandbLogger:
             return
         from corerl.runs.directory import config_hash, group_name, settings
 
-        cell = f"{cfg.algo.name}-{config_hash(cfg)}"
-        identity = f"{cfg.task.replace('/', '-')}-{cell}-{group_name(seeds)}"
+        cell = f"{cfg.task}/{cfg.algo.name}-{config_hash(cfg)}"
         try:
             import wandb
 
@@ -31,9 +32,9 @@ class WandbLogger:
                 project=cfg.wandb.project,
                 entity=cfg.wandb.entity,
                 dir=directory,
-                id=identity,
-                name=identity,
-                group=f"{cfg.task}/{cell}",
+                id=_id(directory),
+                name=f"{cell}/{group_name(seeds)}",
+                group=cell,
                 config=settings(cfg) | {"seed": seeds[0] if len(seeds) == 1 else list(seeds)},
                 resume="allow" if cfg.wandb.mode == "online" else None,
                 settings=wandb.Settings(quiet=True, console="off"),
@@ -68,3 +69,14 @@ class WandbLogger:
         except Exception as error:
             self._give_up(error)
         self._run = None
+
+
+def _id(directory: Path) -> str:
+    """Returns the run's id, drawn when it begins and kept in its folder.
+
+    A run that begins anew is another one: of the earlier one's steps wandb would drop every number.
+    """
+    kept = directory / "wandb-id.txt"
+    if not (kept.exists() and checkpoint.exists(directory / "checkpoint.safetensors")):
+        files.write_atomically(kept, secrets.token_hex(8).encode())
+    return kept.read_text()

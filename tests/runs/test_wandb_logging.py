@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 import time
 from functools import cache
@@ -13,6 +14,7 @@ from small import config, group, train
 from corerl.config import Wandb
 from corerl.data import tasks
 from corerl.experiments.launch import launch
+from corerl.runs.directory import cell_directory
 from corerl.runs.mirrors import Mirrors
 
 
@@ -93,6 +95,24 @@ def test_a_run_that_goes_on_sends_what_the_mirror_lacks(tmp_path, monkeypatch, t
     sent, before = ([(s, v) for s, v in sorted_by_step(fake)] for fake in (second, first))
     assert [step for step, _ in sent] == [s for s in range(10, 61, 10) if s >= there]
     assert [x for x in sent if x[0] <= 40] == [x for x in before if x[0] >= there]
+
+
+def test_a_run_is_resumed_under_its_own_id_and_one_that_begins_anew_has_another(
+    tmp_path, monkeypatch
+):
+    ids, cfg = [], config(tmp_path, "bc", wandb=Wandb(mode="online"))
+    for again in (False, True, True):
+        fake = Fake()
+        monkeypatch.setitem(sys.modules, "wandb", fake)
+        folder = cell_directory(cfg) / "seeds-0"
+        launch(cfg)
+        ids.append(fake.options["id"])
+        assert fake.options["name"] == f"{fake.options['group']}/seeds-0"
+        if again:
+            shutil.rmtree(folder)
+        else:  # as a kill before the last status leaves it
+            (folder / "status.json").unlink()
+    assert ids[0] == ids[1] != ids[2]
 
 
 def sorted_by_step(fake: Fake) -> list[tuple[int, dict]]:
