@@ -212,8 +212,8 @@ def for_each_cell(arguments: list[str]) -> list[str]:
     parse = OverridesParser.create().parse_override
 
     def late(argument: str) -> str:
-        key, _, value = argument.partition("=")
-        if not key.startswith("algo."):
+        key, equals, value = argument.partition("=")
+        if not equals or not key.startswith("algo."):
             return argument
         try:
             swept = parse(argument).is_sweep_override()

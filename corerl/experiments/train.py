@@ -4,6 +4,7 @@ Precedence: the defaults in the algorithm's `Config`, then every row of `configs
 pattern matches the task, then the command line. A row's keys are spelled as on the command line.
 """
 
+import argparse
 import importlib
 import inspect
 import math
@@ -12,7 +13,7 @@ import re
 import shlex
 import sys
 import textwrap
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
 import hydra
@@ -20,11 +21,11 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
-from corerl.config import Columns, Config, Data, Eval, Wandb
+from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
 from corerl.experiments.composition import (
     cells,
@@ -56,16 +57,28 @@ def main(arguments: list[str]) -> int:
         return 0
     dry = DRY_RUN in arguments
     arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
-    _refuse(arguments)
+    flags = _refuse(arguments)
+    if flags.cfg == "job":
+        return _show(cells(arguments), flags.package)
     if dry:
         from corerl.experiments.dry_run import show
 
         return show(cells(arguments))
     with lasting_output():
-        return _launch(arguments)
+        return _launch(arguments, informs=bool(flags.cfg or flags.info))
 
 
-def _launch(arguments: list[str]) -> int:
+def _show(listed: list[Config], package: str | None) -> int:
+    """Prints the settings of every cell as it would run, tables and all, or the part named `package`."""
+    for cfg in listed:
+        found = OmegaConf.select(OmegaConf.create(asdict(cfg)), package or "")
+        require(found is not None, f"--package {package}: there is no such setting, or it is null")
+        print(f"---\n{OmegaConf.to_yaml(found)}" if OmegaConf.is_config(found) else found)
+    return 0
+
+
+def _launch(arguments: list[str], informs: bool = False) -> int:
+    """Runs the command line; where it `informs`, Hydra prints what it is asked and nothing runs."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
     named = with_own_files(_with_search(arguments))
     register()
@@ -105,7 +118,7 @@ def _launch(arguments: list[str]) -> int:
             raise CorerlError(sentence(error)) from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
-    if not begun:
+    if not begun and not informs:
         problems += _unfinished(named)
     problems += [problem for problem, cell in busy if _left(cell)]
     for folder in searched:
@@ -166,9 +179,15 @@ def _left(cfg: Config) -> list:
     return [group for group in status.of_cell(cfg) if group.state != "done"]
 
 
-def _refuse(arguments: list[str]) -> None:
-    """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed."""
-    _, unknown = hydra_flags(arguments)
+def _refuse(arguments: list[str]) -> argparse.Namespace:
+    """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed.
+
+    Returns Hydra's flags.
+    """
+    flags, unknown = hydra_flags(arguments)
+    require(
+        not flags.hydra_help, "corerl train has no flag --hydra-help; --help lists every setting"
+    )
     for flag in (a for a in unknown if a.startswith("-")):
         raise CorerlError(
             f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."
@@ -178,6 +197,7 @@ def _refuse(arguments: list[str]) -> None:
             raise CorerlError(
                 f"{argument}: settings are neither added nor removed; change one with name=value."
             )
+    return flags
 
 
 def _help(arguments: list[str]) -> str:
@@ -245,6 +265,10 @@ def _job(
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     job = None
     try:
+        require(
+            not HydraConfig.get().job.chdir,
+            "hydra.job.chdir would move the runs, which lie below root=: leave it out",
+        )
         chosen = HydraConfig.get().overrides.task
         job = typed(cfg, chosen)
         _tell_of_d4rl(job, chosen)

@@ -521,6 +521,26 @@ def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):
 # Help.
 
 
+def test_hydra_moves_no_run(capsys, tmp_path):
+    assert main(["train", "algo=bc", "task=corerl/pendulum", "hydra.job.chdir=true"]) == 2
+    assert "hydra.job.chdir would move the runs" in capsys.readouterr().err
+
+
+def test_what_hydra_shows_are_the_settings_that_run(capsys):
+    words = ["train", "-m", "algo=td3_bc,bc", "task=corerl/pendulum"]
+    assert main([*words, "--cfg", "job", "-p", "algo.name"]) == 0
+    assert capsys.readouterr().out == "td3_bc\nbc\n"
+    assert main([*words, "--cfg", "job"]) == 0
+    shown = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each["steps"] for each in shown] == [cfg.steps for cfg in cells(words[1:])]
+    assert main([*words[:1], "algo=bc", *words[3:], "--cfg", "hydra", "-p", "hydra.sweep"]) == 0
+    assert main([*words[:1], "algo=bc", *words[3:], "--info", "defaults"]) == 0
+    assert "not done" not in capsys.readouterr().err
+    assert main([*words, "--cfg", "job", "-p", "algo.nme"]) == 2
+    assert "--package algo.nme: there is no such setting" in capsys.readouterr().err
+    assert main(["train", "--hydra-help"]) == 2
+
+
 def test_help_shows_every_setting_with_its_comment(capsys):
     assert main(["train", "algo=iql", "--help"]) == 0
     text = capsys.readouterr().out
