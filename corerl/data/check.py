@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import own_files, simulators
-from corerl.data.columns import cuts, missing
+from corerl.data.columns import AS_NUMBERED, counted, cuts, missing
 from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
@@ -219,11 +219,16 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
             text = f"never taken: {', '.join(map(str, absent[:SHOWN]))}{more}."
             return [Finding(False, "actions", text)]
         return []
+    found = []
+    if data.as_given and not contents.scaled and counted(data.actions):
+        values = " and ".join(f"{value:g}" for value in np.unique(data.actions))
+        text = f"they hold {values} only, as floats, and are taken as continuous; {AS_NUMBERED}."
+        found.append(Finding(False, "actions", text))
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:
         text = f"they use {100 * largest:.0f} % of their bounds"
         if task.env and task.data.action_low is None and not contents.scaled:
             text += f" ({task.env}'s); where they are scaled to [-1, 1] already, say data.action_low=-1 "
             text += "data.action_high=1"
-        return [Finding(False, "actions", f"{text}.")]
-    return []
+        found.append(Finding(False, "actions", f"{text}."))
+    return found

@@ -11,6 +11,7 @@ EPISODES = (
     "lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
     "(terminated, truncated, or episode)"
 )
+AS_NUMBERED = "where they are numbered, write them as whole numbers (1, not 1.0; an integer dtype)"
 
 
 def flags(x: np.ndarray, field: str) -> np.ndarray:
@@ -103,9 +104,14 @@ def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     """Scales actions of the box [low, high] to [-1, 1]; numbered ones, (N,) integers, as they are.
 
+    True and false are the numbers 1 and 0.
+
     Raises:
-        CorerlError: an action beyond the box; it names row and column.
+        CorerlError: an action beyond the box; it names row and column. Several of true and false a row.
     """
+    if actions.dtype == bool:
+        _refuse_switches(id, actions, low)
+        actions = actions.astype(np.int64)
     numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
     if numbered:
         return actions.reshape(-1)
@@ -129,8 +135,24 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
         if not known:
             problem += "; say what is lowest and highest by env=gym/ID, or by data.action_low and "
             problem += "data.action_high (in Python low and high)"
+            problem += f"; {AS_NUMBERED}" if counted(actions) else ""
         raise RowError("actions", int(row), column, problem, id)
     return unit_actions(actions, low, high)
+
+
+def counted(actions: np.ndarray) -> bool:
+    """Tells whether floats (N, A) are one column of nothing but 0, 1, 2, ..., as numbers of actions are."""
+    whole = (actions >= 0) & (actions == np.floor(actions))
+    return actions.shape[1:] == (1,) and bool(whole.all())
+
+
+def _refuse_switches(id: str, actions: np.ndarray, low) -> None:
+    if actions.size > len(actions) and low is None:
+        raise CorerlError(
+            f"Dataset {id}, field actions: every row holds {actions[0].size} of true and false, and nothing "
+            "learns several at once: number their combinations, one whole number a row, or say that they "
+            "are continuous by data.action_low=0 and data.action_high=1 (in Python low and high)."
+        )
 
 
 def scaled_density(log_prob: np.ndarray, low, high, count: int) -> np.ndarray:

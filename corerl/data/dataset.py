@@ -101,7 +101,7 @@ class Dataset:
             truncated[-1] = True
         ends = terminated | truncated if len(terminated) == len(truncated) else truncated
         actions = np.asarray(actions)
-        discrete = actions.dtype.kind in "iu"
+        discrete = actions.dtype.kind in "biu"
         actions = column(actions).astype(np.int64) if discrete else floats(actions, "actions")
         if has_next is None:
             has_next = np.ones(len(rewards), bool)
@@ -142,7 +142,7 @@ class Dataset:
         Args:
             observations: (N, O) numbers, or (N, ...) bytes of images; a dictionary's parts, each (N,) or
                 (N, ...), are laid side by side in its order.
-            actions: (N, A) numbers, or (N,) integers where they are numbered from 0.
+            actions: (N, A) numbers, or (N,) integers where they are numbered from 0; true is 1.
             rewards: (N,).
             terminated: (N,) where an episode truly ended: nothing is worth anything after it.
             truncated: (N,) where it was cut off, by a time limit or by the recording.

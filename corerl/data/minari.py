@@ -37,6 +37,8 @@ from corerl.errors import CorerlError, nearest
 ROOT = "MINARI_DATASETS_PATH"
 FIELDS = ("rewards", "terminations", "truncations")
 ARRAYS = ("observations", "actions", *FIELDS)
+TABLES = ("arrow", "parquet")
+"""Endings of minari's other kinds of storage, which have a folder per episode."""
 PACKAGES = ("gymnasium_robotics", "minigrid", "metaworld", "ale_py", "mo_gymnasium")
 """Packages that register, when imported, environments of Minari's own datasets."""
 
@@ -53,9 +55,7 @@ def is_id(name: str) -> bool:
 
 def local() -> list[str]:
     """Ids of the datasets on this machine."""
-    found = root().glob("**/data/metadata.json")
-    ids = (path.parents[1].relative_to(root()).as_posix() for path in found)
-    return [id for id in ids if is_id(id)]  # else half written, see `writing`
+    return _whole_ids(root())
 
 
 def load(id: str) -> Dataset:
@@ -81,20 +81,21 @@ def reference(id: str) -> tuple[float, float] | None:
 
 
 def find(id: str) -> Path | None:
-    """Finds the dataset's metadata file on this machine."""
-    path = _folder(id) / "metadata.json"
-    return path if path.is_file() else None
+    """Finds the dataset's metadata file on this machine; None unless its data are there too."""
+    folder = _folder(id)
+    return folder / "metadata.json" if _is_whole(folder) else None
 
 
 def fetch(id: str) -> Path:
-    """Downloads by minari to its own folder; CorerlError says what stands in the way."""
+    """Downloads by minari, anew where only a part is there; CorerlError says what stands in the way."""
     where = f"put its folder at {_folder(id).parent}"
     if download.offline():
         raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
     import minari
 
     try:
-        minari.download_dataset(id)
+        with writing(id):
+            minari.download_dataset(id)
     except ImportError as e:
         raise CorerlError(
             f'minari cannot download {id} ({e}): pip install "minari[hf]", or {where}.'
@@ -152,23 +153,42 @@ def root() -> Path:
 
 @contextmanager
 def writing(id: str) -> Iterator[None]:
-    """A block in which minari writes the dataset `id`, which is there once the block ends without an error.
+    """A block in which minari makes the dataset `id`, which is there once the block ends without an error.
 
-    Until then it is in a hidden folder, whose name is no id.
+    Until then it is in a hidden folder, whose name is no id. A part of the dataset in its place is replaced.
     """
-    from minari import namespace
-
-    whole, part = root() / id, root() / f".{id.replace('/', '.')}.part"
+    part = root() / f".{id.replace('/', '.')}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:
         with _rooted(part):
             yield
-        above = id.rpartition("/")[0]
-        if above and above not in namespace.list_local_namespaces():
-            namespace.create_namespace(above)
-        (part / id).rename(whole)
+        _keep(part, id)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _keep(part: Path, id: str) -> None:
+    """Moves the dataset `id` out of `part`, and what minari brought with it: sets that it is combined of."""
+    ids = _whole_ids(part)
+    if id not in ids:
+        raise FileNotFoundError(f"minari left no whole {id}")
+    _keep_namespaces(part)
+    for made in ids:
+        folder = _folder(made)
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif made != id:
+            continue
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (part / made / "data").rename(folder)
+
+
+def _keep_namespaces(part: Path) -> None:
+    for described in part.glob("**/namespace_metadata.json"):
+        kept = root() / described.relative_to(part)
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            described.rename(kept)
 
 
 @contextmanager
@@ -186,6 +206,26 @@ def _rooted(folder: Path) -> Iterator[None]:
 
 def _folder(id: str) -> Path:
     return root() / id / "data"
+
+
+def _whole_ids(root: Path) -> list[str]:
+    folders = (path.parent for path in root.glob("**/data/metadata.json"))
+    ids = {folder.parent.relative_to(root).as_posix(): folder for folder in folders}
+    return [id for id, folder in ids.items() if is_id(id) and _is_whole(folder)]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tells whether data stand beside the metadata; a killed download leaves one without the other."""
+    metadata = folder / "metadata.json"
+    if not metadata.is_file():
+        return False
+    if (folder / "main_data.hdf5").is_file():
+        return True
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        episodes = json.loads(metadata.read_text())["total_episodes"]
+        stored = {path.parent for kind in TABLES for path in folder.glob(f"*/*.{kind}")}
+        return 0 < episodes <= len(stored)
+    return False
 
 
 def _read(source, id: str) -> Dataset:

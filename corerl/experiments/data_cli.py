@@ -138,7 +138,10 @@ def _bring(task: tasks.Task):
     if task.collection in ("corerl", "gym", "risk"):
         return task.load()
     reader = tasks.READERS[task.collection]
-    return reader.find(task.name) or reader.fetch(task.name)
+    if found := reader.find(task.name):
+        return found
+    with download.alone():
+        return reader.find(task.name) or reader.fetch(task.name)
 
 
 def _list(console: Console, wanted: str) -> None:

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     check_methods(methods)
     _refuse(args, _OF_PLAY, "With --method nothing is played")
     kept = True
-    args.policy = args.policy or "act"
+    args.policy, args.fqe = args.policy or "act", _fqe(args.fqe or [])
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
@@ -241,7 +241,7 @@ def _judge(
     """Judges all policies of all runs at once, so that their critics are one program."""
     options = Options(
         discount=discount,
-        fqe=_fqe(args.fqe or [], discount if discount < 1 else 0.99),
+        fqe=replace(args.fqe, discount=discount if discount < 1 else 0.99),
         **{name: x for name in _OPTIONS if (x := getattr(args, name)) is not None},
     )
     policies = [of_run(agent, chance=args.policy, epsilon=args.epsilon) for agent in agents]
@@ -253,16 +253,32 @@ def _judge(
         yield agent, replace(whole, rows=list(islice(rows, each * len(agent.seeds))))
 
 
-def _fqe(settings: list[str], discount: float) -> fqe.Settings:
-    import yaml
+WANTED = {int: "a whole number, such as 1000", float: "a number", bool: "true or false"}
 
-    known = {f.name for f in fields(fqe.Settings)} - {"discount", "horizon", "seed"}
+
+def _fqe(settings: list[str]) -> fqe.Settings:
+    """Returns settings given as KEY=VALUE, each of its field's type."""
+    kinds = {f.name: type(f.default) for f in fields(fqe.Settings)}
+    known = kinds.keys() - {"discount", "horizon", "seed"}
     values = {}
     for text in settings:
         key, _, value = text.partition("=")
         require(key in known, f"--fqe has no setting {key!r}: {', '.join(sorted(known))}")
-        values[key] = float(value) if key in ("lr", "polyak") else yaml.safe_load(value)
-    return fqe.Settings(discount=discount, **values)
+        try:
+            values[key] = _parsed(value, kinds[key])
+        except (KeyError, ValueError):
+            raise CorerlError(f"--fqe {key}={value} is not {WANTED[kinds[key]]}.") from None
+    return fqe.Settings(**values)
+
+
+def _parsed(text: str, kind: type) -> int | float | bool:
+    """Reads a value, `1e5` as a whole number too; ValueError or KeyError where it is of another type."""
+    if kind is bool:
+        return {"true": True, "false": False}[text.lower()]
+    number = float(text)
+    if kind is int and not number.is_integer():
+        raise ValueError(text)
+    return kind(number)
 
 
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:

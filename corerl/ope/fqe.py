@@ -17,42 +17,44 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corerl import seeding
-from corerl.config import require
+from corerl import config, seeding
+from corerl.config import at_least, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.ope.policies import Policy
 
 
 @dataclass
-class Settings:
+class Settings(config.Settings):
     """The settings for fitting the critics."""
 
-    steps: int = 100_000
-    lr: float = 1e-4
-    batch_size: int = 256
-    hidden_layers: int = 2
-    hidden_width: int = 256
+    prefix: ClassVar[str] = "fqe."
+
+    steps: int = positive(100_000)
+    lr: float = positive(1e-4)
+    batch_size: int = positive(256)
+    hidden_layers: int = at_least(0, 2)
+    hidden_width: int = positive(256)
     layer_norm: bool = False  # after every hidden activation
-    polyak: float = 0.01  # as a copy every 100 updates
+    polyak: float = within(0.01, "(0, 1]")  # as a copy every 100 updates
     discount: float = 0.99
-    horizon: int | None = None  # null: endless
-    critics: int = 1  # per policy, of which the values are averaged
+    horizon: int | None = within(None, "[1, 1e12]")  # null: endless
+    critics: int = positive(1)  # per policy, of which the values are averaged
     seed: int = 0  # of initial weights and batches
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "critics"):
-            require(getattr(self, name) > 0, f"fqe.{name}={getattr(self, name)} must be positive")
         require(0 <= self.discount <= 1, f"discount={self.discount} must lie in [0, 1]")
         require(
             self.horizon is not None or self.discount < 1,
             "discount=1 has no endless value: choose a finite horizon, or a discount below 1",
         )
+        super().__post_init__()
 
 
 class FQE:

@@ -1,6 +1,7 @@
 """The Minari reader on datasets written by minari itself (from buffers, which needs no jax)."""
 
 import json
+import shutil
 
 import gymnasium
 import minari
@@ -9,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
+from corerl import cli
 from corerl.data import minari as reader
 from corerl.data import tasks
 from corerl.errors import CorerlError
@@ -164,3 +166,135 @@ def test_a_failed_download_says_what_stands_in_the_way(folder, monkeypatch):
     monkeypatch.setattr(minari, "download_dataset", refuse)
     with pytest.raises(CorerlError, match=r"RuntimeError: no route .* D4RL/door/human-v2"):
         reader.load("D4RL/door/humn-v2")
+
+
+ID = "corerl/pendulum/test-v0"
+
+
+class Remote:
+    """Minari's remote storage: a folder on this machine; metadata come before data.
+
+    With `dies_after`, the process is killed when so many files have come.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.dies_after, self.brought = folder, None, 0
+
+    def list_datasets(self, prefix=None):
+        return [path.parents[1].relative_to(self.folder).as_posix() for path in self._metadata()]
+
+    def _metadata(self):
+        return self.folder.glob("**/data/metadata.json")
+
+    def get_dataset_metadata(self, id):
+        return json.loads((self.folder / id / "data/metadata.json").read_text())
+
+    def list_namespaces(self):
+        found = self.folder.glob("**/namespace_metadata.json")
+        return [path.parent.relative_to(self.folder).as_posix() for path in found]
+
+    def download_namespace_metadata(self, namespace, path):
+        self._bring(self.folder / namespace / "namespace_metadata.json", path)
+
+    def download_dataset(self, id, path):
+        for file in sorted((self.folder / id / "data").iterdir(), reverse=True):
+            self._bring(file, path)
+
+    def _bring(self, file, path):
+        if self.brought == self.dies_after:
+            raise KeyboardInterrupt
+        copy = path / file.relative_to(self.folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+        self.brought += 1
+
+
+@pytest.fixture
+def remote(pendulum, folder, tmp_path_factory, monkeypatch):
+    """A remote that has the dataset `ID`, and nothing is on this machine."""
+    there = tmp_path_factory.mktemp("remote")
+    for path in folder.iterdir():
+        path.rename(there / path.name)
+    remote = Remote(there)
+    for module in ("minari.storage.hosting", "minari.namespace"):
+        monkeypatch.setattr(f"{module}.get_cloud_storage", lambda *_, **__: remote)
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path_factory.mktemp("data")))
+    return remote
+
+
+def bring(capsys):
+    status = cli.main(["data", "download", f"minari/{ID}"])
+    return status, *capsys.readouterr()
+
+
+def test_a_download_is_there_once_it_is_whole(remote, folder, capsys, monkeypatch):
+    remote.dies_after = 3  # both namespaces and metadata.json
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(reader.shutil, "rmtree", lambda *_, **__: None)  # no time to tidy up
+        reader.fetch(ID)
+    assert [path.name for path in folder.iterdir()] == [".corerl.pendulum.test-v0.part"]
+    assert reader.local() == [] and reader.find(ID) is None
+    remote.dies_after = None
+    status, out, err = bring(capsys)
+    assert (status, reader.local()) == (0, [ID]), err
+    assert f"{folder}/{ID}/data/metadata.json" in out
+    assert [path.name for path in folder.iterdir()] == ["corerl"]
+    assert minari.namespace.list_local_namespaces() == ["corerl", "corerl/pendulum"]
+    assert list(minari.list_local_datasets()) == [ID]
+    assert len(reader.load(ID)) == 12
+
+
+@pytest.mark.parametrize("there", [["metadata.json"], ["main_data.hdf5"], []])
+def test_a_part_that_minari_left_is_replaced(remote, folder, capsys, there):
+    """In a namespace that was there, whose description and other dataset stay."""
+    place = folder / ID / "data"
+    place.mkdir(parents=True)
+    for name in there:
+        shutil.copy(remote.folder / ID / "data" / name, place)
+    described = folder / "corerl/namespace_metadata.json"
+    described.write_text('{"description": "mine"}')
+    shutil.copytree(remote.folder / ID, folder / "corerl/other-v0")
+    assert reader.local() == ["corerl/other-v0"]
+    status, _, err = bring(capsys)
+    assert (status, reader.local()) == (0, ["corerl/other-v0", ID]), err
+    assert len(reader.load(ID)) == 12 and "mine" in described.read_text()
+
+
+def test_a_whole_dataset_is_never_replaced(remote, folder):
+    with pytest.raises(OSError, match="not empty"), reader.writing(ID):
+        minari.download_dataset(ID)
+        shutil.copytree(remote.folder / ID, folder / ID)  # by another process, meanwhile
+    assert len(reader.load(ID)) == 12
+    remote.dies_after = remote.brought
+    assert reader.find(ID) == folder / ID / "data/metadata.json"
+
+
+def test_a_download_without_data_is_told(remote, capsys):
+    (remote.folder / ID / "data/main_data.hdf5").unlink()
+    status, out, err = bring(capsys)
+    assert status == 2 and f"cannot download {ID} (FileNotFoundError: minari left no whole" in err
+    assert reader.local() == [] and "metadata.json" not in out
+
+
+def test_sets_that_one_is_combined_of_come_with_it(remote, folder):
+    part, whole = "corerl/pendulum/part-v0", remote.folder / ID / "data/metadata.json"
+    shutil.copytree(remote.folder / ID, remote.folder / part)
+    other = remote.folder / part / "data/metadata.json"
+    other.write_text(json.dumps(json.loads(other.read_text()) | {"dataset_id": part}))
+    whole.write_text(json.dumps(json.loads(whole.read_text()) | {"combined_datasets": [part]}))
+    reader.fetch(ID)
+    assert sorted(reader.local()) == [part, ID]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_folder_per_episode_is_whole_once_all_are_there(folder, kind):
+    """As minari stores episodes with pyarrow, which is not needed to see that."""
+    place = folder / ID / "data"
+    for episode in range(2):
+        assert reader.find(ID) is None
+        (place / str(episode)).mkdir(parents=True)
+        (place / "metadata.json").write_text(json.dumps({"total_episodes": 2}))
+        (place / str(episode) / "metadata.json").write_text("{}")
+        assert reader.find(ID) is None
+        (place / str(episode) / f"part-0.{kind}").touch()
+    assert reader.find(ID) == place / "metadata.json"

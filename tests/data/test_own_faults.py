@@ -333,6 +333,55 @@ def test_bounds_that_are_none_are_refused(low, high, words):
         Dataset.from_arrays(PLAIN[0], actions, PLAIN[2], episode=EPISODES, low=low, high=high)
 
 
+SWITCH = np.arange(100) % 3 == 0
+
+
+def test_true_and_false_are_the_numbers_1_and_0(tmp_path):
+    observations, _, rewards = PLAIN
+    ends = {"terminated": DATA.terminated, "truncated": DATA.truncated}
+    table().drop(columns=["action_0", "action_1"]).assign(action=SWITCH).to_csv(
+        tmp_path / "x.csv", index=False
+    )
+    for found in (
+        Dataset.from_arrays(observations, SWITCH, rewards, **ends),
+        Dataset.from_arrays(observations, SWITCH[:, None], rewards, **ends),
+        Dataset.from_steps("x", observations, SWITCH, rewards, observations, **ends),
+        own_files.load(str(npz(tmp_path / "x.npz", actions=SWITCH))),
+        own_files.load(str(tmp_path / "x.csv")),
+    ):
+        assert found.actions.dtype == np.int64 and (found.actions == SWITCH).all()
+    found = Dataset.from_arrays(observations, SWITCH, rewards, **ends, low=0, high=1)
+    assert (found.actions == 2 * SWITCH[:, None] - 1).all()
+
+
+def test_several_of_true_and_false_a_row_are_refused_without_bounds(tmp_path):
+    path = csv(tmp_path / "x.csv", action_0=SWITCH, action_1=~SWITCH)
+    with pytest.raises(
+        CorerlError, match=r"every row holds 2 of true and false.* number their comb"
+    ):
+        own_files.load(str(path))
+    found = own_files.load(str(path), Data(action_low=0, action_high=1))
+    assert (found.actions == 2 * np.stack([SWITCH, ~SWITCH], 1) - 1).all()
+
+
+def test_numbered_actions_as_floats_are_remarked(tmp_path):
+    path, wanted = tmp_path / "x.npz", "numbered, write them as whole numbers (1, not 1.0;"
+
+    def told(actions, **data):
+        task = tasks.resolve(f"file/{npz(path, actions=actions)}")
+        findings = check(replace(task, data=Data(**data)))[0]
+        return [f"{f.fault}: {f.text}" for f in findings if wanted in f.text]
+
+    (remark,) = told(SWITCH.astype(np.float64))
+    assert remark.startswith(
+        "False: they hold 0 and 1 only, as floats, and are taken as continuous"
+    )
+    (fault,) = told(3.0 * SWITCH[:, None])
+    assert fault.startswith("True: it holds 3, outside [-1, 1]")
+    assert told(3.5 * SWITCH) == told(SWITCH * 2.0 - 1) == told(DATA.actions) == []
+    assert told(SWITCH.astype(np.float64), action_low=0, action_high=1) == []
+
+
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards", "terminals"])
 @pytest.mark.parametrize("dtype", [np.complex128, "M8[s]"])
 def test_what_is_no_real_number_is_not_cast_to_one(tmp_path, field, dtype):

@@ -251,6 +251,38 @@ def test_bad_input_is_refused_with_the_reason(runs, capsys, run, options, proble
     assert status == 2 and problem in err
 
 
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("steps=", "--fqe steps= is not a whole number, such as 1000."),
+        ("steps=10.5", "--fqe steps=10.5 is not a whole number, such as 1000."),
+        ("steps=inf", "--fqe steps=inf is not a whole number, such as 1000."),
+        ("lr=abc", "--fqe lr=abc is not a number."),
+        ("lr", "--fqe lr= is not a number."),
+        ("layer_norm=none", "--fqe layer_norm=none is not true or false."),
+        ("steps=0", "fqe.steps=0 must be positive."),
+        ("lr=-1", "fqe.lr=-1.0 must be positive."),
+        ("lr=nan", "fqe.lr=nan must be positive."),
+        ("polyak=5", "fqe.polyak=5.0 must lie in (0, 1]."),
+        ("polyak=0", "fqe.polyak=0.0 must lie in (0, 1]."),
+        ("batch_size=0", "fqe.batch_size=0 must be positive."),
+        ("hidden_layers=-1", "fqe.hidden_layers=-1 must not be negative."),
+        ("hidden_width=0", "fqe.hidden_width=0 must be positive."),
+        ("critics=0", "fqe.critics=0 must be positive."),
+    ],
+)
+def test_settings_of_fqe_are_checked_before_a_run_is_loaded(capsys, setting, problem):
+    status, _, err = evaluate(capsys, "/no/run", "--method", "fqe", "--fqe", setting)
+    assert status == 2 and err == f"corerl: {problem}\n"
+
+
+def test_settings_of_fqe_have_their_field_s_type(runs, capsys):
+    given = ("--fqe", "steps=2e1", "lr=1e-3", "layer_norm=False", "hidden_width=8", "batch_size=16")
+    status, out, err = evaluate(capsys, runs["bc"], "--method", "fqe", *given)
+    assert status == 0, err
+    assert "fqe: 20 updates, batch 16, lr 0.001, hidden_width 8;" in " ".join(out.split())
+
+
 def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
     own = {"width": 8, "layers": 1, "batch_size": 4, "context": 3}
     cfg = config(tmp_path, "bc")
