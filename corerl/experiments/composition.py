@@ -111,7 +111,7 @@ def _composed(
             without_task[others] = _without_hydra(compose([*others, *hydra_overrides]))
         cfg = without_task[others].copy()
         for text in (text for text in job if text.startswith("task=")):
-            cfg.task = text.partition("=")[2]
+            cfg.task = parser.parse_override(text).value()  # the text is quoted or escaped
         yield cfg, job
 
 
@@ -146,7 +146,7 @@ def with_own_files(arguments: list[str]) -> list[str]:
             return argument
         register.cache_clear()
         rows_of.cache_clear()  # the table beside a file may have been edited too
-        parts = value.split(",")
+        parts = [part.strip(" '\"") for part in value.split(",")]  # Hydra's quotes
         files = [part for part in parts if part.endswith(".py")]
         for name in (Path(file).stem for file in files):
             require(
@@ -171,7 +171,7 @@ def _own_files_of_sweep(arguments: list[str]) -> list[str]:
         value = value.get(key) if isinstance(value, dict) else None
     if not isinstance(value, str) or ".py" not in value:
         return []
-    parts = [part.strip() for part in value.split(",")]
+    parts = [part.strip(" '\"") for part in value.split(",")]
     beside = [swept[0].parent / part for part in parts]
     found = [str(f) if f.is_file() else p for f, p in zip(beside, parts, strict=True)]
     return [f"algo={','.join(found)}"]

@@ -16,8 +16,8 @@ from corerl.report.tables import DOWN, UP, Cell, Column, Table, column, short
 DIFFERENCE_RULE = (
     f"{UP}/{DOWN} after a published number: ours is higher/lower, because Welch's 95% interval of "
     "the difference excludes zero, or, where the source gives no std or seeds, because the number "
-    "lies outside our 95% t interval of the mean. No mark: no such difference, or our seeds are one or "
-    "all alike."
+    "lies outside our 95% t interval of the mean. No mark: no such difference, our seeds are one or all "
+    "alike, or the source's protocol is of another kind than ours or not stated."
 )
 BUDGET_RULE = (
     "No mark either where the numbers of steps differ or a source does not state them; --unequal sets "
@@ -25,8 +25,13 @@ BUDGET_RULE = (
 )
 
 
+def of_our_kind(protocol: str) -> bool:
+    """Tells the evaluation at the end or at a step, and the best, from means, training episodes and such."""
+    return protocol.lower().startswith(("last", "at step", "best"))
+
+
 def _matching(published: pd.DataFrame, section: Section, options: Options) -> pd.DataFrame:
-    """Returns rows for our tasks in our unit, under a protocol like ours; unstated ones come last."""
+    """Returns rows for our tasks in our unit: the best of runs with --best, and all others without."""
     best = published["protocol"].str.lower().str.startswith("best")
     unit = published["metric"].map(METRICS) == section.unit
     unit |= (published["metric"] == "score") & (section.unit == "success")  # AntMaze: both in one
@@ -49,10 +54,15 @@ def _published_name(names: Iterable[str], algorithm: str, section: Section) -> s
 
 
 def _columns_of(rows: pd.DataFrame) -> pd.Series:
-    """Names columns by their sources: in short, and in full where one has several numbers for a task."""
-    names, told = rows["source"].map(short_source), rows["source"]
+    """Names columns by their sources: in short, and in full where one has several numbers for a task.
+
+    A protocol of another kind than ours is part of the name.
+    """
+    source, protocol = rows["source"], ", " + rows["protocol"]
+    other = protocol.mask(rows["protocol"].map(of_our_kind) | (rows["protocol"] == ""), "")
     steps = rows["steps"].map(lambda x: "" if math.isnan(x) else f", {short(x)} steps")
-    for more in (told, told + steps, told + steps + ", " + rows["protocol"]):
+    names = source.map(short_source) + other
+    for more in (source + other, source + steps + other, source + steps + protocol):
         names = names.mask(_twice(rows, names), more)
     again = names.groupby([rows["algorithm"], rows["task"], names]).cumcount() + 1
     return names.mask(again > 1, names + " [" + again.astype(str) + "]")
@@ -113,7 +123,9 @@ def _published_cell(
     n = "" if math.isnan(r["seeds"]) else f"{r['seeds']:g}"
     budget = () if math.isnan(r["steps"]) else (int(r["steps"]),)
     cell = Cell(r["mean"], r["std"], n=n, budget=budget)
-    if ours is None or not (options.unequal or (budget and options.may_compare(ours, cell))):
+    if ours is None or not of_our_kind(r["protocol"]):
+        return cell
+    if not (options.unequal or (budget and options.may_compare(ours, cell))):
         return cell
     return replace(cell, mark=difference(ours, r))
 
@@ -138,8 +150,8 @@ def _column(name: str, rows: pd.DataFrame, found: list[Cell | None]) -> Column:
 
 
 def _source_note(name: str, rows: pd.DataFrame) -> str:
-    where = (s.removeprefix(f"{name} (").removesuffix(")") for s in dict.fromkeys(rows["source"]))
-    sources = "; ".join(w for w in where if w != name) or "source as named"
+    where = (s.partition(" (")[2].removesuffix(")") for s in dict.fromkeys(rows["source"]))
+    sources = "; ".join(filter(None, where)) or "source as named"
     protocols = " / ".join(dict.fromkeys(rows["protocol"].replace("", "protocol not stated")))
     notes = [n for n in dict.fromkeys(rows["notes"]) if n]
     told = f"; {notes[0]}" if len(notes) == 1 else ""

@@ -12,23 +12,26 @@ from corerl.runs.config_labels import differing, value
 Settings = dict[str, Any]
 """A configuration with its keys flattened: `{"algo.expectile": 0.9}`."""
 
+TASK = ["algorithm", "task"]
+
 
 def split(
     scores: pd.DataFrame, configs: dict[tuple[str, str], Settings]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Gives seeds of one label, but of different configurations on one task, different names.
 
-    What tells them apart are their settings; of score files, which have none, the file; and else the hash.
+    What tells them apart are their settings; of score files, which have none, the file, also where the same
+    seeds stand in several; and else the hash.
 
     Args:
         scores: columns algorithm, task, config (a hash) and file.
         configs: the settings of (task, hash), where they are known.
 
     Returns:
-        The scores under their new names, and a note for each label that was split.
+        The scores under their new names, and notes on labels that were split, or pooled over score files.
     """
     notes = _split_by_file(scores, configs)
-    hashes = scores.groupby(["algorithm", "task"])["config"].unique()
+    hashes = scores.groupby(TASK)["config"].unique()
     for label in dict.fromkeys(scores["algorithm"]):
         groups = {t: list(h) for t, h in hashes[label].items() if len(h) > 1}
         if not groups:
@@ -50,22 +53,42 @@ def split(
 
 
 def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings]) -> list[str]:
-    """Names in place the rows of score files after their file, where a label has several configurations."""
+    """Names in place the rows of score files after their file, where several hold a task of a label: with
+    several configurations, or with the same seeds."""
     known = [key in configs for key in zip(scores["task"], scores["config"], strict=True)]
     origin = scores["file"].mask(pd.Series(known, scores.index), "")
     names = _file_names(set(origin) - {""})
-    counts = scores.assign(origin=origin).groupby(["algorithm", "task"])[["config", "origin"]]
-    several = (counts.nunique() > 1).all(axis=1)
-    labels = sorted(set(several.index[several].get_level_values("algorithm")))
+    counts = scores.assign(origin=origin).groupby(TASK)[["config", "origin"]]
+    files = scores[origin != ""]
+    again = files.groupby([*TASK, "seed"])["file"].nunique().groupby(TASK).max() > 1
+    labels = _labels((counts.nunique() > 1).all(axis=1)) | _labels(again)
+    pooled = _pooled(files[~files["algorithm"].isin(labels)])
     for label in labels:
         rows = (scores["algorithm"] == label) & (origin != "")
         scores.loc[rows, "algorithm"] = [f"{label} ({names[file]})" for file in origin[rows]]
     if not labels:
+        return pooled
+    return [
+        f"{', '.join(sorted(labels))}: several configurations or the same seeds in several files, on a task, "
+        "so seeds are not pooled but split by the file that they stand in.",
+        *pooled,
+    ]
+
+
+def _pooled(files: pd.DataFrame) -> list[str]:
+    """Tells whose seeds are pooled over files that do not say whether they are of one configuration."""
+    labels = _labels(files[files["config"] == ""].groupby(TASK)["file"].nunique() > 1)
+    if not labels:
         return []
     return [
-        f"{', '.join(labels)}: run with several configurations on the same task, so seeds are not pooled but "
-        "split by the file that they stand in."
+        f"{', '.join(sorted(labels))}: seeds of one task stand in several score files and are pooled; other "
+        "algorithm names, or a column config, keep them apart."
     ]
+
+
+def _labels(tasks: pd.Series) -> set[str]:
+    """Returns the labels that the condition holds of, on any of their tasks."""
+    return set(tasks.index[tasks].get_level_values("algorithm"))
 
 
 def _file_names(files: Iterable[str]) -> dict[str, str]:

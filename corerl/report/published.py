@@ -3,8 +3,9 @@
     python -m corerl.report.published FINAL_SCORES_CSV [OUT_CSV]
 
 A row is one cell of somebody's table: algorithm, task, mean, std, seeds, protocol, source, notes.
-`protocol` starts with "last" (final evaluation) or "best" (maximum over training), or is empty
-where the source does not say. `source` is a short name and, in parentheses, where to find it.
+`protocol` starts with "last" (final evaluation), "at step" (the evaluation at that step) or "best"
+(maximum over training), says in other words what else was measured, or is empty where the source does
+not say. `source` is a short name and, in parentheses, where to find it.
 `ddof` is 0 or 1 where the source says which standard deviation it prints, `steps` how many updates or
 environment steps its runs had. `metric` is score (normalised, also where nothing is said), return or success.
 """

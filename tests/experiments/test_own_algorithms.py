@@ -121,6 +121,13 @@ def test_two_files_of_one_name_are_refused_together(tmp_path):
     assert scales(first, tmp_path / "b" / ".." / "a" / "minimal.py") == [12, 12]
 
 
+def test_a_path_may_stand_in_quotes_as_hydra_has_them(tmp_path):
+    file = minimal(tmp_path / "my own")
+    for named in (f"'{file}'", f'"{file}",bc', f"bc, '{file}'"):
+        jobs = cells(["-m", f"algo={named}", "task=corerl/pendulum"])
+        assert "minimal" in [job.algo.name for job in jobs]
+
+
 @pytest.mark.parametrize("where", ["beside", "from here", "elsewhere"])
 def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
     minimal(tmp_path / "sweep", name="own_of_a_sweep")

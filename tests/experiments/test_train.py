@@ -208,6 +208,8 @@ def test_settings_of_the_algorithm_can_be_swept(compose):
         ("-m", "algo=glob([bc_*,iql_c*])", "task=corerl/pendulum"),
         ("algo=sac_n", "task=d4rl/pen-human-v1", "eval={episodes:3}"),
         ("sweep=demo", "seeds=1", "algo=bc,rebrac"),
+        ("-m", "algo=bc", "task='corerl/pendulum',\"gym/a b\"", "seeds=[3]"),
+        ("-m", "algo=sac", "task=gym/gymnasium:Pendulum-v1", "label='a, b',c", "seeds=[3]"),
     ],
 )
 def test_the_listed_cells_are_those_that_run(compose, arguments):

@@ -307,6 +307,35 @@ def test_score_files_with_configurations_of_their_own_are_split_by_file(tmp_path
     assert set(load(apart).scores["algorithm"]) == {"IQL"}, "their tasks tell them apart"
 
 
+@pytest.mark.parametrize("step", [1000, 2000])
+@pytest.mark.parametrize("config", ["", "0a1b2c3d"])
+def test_the_same_seeds_in_two_score_files_are_two_rows(tmp_path, step, config):
+    """Rows of other steps would pass as evaluations of one run, of which the last counts."""
+    files = [tmp_path / f"{name}.csv" for name in ("mine", "theirs")]
+    for file, at, score in zip(files, (1000, step), (70, 30), strict=True):
+        rows = [f"IQL,x/a,{seed},{at},{score},{config}\n" for seed in range(5)]
+        file.write_text("algorithm,task,seed,step,score,config\n" + "".join(rows))
+    results = load(files)
+    means = results.scores.groupby("algorithm")["score"].mean().to_dict()
+    assert means == {"IQL (mine)": 70.0, "IQL (theirs)": 30.0}
+    (note,) = results.notes
+    assert "the same seeds in several files" in note
+
+
+def test_seeds_that_are_pooled_over_score_files_are_told(tmp_path):
+    for name, seed, config in (("a", 0, ""), ("b", 1, ""), ("c", 0, "one"), ("d", 1, "one")):
+        text = f"algorithm,task,seed,score,config\nIQL,x/a,{seed},1,{config}\n"
+        (tmp_path / f"{name}.csv").write_text(text)
+    results = load([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert set(results.scores["algorithm"]) == {"IQL"} and len(results.notes) == 1
+    assert "IQL: seeds of one task stand in several score files and are pooled" in results.notes[0]
+    assert not load([tmp_path / "a.csv"]).notes
+    assert not load([tmp_path / "c.csv", tmp_path / "d.csv"]).notes, "they say that they are one"
+    write_run(tmp_path / "runs", TASK, "IQL", seeds=(0, 1))
+    write_run(tmp_path / "runs", TASK, "IQL", seeds=(2, 3))
+    assert not load([tmp_path / "runs"]).notes
+
+
 def test_a_score_file_beside_runs_is_named_and_the_runs_keep_their_label(tmp_path):
     write_run(tmp_path / "runs", TASK, "IQL")
     write_run(tmp_path / "runs", "d4rl/walker2d-medium-v2", "IQL")

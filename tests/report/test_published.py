@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from corerl.errors import CorerlError
+from corerl.report.beside import of_our_kind
 from corerl.report.published import COLUMNS, neorl2, read_published, sample_std, shipped
 
 
@@ -41,6 +42,24 @@ def test_the_whole_table_is_tidy():
     named = rows["task"].str.extract(r"-(v\d+)$")[0]
     assert (rows["version"] == named)[rows["task"].str.startswith("d4rl/") & named.notna()].all()
     assert set(shipped()) < set(rows["table"])
+
+
+def test_these_shipped_protocols_are_no_single_evaluation_of_ours():
+    protocols = set(pd.concat([read_published(name) for name in shipped()])["protocol"])
+    assert {protocol for protocol in protocols if not of_our_kind(protocol)} == {
+        "",
+        "after 500k online steps",
+        "after fine-tuning",
+        "after pre-training",
+        "as quoted by the author of the issue",
+        "eval return mean of iterations 96-100",
+        "eval return mean of last 5 of 199 logged iterations",
+        "eval return mean of last 5 of 201 logged iterations",
+        "evaluation at 1M steps (approximate, as quoted)",
+        "mean of the last 10 evaluations",
+        "read by eye by a third party off WSRL paper Figure 17",
+        "training episodes at 1M steps",
+    }
 
 
 def test_fine_tuning_keeps_before_and_after_apart():

@@ -252,6 +252,38 @@ def test_a_difference_from_published_numbers_needs_their_steps(steps, unequal, m
     assert [column.steps for column in table.columns] == ["1M", shown]
 
 
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "mark", "head"),
+    [
+        ("last, best of 4 configurations", DOWN, "CORL"),
+        ("at step 100,000", DOWN, "CORL"),
+        ("", "", "CORL"),
+        ("training episodes at 1M steps", "", "CORL, training episodes at 1M steps"),
+        ("mean of the last 10 evaluations", "", "CORL, mean of the last 10 evaluations"),
+    ],
+)
+def test_another_protocol_is_named_and_not_marked(protocol, mark, head, unequal):
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, protocol, "CORL (somewhere)", "", 100_000)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
+    read.scores["step"] = 100_000
+    (section,) = sections(read, theirs(row), Options(replicates=10, unequal=unequal))
+    (table,) = [t for t in section.tables if t.compares]
+    assert (table.rows[0].cells[1].mark, table.columns[1].name) == (mark, head)
+    assert f"{head}: somewhere; {protocol or 'protocol not stated'}." in table.notes
+    (section,) = sections(read, theirs(("BC", *row[1:])), Options(replicates=10))
+    assert [c.name for c in section.others[0].columns] == [f"BC, {head}"]
+
+
+def test_the_best_is_marked_beside_the_best():
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "best iteration", "CORL (somewhere)", "", 1)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
+    read.scores["step"] = 1
+    (section,) = sections(read, theirs(row), Options(replicates=10, best=True))
+    (table,) = [t for t in section.tables if t.compares]
+    assert (table.rows[0].cells[1].mark, table.columns[1].name) == (DOWN, "CORL")
+
+
 def test_nobodys_steps_are_no_equal_steps():
     row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan)
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
