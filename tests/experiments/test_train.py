@@ -536,7 +536,6 @@ def test_what_hydra_shows_are_the_settings_that_run(capsys):
     shown = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [each["steps"] for each in shown] == [cfg.steps for cfg in cells(words[1:])]
     assert main([*words[:1], "algo=bc", *words[3:], "--cfg", "hydra", "-p", "hydra.sweep"]) == 0
-    assert main([*words[:1], "algo=bc", *words[3:], "--info", "defaults"]) == 0
     assert "not done" not in capsys.readouterr().err
     assert main([*words, "--cfg", "job", "-p", "algo.nme"]) == 2
     assert "--package algo.nme: there is no such setting" in capsys.readouterr().err
