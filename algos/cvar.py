@@ -255,11 +255,12 @@ def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
     agent = CVaR(cfg, run.spec(experience, steps=run.cfg.steps // cfg.data.train_every))
     stocks = noise = None
-    policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     if cfg.stocked:
         stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
         noise = None if cfg.by_shortfall else run.uniform("noise", cfg.batch_size)
         policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
+    else:
+        policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}
     for step in run.steps(stride=cfg.data.train_every, policy=policy, **state):
