@@ -179,21 +179,22 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         "| task | ours | runs | steps | published | |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for (folder, algorithm, task, unit), rows in ours.groupby(
-        ["folder", "algorithm", "task", "unit"]
+    for (folder, algorithm, task, cell, unit), rows in ours.groupby(
+        ["folder", "algorithm", "task", "cell", "unit"]
     ):
         spread = f" ± {rows.value.std():.1f}" if len(rows) > 1 else ""
-        beside = theirs[(theirs.task == task) & (theirs.algorithm == algorithm)]
-        shown = [_published_number(row) for row in beside.itertuples()]
+        alike = (theirs.task == task) & (theirs.algorithm == algorithm) & (theirs.metric == unit)
+        shown = [_published_number(row) for row in theirs[alike].itertuples()]
         steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
         lines.append(
-            f"| {task}, {unit} | {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
+            f"| {', '.join(filter(None, (task, cell, unit)))} "
+            f"| {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
             f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
         )
     told = (
         "Mean and standard deviation over seeds of the last evaluation, in the runs that the last column "
         "leads to, which says with which settings. Where the steps are fewer than those of the published "
-        "number, the two are no comparison."
+        "number, or its protocol is another, the two are no comparison."
     )
     return "\n".join([told, "", *lines])
 
@@ -201,7 +202,8 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
 def _published_number(row: Any) -> str:
     spread = f" ± {row.std}" if row.std else ""
     steps = f", {int(row.steps):,} steps" if row.steps else ""
-    return f"{row.mean}{spread} ({row.source.split(' (')[0]}{steps})"
+    protocol = f", {row.protocol}" if row.protocol else ""
+    return f"{row.mean}{spread} ({row.source.split(' (')[0]}{steps}{protocol})"
 
 
 def _their_table(table: str, rows: pd.DataFrame) -> str:
@@ -261,12 +263,13 @@ def _ours() -> pd.DataFrame:
     parts = []
     for path in sorted((ROOT / "results" / "reproduced").glob("*/scores.csv")):
         rows = pd.read_csv(path).assign(folder=path.parent.name)
+        rows = rows.rename(columns={"updates": "step"}) if "step" not in rows else rows
         unit = "score" if "score" in rows else "return"
         if not {unit, "step"} <= set(rows):
             continue  # another layout; its own page shows it
-        rows = rows.assign(value=rows[unit], unit=unit, config=rows.get("config", ""))
-        rows = rows[
-            rows.step == rows.groupby(["algorithm", "task", "seed", "config"]).step.transform("max")
-        ]
-        parts.append(rows[["folder", "algorithm", "task", "seed", "step", "value", "unit"]])
+        rows = rows.assign(value=rows[unit], unit=unit)
+        rows = rows.assign(config=rows.get("config", ""), cell=rows.get("cell", ""))
+        runs = rows.groupby(["algorithm", "task", "cell", "seed", "config"])
+        rows = rows[rows.step == runs.step.transform("max")]
+        parts.append(rows[["folder", "algorithm", "task", "cell", "seed", "step", "value", "unit"]])
     return pd.concat(parts, ignore_index=True)
