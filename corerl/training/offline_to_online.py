@@ -191,7 +191,7 @@ class _Learned:
         self._data = data
         self._factor = np.float32(1)
         if data.return_range:  # the data is read once more, rather than handed through every caller
-            self._factor = preprocessing.return_factor(run.dataset())
+            self._factor = preprocessing.return_factor(preprocessing.ended(run.dataset(), data))
         self._mean, self._std = (getattr(normalizer, x).cpu().numpy() for x in ("mean", "std"))
 
     def __call__(self, step):

@@ -67,9 +67,7 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
-    dataset = vectors(run)
-    if data.end_reward is not None:
-        dataset = dataset.ended_by(data.end_reward)
+    dataset = ended(vectors(run), data)
     if best < 1:
         dataset = dataset.best_episodes(best)
     _warn_of_saturation(dataset, data)
@@ -95,6 +93,11 @@ def load(
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     buffer.numbered = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def ended(dataset: Dataset, data: Preprocess) -> Dataset:
+    """Returns the dataset with the ends of episodes that `end_reward` makes, where it is set."""
+    return dataset if data.end_reward is None else dataset.ended_by(data.end_reward)
 
 
 def held_out(run: Run) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.config import Config, Data
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
 from corerl.runs.directory import groups, read_status
@@ -15,7 +16,11 @@ from corerl.runs.files import read_json, read_yaml
 from corerl.training.run import Run
 
 SHARED = "normalizer"
-"""Parts of an agent's state that have no seed axis, whatever their shape."""
+"""Parts of an agent's state that have no seed axis, even if their first axis is as long."""
+Saved = tuple[Any, tuple[int, int]]
+"""A part of a group's state, a seed's place in the group and the number of its seeds."""
+READ_BY = ("observations", "actions")
+"""Columns of a file whose order is that of a network's inputs and outputs."""
 COUNTER = {"count"}
 """The state of a schedule of the learning rate, which may have ended with pre-training."""
 FUNCTION = {
@@ -68,6 +73,7 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
         ) from error
     wanted = asdict(run.cfg.algo)
     pairs = [("task", task, run.task.id), ("action_range", acts_in, run.cfg.action_range)]
+    pairs += _read_alike(settings.get("data") or {}, run.cfg)
     added = asdict(type(run.cfg.algo)())  # what an older run does not name had its default
     own = [k for k in wanted if FUNCTION & {k, f"{wanted['name']}.{k}"}]
     pairs += [(f"algo.{k}", saved.get(k, added[k]), wanted[k]) for k in own]
@@ -83,14 +89,27 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
     return settings
 
 
+def _read_alike(theirs: dict[str, Any], cfg: Config) -> list[tuple[str, Any, Any]]:
+    """Pairs what a file's observations and actions mean: their order, units and, where states or returns
+    are normalised by it, its content."""
+    added = asdict(Data())  # what an older run does not name had its default
+    theirs, mine = added | theirs, asdict(cfg.data)
+    columns = added["columns"] | theirs["columns"]
+    pairs = [(f"data.columns.{k}", columns[k], mine["columns"][k]) for k in READ_BY]
+    own = ("action_low", "action_high")
+    if cfg.algo.data.normalize_states or cfg.algo.data.return_range:
+        own += ("sha256",)
+    return pairs + [(f"data.{k}", theirs[k], mine[k]) for k in own]
+
+
 def _before(folder: Path, seed: int) -> int:
     """Counts the steps of the run, if any, that the other one itself began from."""
     group = next(directory for directory, seeds in groups(folder) if seed in seeds)
     return (read_json(group / "env.json") or {}).get("pretrained", {}).get("steps", 0)
 
 
-def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
-    """Returns the agents of the group that holds the seed, and the seed's place among them."""
+def _state_of(folder: Path, seed: int) -> tuple[dict, tuple[int, int]]:
+    """Returns the agents of the group that holds the seed, the seed's place among them and their number."""
     for directory, group in groups(folder):
         if seed in group:
             status = read_status(directory)
@@ -98,11 +117,11 @@ def _state_of(folder: Path, seed: int) -> tuple[dict, int]:
                 problem = f"{directory.name} has not finished (step {status.get('step')})"
                 raise _refusal(folder, problem)
             saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")
-            return saved["state"]["agent"], group.index(seed)
+            return saved["state"]["agent"], (group.index(seed), len(group))
     raise _refusal(folder, f"it has no seed {seed}")
 
 
-def _stack(mine: Any, saved: list[tuple[Any, int]], name: str, folder: Path) -> Any:
+def _stack(mine: Any, saved: list[Saved], name: str, folder: Path) -> Any:
     """Returns the seeds' slices in the layout of `mine`; raises at the first thing that does not fit."""
     if isinstance(mine, Tensor):
         return _stack_tensor(mine, saved, name, folder)
@@ -129,9 +148,10 @@ def _named(state: Any) -> dict:
     return state if isinstance(state, dict) else {}
 
 
-def _stack_tensor(mine: Tensor, saved: list[tuple[Any, int]], name: str, folder: Path) -> Tensor:
-    whole = mine.ndim == 0 or name.startswith(SHARED)
-    slices = [tensor if whole else tensor[place] for tensor, place in saved]
+def _stack_tensor(mine: Tensor, saved: list[Saved], name: str, folder: Path) -> Tensor:
+    whole = mine.shape[:1] != (len(saved),) or name.startswith(SHARED)
+    whole |= any(tensor.shape[:1] != (seeds,) for tensor, (_, seeds) in saved)
+    slices = [tensor if whole else tensor[place] for tensor, (place, _) in saved]
     expected = mine.shape if whole else mine.shape[1:]
     for piece in slices:
         if piece.shape != expected:

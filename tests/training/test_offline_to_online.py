@@ -29,6 +29,7 @@ from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
 from corerl.runs.directory import cell_directory
 from corerl.training import preprocessing
+from corerl.training import pretrained as pretrained_runs
 from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
 from corerl.training.load import load
@@ -180,6 +181,26 @@ def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, p
     assert own == {name: flatten(second(part)) for name, part in before.items()}
 
 
+@pytest.mark.parametrize("together", [[0], [0, 1]])
+def test_a_tensor_without_seeds_is_restored_as_it_is(tmp_path, monkeypatch, together):
+    made = iql.IQL.__init__
+
+    def with_mean(self, cfg, spec):
+        made(self, cfg, spec)
+        self.feature_mean = torch.zeros(3)
+
+    monkeypatch.setattr(iql.IQL, "__init__", with_mean)
+    cell, mean = pretrained(tmp_path), torch.tensor([1.0, 2.0, 3.0])
+    (group,) = cell.glob("seeds-*")
+    saved = checkpoint.load_checkpoint(group / "checkpoint.safetensors")
+    saved["state"]["agent"]["feature_mean"] = mean
+    checkpoint.save_checkpoint(group / "checkpoint.safetensors", saved)
+    run = Run(goes_on(tmp_path, cell), together, lambda *_: None)
+    agent = iql.IQL(run.cfg.algo, run.spec(*preprocessing.load(run, run.cfg.algo.data, 8)))
+    pretrained_runs.restore(agent, str(cell), run, ["iql"])
+    torch.testing.assert_close(agent.feature_mean, mean)
+
+
 def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
     cell = pretrained(tmp_path)
     first = train(goes_on(tmp_path, cell), seeds=[1])
@@ -216,6 +237,26 @@ def test_another_task_or_network_is_refused(tmp_path, changes, job, message):
     seeds = job.pop("seeds", [0])
     with pytest.raises(CorerlError, match=message):
         train(replace(cfg, **job), seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    ("there", "normalised", "message"),
+    [
+        ({"columns": {"observations": ["b", "a"]}}, False, r"observations is \['b', 'a'\] there"),
+        ({"columns": {"actions": ["u"]}}, False, r"data.columns.actions is \['u'\] there and None"),
+        ({"action_high": 2.0}, False, r"data.action_high is 2.0 there and None here"),
+        ({"sha256": "11"}, True, r"data.sha256 is 11 there and None here"),
+        ({"sha256": "11", "columns": {"episode": "e"}}, False, None),
+    ],
+)
+def test_a_file_must_be_read_alike(tmp_path, there, normalised, message):
+    own = {"data": preprocessing.Preprocess(clip_actions=1 - 1e-5, normalize_states=normalised)}
+    cell = pretrained(tmp_path, **own)
+    read = yaml.safe_load((cell / "config.yaml").read_text())
+    (cell / "config.yaml").write_text(yaml.safe_dump(read | {"data": there}))
+    refused = pytest.raises(CorerlError, match=message) if message else contextlib.nullcontext()
+    with refused:
+        train(goes_on(tmp_path, cell, **own), seeds=[0])
 
 
 @pytest.mark.parametrize(
@@ -278,8 +319,12 @@ def phases_of(tmp_path: Path, **changes) -> tuple[Phases, Run]:
     return Phases(cfg.algo, run, buffer, SimpleNamespace(normalizer=normalizer)), run
 
 
-def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path):
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path, ended):
+    recorded = Run(settings(tmp_path, "iql"), [0], lambda *_: None).dataset()
+    end = float(recorded.rewards[20]) if ended else None
     data = preprocessing.Preprocess(
+        end_reward=end,
         return_range=True,
         reward_scale=2.0,
         reward_shift=-1.0,
@@ -292,7 +337,7 @@ def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path):
     angle, speed = np.arctan2(before[:, 1], before[:, 0]), before[:, 2]
     torque = 2 * np.array([1.0, -0.1])
     raw = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
-    dataset = run.dataset()
+    dataset = run.dataset().ended_by(end) if ended else run.dataset()
     returns = dataset.episode_returns()
     mean, std = dataset.obs_stats()
     for i in range(2):
