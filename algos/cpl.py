@@ -88,6 +88,8 @@ class Config(Hidden):
             self.bc_steps > 0 or not self.reference,
             "algo.reference=true compares with the cloned policy, and algo.bc_steps=0 clones none",
         )
+        unused = (*loading.REWARDS, "end_reward", "weighting")
+        loading.refuse(self.data, *unused, reason="CPL learns from comparisons alone")
         loading.check_crop(self.crop, self.preferences)
 
 

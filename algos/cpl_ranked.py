@@ -99,6 +99,8 @@ class Config(Settings):
             self.ranked_by == "model" or judged.source == "teacher",
             f"algo.ranked_by=teacher: algo.preferences.source={judged.source} scores no segments",
         )
+        reason = "segments are ranked by their scores, whatever the dataset's rewards are scaled to"
+        loading.refuse(self.data, *loading.REWARDS, reason=reason)
         faults = (judged.beta is not None, judged.epsilon, judged.skip, judged.equal)
         weighs = judged.gamma < 1 or judged.discount < 1
         require(

@@ -23,7 +23,7 @@ Differences, each with its reason:
  4. All steps of a crop count for the reward (authors), which is one more than IPL looks at.
  5. Without the dataset, IQL learns from the comparisons' own transitions, in which no episode ends
     (authors).
- 6. Rewards are not normalised (authors).
+ 6. Rewards are not normalised (authors); `algo.data.reward_scale` and `reward_shift` are for learned ones.
  7. Comparisons are drawn with replacement; the authors walk through a permutation.
 """
 
@@ -70,6 +70,12 @@ class Config(iql.Config):
     def __post_init__(self):
         super().__post_init__()
         require(self.phase == "offline", f"algo.phase={self.phase}: P-IQL learns offline only")
+        loading.refuse(
+            self.data,
+            "return_range",
+            reason="the range is of the dataset's returns, and the rewards are learned beside the policy; "
+            "algo.data.reward_scale multiplies them",
+        )
         loading.check_crop(self.crop, self.preferences, least=2)
 
 
@@ -88,7 +94,9 @@ class PrefIQL(iql.IQL):
         """Takes IQL's step on the rewards that the networks give; those of the batch are not read."""
         with torch.no_grad():
             inputs = torch.cat([batch.observations, batch.actions], -1)
-            batch = batch._replace(rewards=self.reward(inputs[:, None]).mean(1))
+            rewards = self.reward(inputs[:, None]).mean(1)
+            scale, shift = self.cfg.data.reward_scale, self.cfg.data.reward_shift
+            batch = batch._replace(rewards=rewards * scale + shift)
         return super().update(batch, uniforms) | {"reward": batch.rewards.mean(-1)}
 
 

@@ -12,6 +12,9 @@ from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing, weighting
 from corerl.training.run import Run
 
+REWARDS = ("return_range", "reward_scale", "reward_shift")
+"""What `Preprocess` does with the rewards of a dataset."""
+
 
 def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
     """Checks an algorithm's `crop`: at least `least` steps, and no more than a segment has.
@@ -27,6 +30,15 @@ def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
         crop is None or crop <= compared.length,
         f"algo.crop={crop} does not fit into {length}; algo.crop=null takes segments whole",
     )
+
+
+def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
+    """Raises CorerlError where one of these settings is asked for, which would change nothing."""
+    usual = preprocessing.Preprocess()
+    for name in names:
+        value = getattr(data, name)
+        unchanged = value == getattr(usual, name)
+        require(unchanged, f"algo.data.{name}={value} would change nothing: {reason}")
 
 
 def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:

@@ -118,6 +118,16 @@ def test_rewards_of_the_data_are_not_read():
         assert torch.equal(mine, other)
 
 
+def test_scale_and_shift_are_of_the_learned_rewards():
+    data = replace(Config().data, reward_scale=3.0, reward_shift=-0.5)
+    plain, scaled = make(), make(data=data)
+    batch = make_batches(1)[0]
+    mean = plain.update(batch)["reward"]
+    torch.testing.assert_close(scaled.update(batch)["reward"], 3 * mean - 0.5)
+    moved = [x.critic.parameters() for x in (plain, scaled)]
+    assert not all(map(torch.equal, *moved))
+
+
 def test_iql_never_moves_the_reward_nor_the_reward_iql():
     agent = make()
     reward, critic = net(agent.reward.network, 0), net(agent.critic, 0, 0)
@@ -134,6 +144,11 @@ def test_iql_never_moves_the_reward_nor_the_reward_iql():
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(CorerlError, match=f"algo.{next(iter(wrong))}="):
         Config(**wrong)
+
+
+def test_a_range_of_returns_is_refused_since_no_returns_are_learned_from():
+    with pytest.raises(CorerlError, match=r"algo\.data\.return_range=True would change nothing"):
+        Config(data=replace(Config().data, return_range=True))
 
 
 def test_crops_longer_than_a_teachers_segments_are_refused_unread():

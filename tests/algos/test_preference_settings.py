@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from corerl.config import Config, seed_list
+from corerl.errors import CorerlError
 from corerl.experiments.composition import cells
 
 TABLES = {  # cells, seeds, {(updates, between evaluations, episodes)}
@@ -15,6 +16,8 @@ TABLES = {  # cells, seeds, {(updates, between evaluations, episodes)}
     "dtr_gym": (2 * 9, [0, 1, 2, 3, 4], {(51_600, 5_000, 10), (1_001_600, 5_000, 10)}),
     "dtr_adroit": (2 * 6, [0, 1, 2, 3, 4], {(53_200, 5_000, 10), (1_003_200, 5_000, 10)}),
 }
+
+REWARDS = ("return_range=True", "reward_scale=100.0", "reward_shift=-1.0")
 
 
 @cache
@@ -117,3 +120,16 @@ def test_cpl_on_d4rl_has_its_authors_settings():
     assert (score.layers, score.heads, score.width, score.dropout) == (1, 4, 256, 0.1)
     few = cell("cpl_ranked", "d4rl/walker2d-medium-expert-v2")
     assert (few.steps, few.algo.score.steps) == (1_010_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("algo", "wrong"),
+    [
+        *((algo, setting) for algo in ("ipl", "cpl", "cpl_ranked") for setting in REWARDS),
+        ("cpl", "end_reward=1.0"),
+        ("cpl", "weighting=return"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(algo, wrong):
+    with pytest.raises(CorerlError, match=f"algo.data.{wrong} would change nothing: "):
+        cells([f"algo={algo}", "task=corerl/pendulum", f"algo.data.{wrong}"])
