@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_export.add_arguments(
         commands.add_parser("export", help="data, or a run's episodes, for other people's code")
     )
-    show.add_arguments(commands.add_parser("preferences", help="comparisons on a dataset"))
+    preferences = commands.add_parser("preferences", help="comparisons on a dataset")
+    show.add_arguments(preferences)
+    preferences.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.command == "export":
         return data_export.run(args)
     elif args.command == "preferences":
-        show.show(console, args)
+        show.show(console, args, own_files.task_of(args.task, args.settings))
     else:
         return _make(console, args)
     return 0

@@ -17,8 +17,9 @@ import webbrowser
 from pathlib import Path
 
 from corerl.config import require
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.experiments import own_files
 from corerl.preferences import label_session
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
@@ -29,7 +30,8 @@ from corerl.runs import files
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("task", metavar="TASK", help="such as corerl/pendulum")
+    add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
+    add("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
     add("--pairs", type=int, default=200)
     add("--length", type=int, default=64, help="steps of a segment")
     add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves the page until Ctrl-C, or prints how files agree."""
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")  # pygame's window would swallow SIGTERM
-    task = resolve(args.task)
+    task = own_files.task_of(args.task, args.settings)
     if args.agreement:
         return _agree(task, args.agreement)
     require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     state = session.state()
     print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
     print(
-        f"corerl train algo=ipl task={task.id} algo.preferences.source=file algo.preferences.path={out}"
+        f"corerl train algo=ipl {own_files.in_shell(task, args.settings)} algo.preferences.source=file "
+        f"algo.preferences.path={out}"
     )
     return 0
 
@@ -95,10 +98,10 @@ def _vectors(task: Task):
 def _agree(task: Task, paths: list[Path]) -> int:
     """Prints a line per pair of labellers, and per labeller with the oracle of the true rewards."""
     labellers, dataset = label_session.by_name(paths), task.load()
-    sha = label_session.fingerprint(dataset)
     for name, file in labellers.items():
         require(
-            str(file["sha256"]) == sha, f"{name}'s labels are on other data than {task.id} is here"
+            label_session.is_of(str(file["sha256"]), dataset),
+            f"{name}'s labels are on other data than {task.id} is here",
         )
     rows = [
         (f"{one}, {other}", label_session.agreement(labellers[one], labellers[other]))

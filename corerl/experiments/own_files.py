@@ -55,9 +55,8 @@ def run(console: Console, args: argparse.Namespace) -> int:
     if faults:
         console.print(f"{args.path} cannot be trained on yet.", soft_wrap=True, markup=False)
         return 2
-    told = " ".join(shlex.quote(word) for word in [_override(args.path), *args.settings])
     console.print(
-        f"It can be trained on: corerl train algo=iql {told}",
+        f"It can be trained on: corerl train algo=iql {in_shell(task, args.settings)}",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -65,10 +64,11 @@ def run(console: Console, args: argparse.Namespace) -> int:
     return 0
 
 
-def _override(path: str) -> str:
-    """Returns the setting that names the file, quoted where Hydra would read more than a name in it."""
-    plain = re.fullmatch(r"[\w/.+-]*", path, re.ASCII)
-    return f"task=file/{path}" if plain else 'task="file/{}"'.format(path.replace('"', '\\"'))
+def in_shell(task: tasks.Task, settings: list[str]) -> str:
+    """Returns what names the task for training, quoted where a shell or Hydra would read more in it."""
+    plain = re.fullmatch(r"[\w/.+-]*", task.id, re.ASCII)
+    override = f"task={task.id}" if plain else 'task="{}"'.format(task.id.replace('"', '\\"'))
+    return " ".join(shlex.quote(word) for word in [override, *settings])
 
 
 def task_of(id: str, settings: list[str]) -> tasks.Task:

@@ -16,7 +16,7 @@ from corerl.data.reading import npz
 from corerl.errors import CorerlError
 from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import LABELS
-from corerl.preferences.readers import fingerprint
+from corerl.preferences.readers import fingerprint, is_of
 from corerl.preferences.sources import Preferences
 
 SKIPPED = -1.0
@@ -60,7 +60,7 @@ class Session:
     def _go_on(self) -> None:
         parts = read(self.path)
         known, told = parts["pairs"], self.path
-        if str(parts["sha256"]) != self._sha:
+        if not is_of(str(parts["sha256"]), self.dataset):
             raise CorerlError(f"{told} has labels on other data than {self.dataset.id} is here.")
         require(
             int(parts["length"]) == self.length,

@@ -228,10 +228,24 @@ def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
 # Our own.
 
 
-def fingerprint(dataset: Dataset) -> str:
-    """Hashes the dataset's actions, rewards and episode ends: labels belong to one version of it."""
+def fingerprint(dataset: Dataset, history: int = 1) -> str:
+    """Hashes latest observations, rewards and episode ends: labels belong to one version of a dataset.
+
+    Whatever its actions are scaled to, and however many observations are one input.
+    """
+    width = dataset.observations.shape[1] // history
+    return _digest(dataset.observations[:, -width:], dataset.rewards, dataset.episode_ends)
+
+
+def is_of(sha256: str, dataset: Dataset, history: int = 1) -> bool:
+    """Tells whether labels with this fingerprint, or with an older version's, are of the dataset."""
+    older = _digest(dataset.actions, dataset.rewards, dataset.episode_ends)
+    return sha256 in (fingerprint(dataset, history), older)
+
+
+def _digest(*arrays: np.ndarray) -> str:
     sha = hashlib.sha256()
-    for array in (dataset.actions, dataset.rewards, dataset.episode_ends):
+    for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
 
@@ -257,8 +271,8 @@ def save(path: Path, **arrays: Any) -> None:
     write_atomically(path, content.getvalue())
 
 
-def read_own(path: Path, dataset: Dataset) -> Comparisons:
-    """Reads comparisons that `write` wrote; their `source` is the teacher's.
+def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
+    """Reads comparisons that `write` wrote; their `source` is the teacher's. `history` is the dataset's.
 
     Raises:
         CorerlError: the file is broken, or of another dataset or version of it.
@@ -266,7 +280,7 @@ def read_own(path: Path, dataset: Dataset) -> Comparisons:
     names = ("starts", "labels", "length", "source", "dataset", "sha256")
     with npz(path, "an npz file of comparisons") as file:
         parts = _keys(file, names)
-        if str(parts["sha256"]) != fingerprint(dataset):
+        if not is_of(str(parts["sha256"]), dataset, history):
             raise CorerlError(
                 f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here: make "
                 "them anew, or get the same version of the data."

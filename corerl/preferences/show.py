@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl.config import require
-from corerl.data import tasks
+from corerl.data.tasks import Task
 from corerl.preferences import readers, sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
@@ -36,7 +36,7 @@ minute); advantage: the sum of r + 0.99 V(s') - V(s)"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data preferences` takes."""
     plain = Preferences()
-    parser.add_argument("task", help="such as corerl/pendulum")
+    parser.add_argument("task", help="such as corerl/pendulum, or file/PATH")
     parser.add_argument("--source", default=plain.source, help=", ".join(sources.SOURCES))
     parser.add_argument("--path", help="the labels' file or folder, for sources other than teacher")
     parser.add_argument("--crossing", default=plain.crossing, help=", ".join(readers.CROSSINGS))
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="an npz file for algo.preferences.source=file")
 
 
-def show(console: Console, args: argparse.Namespace) -> None:
+def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     """Prints how many labels there are of each kind, and an example; writes `--out`.
 
     Raises:
@@ -66,7 +66,6 @@ def show(console: Console, args: argparse.Namespace) -> None:
         args.out is None or not args.out.exists(),
         f"{args.out} exists already: choose another --out, or delete it",
     )
-    task = tasks.resolve(args.task)
     compared = sources.find(task, task.load, cfg)
     table = Table(
         title=terminal.plain(task.id), box=box.SIMPLE, show_header=False, title_justify="left"

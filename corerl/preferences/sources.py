@@ -114,7 +114,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     if cfg.source == "ipl":
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
-        return readers.read_own(root, _vectors(dataset())).first(cfg.pairs)
+        return readers.read_own(root, _vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
         f"the labels of {cfg.source} are on D4RL's data, and {task.id} is not of it",

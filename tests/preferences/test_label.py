@@ -20,7 +20,7 @@ from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
 from corerl.preferences.sources import Preferences
 
-DATA = random_dataset(300)
+DATA, PENDULUM = random_dataset(300), resolve("corerl/pendulum")
 
 
 def session(path, pairs: int = 5, **other) -> Session:
@@ -41,7 +41,7 @@ def test_every_answer_is_in_the_file_at_once(tmp_path):
         asked.answer(pair, label)
         kept = [p for p, l in said.items() if p <= pair and l >= 0]
         found = sources.find(
-            None, lambda: DATA, Preferences(source="file", path=str(path), length=8)
+            PENDULUM, lambda: DATA, Preferences(source="file", path=str(path), length=8)
         )
         np.testing.assert_array_equal(found.starts, asked.pairs[kept])
         np.testing.assert_array_equal(found.labels, [said[p] for p in kept])

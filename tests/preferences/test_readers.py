@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from corerl.data.dataset import Dataset
+from corerl.data.observations import with_history
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.preferences import pickles, readers, sources
@@ -377,5 +378,22 @@ def test_our_own_file_is_read_back_and_knows_its_data(tmp_path):
     assert (again.starts == made.starts).all() and (again.labels == made.labels).all()
     assert (again.length, again.source, again.id) == (2, made.source, made.id)
     assert len(load(path, "file", data, pairs=5)) == 5
+    older = dict(np.load(path))
+    older["sha256"] = readers._digest(data.actions, data.rewards, data.episode_ends)
+    np.savez(tmp_path / "older.npz", **older)
+    assert len(load(tmp_path / "older.npz", "file", data)) == 20
     with pytest.raises(CorerlError, match="with other rows than d4rl/hopper-medium-v2 has here"):
         load(path, "file", data.with_rewards(data.rewards + 1))
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_labels_stay_those_of_their_data_however_it_is_shown(tmp_path, history):
+    data, path = d4rl_like(), tmp_path / "x.npz"
+    made = sources.find(HOPPER, lambda: data, Preferences(length=2, pairs=5))
+    readers.write(path, made, data)
+    shown = replace(data, actions=data.actions / 3)
+    shown = with_history(shown, history) if history > 1 else shown
+    again = load(path, "file", shown, task=replace(HOPPER, history=history))
+    assert (again.starts == made.starts).all()
+    with pytest.raises(CorerlError, match="with other rows"):
+        load(path, "file", replace(data, observations=data.observations + 1))

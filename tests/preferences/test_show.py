@@ -106,3 +106,19 @@ def test_segments_that_are_no_rows_are_not_written(data, tmp_path):
     words = ("d4rl/hopper-medium-v2", "--source", "ipl", "--out", str(tmp_path / "x.npz"))
     with pytest.raises(CorerlError, match="--out holds rows of the dataset, and ipl"):
         data(*words)
+
+
+def test_a_file_is_named_with_its_settings(data, tmp_path):
+    rng = np.random.default_rng(0)
+    steps = {"observations": rng.normal(size=(40, 2)), "actions": rng.uniform(-2, 2, (40, 1))}
+    steps |= {"rewards": rng.normal(size=40), "terminated": np.arange(1, 41) % 10 == 0}
+    np.savez(tmp_path / "own.npz", **steps)
+    file, out = f"file/{tmp_path}/own.npz", tmp_path / "labels.npz"
+    asked = ("--pairs", "6", "--length", "4", "--out", str(out))
+    with pytest.raises(CorerlError, match=r"data\.action_low"):
+        data(file, *asked)
+    data(file, "data.action_low=-2", "data.action_high=2", *asked)
+    read = ("--source", "file", "--path", str(out))
+    assert "6 of segments of 4 steps" in data(
+        file, "data.action_low=-5", "data.action_high=5", *read
+    )
