@@ -138,9 +138,16 @@ def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}={_spelled(key, value)}"
 
 
+def _plain(value: Any) -> Any:
+    """Returns a path as text, a number or an array of numpy or torch as Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if np.ndim(value) == 0 else value.tolist()
+
+
 def _spelled(key: str, value: Any) -> str:
     try:
-        return json.dumps(value, default=lambda x: x.item() if np.ndim(x) == 0 else x.tolist())
+        return json.dumps(value, default=_plain)
     except (AttributeError, TypeError) as error:
         raise CorerlError(
             f"{key}={value!r} is neither a number, a text nor a list of them."

@@ -154,7 +154,12 @@ def vectors(run: Run) -> Dataset:
 
 
 def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
-    """Turns numbered actions `(N,)` into float32 vectors `(N, A)`, as many as the task's environment has.
+    """Turns numbered actions `(N,)` into float32 vectors `(N, A)` of `action_count`'s length."""
+    return np.eye(action_count(run, actions), dtype=np.float32)[actions]
+
+
+def action_count(run: Run, actions: np.ndarray) -> int:
+    """Counts the numbered actions of the task's environment; without a simulator, those of the data.
 
     Raises:
         CorerlError: the data has an action that the environment has not.
@@ -162,12 +167,12 @@ def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
     largest = int(actions.max())
     try:
         env = run.task.make_env()
-    except CorerlError:  # no simulator: the actions of the data
-        return np.eye(largest + 1, dtype=np.float32)[actions]
+    except CorerlError:
+        return largest + 1
     env.close()
     count = int(env.action_space.n)
     require(largest < count, f"{run.task.id} has {count} actions, and its data action {largest}")
-    return np.eye(count, dtype=np.float32)[actions]
+    return count
 
 
 def preprocessed_rewards(dataset: Dataset, data: Preprocess) -> np.ndarray:
@@ -204,11 +209,9 @@ def numbered(
     """Returns the buffer of a dataset with numbered actions, the shape of its observations, how many actions.
 
     Raises:
-        CorerlError: the dataset's actions are continuous, or its observations are images.
+        CorerlError: the dataset's actions are continuous, or its observations are images; `action_count`.
     """
     dataset = vectors(run)
-    env = run.task.make_env()
-    env.close()
     transitions = dataset.transitions()
     buffer = OfflineBuffer(
         transitions,
@@ -217,4 +220,4 @@ def numbered(
         run.device,
         probabilities=weighting.probabilities(dataset, data, transitions.rows),
     )
-    return buffer, dataset.observations.shape[1:], int(env.action_space.n)
+    return buffer, dataset.observations.shape[1:], action_count(run, dataset.actions)

@@ -2,17 +2,20 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import reference_distributional as reference
 import torch
 from reference_distributional import SEEDS, A, O, agree, best, huber, make_transitions
 from small import config, flatten, train
 
+import corerl
 from corerl import seeding
 from corerl.algos.cql_discrete import Config, DiscreteCQL
 from corerl.buffers.replay import Batch
 from corerl.config import Eval
 from corerl.data import embedded
+from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
@@ -94,6 +97,14 @@ def test_it_masters_the_embedded_poles_where_its_data_does_not(tmp_path):
     cell = train(config(tmp_path, "cql_discrete", own=own, **job))
     last = (cell / "seeds-0/scores.csv").read_text().splitlines()[-1]
     assert data.episode_returns().mean() < 40 and float(last.split(",")[5]) > 70
+
+
+def test_it_trains_without_an_environment_on_the_actions_of_the_data(tmp_path):
+    rng, done = np.random.default_rng(0), np.arange(1, 61) % 10 == 0
+    steps = {"observations": rng.normal(size=(60, 2)), "actions": rng.integers(3, size=60)}
+    data = Dataset.from_arrays(**steps, rewards=rng.normal(size=60), terminated=done)
+    run = corerl.train("cql_discrete", dataset=data, seeds=1, steps=2, root=tmp_path, quantiles=2)
+    assert run.load(0).act(np.zeros((4, 2))).shape == (4,)
 
 
 def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
