@@ -286,6 +286,15 @@ def test_a_difference_is_of_the_bounds(low, high):
     assert np.isnan(policy.difference(expected * np.nan, expected))
 
 
+def test_where_rounding_decides_between_two_actions_either_is_right():
+    policy = exporting.Policy(lambda x: (x > 1).float(), None, None)
+    probe = torch.tensor([[1.0], [1.1], [0.0]])
+    expected = policy(probe)
+    other = 1 - expected
+    assert policy.tied(probe, other[None], expected).tolist() == [True, False, False]
+    assert not policy.tied(probe, expected[None], expected).any()
+
+
 def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
     facts = export_policy(numbered, tmp_path / "p.pt2")
     x = torch.randn(50, 4)
