@@ -294,6 +294,12 @@ def known_tasks() -> list[str]:
     ]
 
 
+def is_atari(env: gymnasium.Env) -> bool:
+    """Tells whether this is a game of `atari/...`, whose observations are stacked frames and whose lives may
+    end episodes; an environment of one's own may call other things `stack` or `game_over`."""
+    return isinstance(env.unwrapped, atari.Atari)
+
+
 def _exists(collection: str, name: str) -> bool:
     if collection == "gym":
         return simulators.is_gym(name)
