@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -17,22 +18,29 @@ from corerl.data.dataset import Dataset
 class Flat(gymnasium.ObservationWrapper):
     """Lays the parts of a dictionary side by side, in the order `names`; without them, the space's.
 
-    Gymnasium sorts the space of a plain dictionary by name.
+    Those of a dictionary in it are `arm/position`, and `arm` is all of them. Gymnasium sorts the space of a
+    plain dictionary by name.
+
+    Attributes:
+        parts: the spaces of the parts by name, in the order in which they lie.
 
     Raises:
-        CorerlError: a name is none of the environment's.
+        CorerlError: a name is none of the environment's, or one of its is missing.
     """
 
     def __init__(self, env: gymnasium.Env, names: Sequence[str] | None = None):
         super().__init__(env)
-        known = env.observation_space.spaces
-        self.names = tuple(names or known)
+        known = by_name(env.observation_space)
+        names = names or list(known)
+        found = [[part for part in known if is_in(part, name)] for name in names]
+        order = list(chain.from_iterable(found))
         require(
-            set(self.names) == set(known),
+            all(found) and sorted(order) == sorted(known),
             f"the parts of the observation are {', '.join(known)} in {env.unwrapped} and "
-            f"{', '.join(self.names)} in the data",
+            f"{', '.join(names)} in the data: call them the same",
         )
-        flat = [spaces.flatten_space(known[name]) for name in self.names]
+        self.parts = {part: known[part] for part in order}
+        flat = [spaces.flatten_space(space) for space in self.parts.values()]
         low, high = (
             np.concatenate([getattr(space, bound) for space in flat], dtype=np.float64)
             for bound in ("low", "high")
@@ -40,9 +48,9 @@ class Flat(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Box(low, high, dtype=np.float64)
 
     def observation(self, observation: Mapping[str, Any]) -> np.ndarray:
-        parts = self.env.observation_space.spaces
+        given = by_name(observation)
         return np.concatenate(
-            [spaces.flatten(parts[name], observation[name]) for name in self.names],
+            [spaces.flatten(space, given[name]) for name, space in self.parts.items()],
             dtype=np.float64,
         )
 
@@ -76,6 +84,20 @@ class History(gymnasium.Wrapper):
         observation, *rest = self.env.step(action)
         self.frames = later(self.frames, observation)
         return self.frames.reshape(-1), *rest
+
+
+def by_name(tree: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
+    """Returns what a dictionary holds, `arm/position` where `arm` is a dictionary itself, in its order."""
+    found = {}
+    for name, part in tree.items():
+        inner = isinstance(part, Mapping)
+        found |= by_name(part, f"{inside}{name}/") if inner else {f"{inside}{name}": part}
+    return found
+
+
+def is_in(part: str, name: str) -> bool:
+    """Tells whether `part` is `name` itself or lies in the dictionary of that name."""
+    return f"{part}/".startswith(f"{name}/")
 
 
 def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:

@@ -166,7 +166,7 @@ class Task:
         if self.collection == "file":
             if self.env is None:
                 raise CorerlError(f"{self.id} has no environment; env=gym/module:Id names one.")
-            return simulators.make_gym(self.env.removeprefix("gym/"), own_files.parts(self.data))
+            return simulators.make_gym(self.env.removeprefix("gym/"), own_files.listed(self.data))
         make = {
             "d4rl": simulators.make_d4rl,
             "adroit": adroit.make_env,

@@ -107,7 +107,7 @@ class Loaded:
             return ()
         env = self.task.make_env()
         env.close()
-        return getattr(wrapper(env, Flat), "names", ())
+        return tuple(getattr(wrapper(env, Flat), "parts", ()))
 
     def _side_by_side(self, given: Mapping[str, np.ndarray]) -> np.ndarray:
         if set(self.parts) != set(given):

@@ -1,5 +1,7 @@
 """Observations that are dictionaries, and the latest K of an episode."""
 
+from dataclasses import replace
+
 import gymnasium
 import h5py
 import numpy as np
@@ -162,6 +164,62 @@ def test_a_part_that_the_environment_has_not_is_named():
         observations.Flat(Parts(), ["position", "speed"])
 
 
+class Arm(Parts):
+    """Shows a matrix, a scalar and a number of a mode, in dictionaries that are not sorted."""
+
+    observation_space = spaces.Dict(
+        arm=spaces.Dict(velocity=spaces.Box(-9, 9, ()), position=spaces.Box(-9, 9, (2, 2))),
+        mode=spaces.Discrete(3),
+    )
+
+    def _show(self):
+        position = np.array([[self.count, 1], [2, 3]], np.float32)
+        return {"arm": {"velocity": np.float32(7), "position": position}, "mode": 2}
+
+
+gymnasium.register("Arm-v0", entry_point=Arm)
+
+
+def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
+    assert list(observations.Flat(Arm()).parts) == ["arm/velocity", "arm/position", "mode"]
+    assert observations.Flat(Arm()).reset()[0].tolist() == [7, 0, 1, 2, 3, 0, 0, 1]
+    env = observations.Flat(Arm(), ["mode", "arm/position", "arm/velocity"])
+    assert env.reset()[0].tolist() == [0, 0, 1, 0, 1, 2, 3, 7]
+    assert observations.Flat(Arm(), ["mode", "arm"]).reset()[0].tolist() == [0, 0, 1, 7, 0, 1, 2, 3]
+    for wrong in (["arm"], ["arm", "arm/position", "mode"], ["arm", "mode", "leg"]):
+        with pytest.raises(
+            CorerlError, match=r"arm/velocity, arm/position, mode in .* call them the"
+        ):
+            observations.Flat(Arm(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("id", "columns", "order"),
+    [
+        ("Parts", ["observations/velocity", "observations/position"], [0, 5, 7]),
+        ("Parts", ["velocity", "position"], [0, 5, 7]),  # arrays of a npz file
+        ("Parts", ["x", "y", "speed"], [5, 7, 0]),  # columns of a table, in the environment's order
+        ("Parts", ["observations/state"], [5, 7, 0]),
+        ("Parts", [], [5, 7, 0]),
+        ("Parts", ["observations/pos", "observations/vel"], None),
+        ("Parts", ["observations/velocity", "observations/pos"], None),
+        ("Arm", ["observations/position", "observations/velocity", "observations/mode"], None),
+        ("Arm", ["observations/pos", "observations/vel"], None),
+    ],
+)
+def test_an_order_that_the_data_tells_is_the_environments_or_refused(id, columns, order):
+    task = resolve("file/x.npz")
+    data = Data(columns=Columns(observations=columns))
+    task = replace(task, env=f"gym/test_observations:{id}-v0", data=data)
+    if order is None:
+        with pytest.raises(CorerlError, match=r"the parts of the observation are .* in the data"):
+            task.make_env()
+    else:
+        assert task.make_env().reset()[0].tolist() == order
+    vectors = replace(task, env="gym/Pendulum-v1")
+    assert vectors.make_env().observation_space.shape == (3,)
+
+
 # History.
 
 
@@ -201,8 +259,6 @@ def test_a_simulator_is_restored_with_what_it_showed():
 
 
 def test_a_policy_reads_the_history_in_training_evaluation_loading_and_export(tmp_path):
-    from dataclasses import replace
-
     from corerl.experiments.data_export import rollouts
     from corerl.experiments.export import export
 
