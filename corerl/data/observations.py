@@ -100,6 +100,48 @@ def is_in(part: str, name: str) -> bool:
     return f"{part}/".startswith(f"{name}/")
 
 
+def flattened(given: Mapping[str, Any], known: Mapping[str, spaces.Space]) -> np.ndarray:
+    """Lays parts side by side in their order: `(O,)` of one observation, or `(n, O)` of n of them.
+
+    Args:
+        given: each as its space has it (a number, a matrix) or as a vector, or n of them in rows.
+        known: spaces by name; a part without one is a vector.
+
+    Raises:
+        CorerlError: a part does not fit its space, or one is of one observation and another of several.
+    """
+    parts = {name: np.asarray(value) for name, value in given.items()}
+    common = set.intersection(*(_leads(x, known.get(name)) for name, x in parts.items()))
+    shapes = ", ".join(f"{name} {x.shape}" for name, x in parts.items())
+    require(
+        common,
+        f"the parts of an observation have shapes {shapes}: give each as the environment shows it or as a "
+        "vector, or n rows of each",
+    )
+    lead = min(common, key=len)
+    return np.concatenate([_vectors(x, known.get(name), lead) for name, x in parts.items()], -1)
+
+
+def _leads(value: np.ndarray, space: spaces.Space | None) -> set[tuple[int, ...]]:
+    """Returns the shapes that may stand before a part's own: `()` of one observation, `(n,)` of n."""
+    if space is None:
+        return {value.shape[:-1]}
+    width = spaces.flatdim(space)
+    shapes = {space.shape, (width,), () if width == 1 else (width,)}
+    starts = [(value.ndim - len(shape), shape) for shape in shapes]
+    return {value.shape[:i] for i, shape in starts if i >= 0 and value.shape[i:] == shape}
+
+
+def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...]) -> np.ndarray:
+    if space is None or isinstance(space, spaces.Box):
+        return value.reshape(*lead, -1)
+    if value.shape == (*lead, spaces.flatdim(space)):
+        return value
+    rows = value.reshape(-1, *space.shape)
+    require(all(map(space.contains, rows)), f"a part of an observation is {value}: none of {space}")
+    return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
+
+
 def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:
     """Returns the type in which observations are kept: images' bytes as bytes, everything else as float32."""
     return np.uint8 if len(shape) == 3 and dtype == np.uint8 else np.float32

@@ -220,6 +220,55 @@ def test_an_order_that_the_data_tells_is_the_environments_or_refused(id, columns
     assert vectors.make_env().observation_space.shape == (3,)
 
 
+def test_a_policy_acts_at_the_environments_own_dictionaries(tmp_path):
+    """In the file's order, which is not the environment's."""
+    given, path = arrays(), tmp_path / "arm.npz"
+    rows = len(given["rewards"])
+    deep = {name: given[name] for name in ("actions", "rewards", "truncated")}
+    for field in ("observations", "next_observations"):
+        deep[f"{field}/arm/velocity"] = given[f"{field}/velocity"]
+        deep[f"{field}/arm/position"] = np.ones((rows, 2, 2))
+        deep[f"{field}/mode"] = np.eye(3)[np.arange(rows) % 3]
+    np.savez(path, **deep)
+    agent = corerl.train(
+        "bc",
+        dataset=path,
+        env="gym/test_observations:Arm-v0",
+        seeds=1,
+        steps=2,
+        root=str(tmp_path),
+        hidden_width=8,
+        processes=1,
+    ).load()
+    assert agent.parts == ("arm/position", "arm/velocity", "mode")
+    env = agent.task.make_env()
+    first, shown = env.reset()[0], env.unwrapped._show()
+    assert first.tolist() == [0, 1, 2, 3, 7, 0, 0, 1]
+    assert np.array_equal(agent.act(shown), agent.act(first))
+    rows = {
+        "mode": np.array([2, 2]),
+        "arm/position": np.stack([shown["arm"]["position"]] * 2),
+        "arm/velocity": np.array([7, 7]),
+    }
+    assert np.array_equal(agent.act(rows), agent.act(np.stack([first] * 2)))
+
+
+def test_parts_are_vectors_or_as_their_space_has_them():
+    known = observations.by_name(Arm.observation_space)
+    one = {"arm/velocity": [7], "arm/position": [0, 1, 2, 3], "mode": [0, 0, 1]}
+    expected = [7, 0, 1, 2, 3, 0, 0, 1]
+    assert observations.flattened(one, known).tolist() == expected
+    assert observations.flattened(one, {}).tolist() == expected
+    assert observations.flattened(one | {"mode": 2}, known).tolist() == expected
+    several = {name: [part] * 3 for name, part in one.items()}
+    assert observations.flattened(several, known).tolist() == [expected] * 3
+    assert observations.flattened(several | {"mode": [2, 2, 2]}, known).tolist() == [expected] * 3
+    with pytest.raises(CorerlError, match=r"mode \(2,\): give each"):
+        observations.flattened(several | {"mode": [2, 2]}, known)
+    with pytest.raises(CorerlError, match=r"is 3: none of Discrete\(3\)"):
+        observations.flattened(one | {"mode": 3}, known)
+
+
 # History.
 
 
