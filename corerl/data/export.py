@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gymnasium import spaces, wrappers
 from corerl.data import minari
 from corerl.data.contents import SCALED
 from corerl.data.dataset import Dataset
-from corerl.data.observations import Flat, wrapper
+from corerl.data.observations import Flat, by_name, wrapper
 from corerl.data.reading import one_line
 from corerl.data.replacing import replacing
 from corerl.errors import CorerlError
@@ -77,7 +77,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     if (minari.root() / id).exists():
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
     raw, low, high = _raw(env)
-    names = getattr(wrapper(env, Flat), "names", None)
+    parts = getattr(wrapper(env, Flat), "parts", None)
     buffers, left_out = [], 0
     for start, end in zip(dataset.episode_starts, dataset.episode_ends, strict=True):
         known = bool(dataset.has_next[end - 1])
@@ -94,7 +94,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         over = np.arange(steps) == steps - 1
         buffers.append(
             EpisodeBuffer(
-                observations=_in_space(raw and raw.observation_space, observations, names),
+                observations=_in_space(raw and raw.observation_space, observations, parts),
                 actions=actions,
                 rewards=dataset.rewards[rows],
                 terminations=over & bool(known and dataset.terminated[end - 1]),
@@ -129,17 +129,30 @@ def _raw(env: gymnasium.Env | None) -> tuple:
 
 
 def _in_space(
-    space: spaces.Space | None, flat: np.ndarray, names: Sequence[str] | None
-) -> np.ndarray | dict[str, np.ndarray]:
+    space: spaces.Space | None, flat: np.ndarray, parts: Mapping[str, spaces.Space] | None
+) -> np.ndarray | dict[str, Any]:
     """Restores flat observations to the environment's type, a dictionary where it has parts."""
     if isinstance(space, spaces.Dict):
-        names = names or list(space)
-        widths = [spaces.flatdim(space[name]) for name in names]
-        parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)
-        return {
-            name: part.astype(space[name].dtype) for name, part in zip(names, parts, strict=True)
-        }
+        parts = parts or by_name(space)
+        ends = np.cumsum([spaces.flatdim(part) for part in parts.values()])[:-1]
+        pieces = zip(parts, np.split(flat, ends, axis=1), strict=True)
+        return _nested(space, {name: _shaped(parts[name], piece) for name, piece in pieces})
     return flat if space is None else flat.astype(space.dtype)
+
+
+def _shaped(space: spaces.Space, flat: np.ndarray) -> np.ndarray:
+    if isinstance(space, spaces.Box):
+        return flat.astype(space.dtype).reshape(-1, *space.shape)
+    return np.stack([spaces.unflatten(space, row) for row in flat])
+
+
+def _nested(space: spaces.Dict, pieces: Mapping[str, np.ndarray], inside: str = "") -> dict:
+    return {
+        name: _nested(part, pieces, f"{inside}{name}/")
+        if isinstance(part, spaces.Dict)
+        else pieces[f"{inside}{name}"]
+        for name, part in space.items()
+    }
 
 
 def _spaces(dataset: Dataset) -> dict[str, spaces.Space]:

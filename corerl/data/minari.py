@@ -31,6 +31,7 @@ from gymnasium.envs.registration import EnvSpec
 from corerl.data import download, tables
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
+from corerl.data.observations import by_name
 from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
@@ -126,6 +127,17 @@ def environment(id: str, trust: bool = False) -> gymnasium.Env:
         if not trust:
             _refuse_unknown(spec)
     return gymnasium.make(spec)
+
+
+def parts(id: str) -> list[str]:
+    """Returns the names of a dictionary's parts in the order in which `load` lays them side by side.
+
+    Minari's spaces are sorted by name at every depth; the environment's own may be in another order.
+    """
+    import minari
+
+    space = minari.MinariDataset(_folder(id)).observation_space
+    return list(by_name(space)) if isinstance(space, spaces.Dict) else []
 
 
 def _refuse_unknown(spec: EnvSpec) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -17,22 +18,29 @@ from corerl.data.dataset import Dataset
 class Flat(gymnasium.ObservationWrapper):
     """Lays the parts of a dictionary side by side, in the order `names`; without them, the space's.
 
-    Gymnasium sorts the space of a plain dictionary by name.
+    Those of a dictionary in it are `arm/position`, and `arm` is all of them. Gymnasium sorts the space of a
+    plain dictionary by name.
+
+    Attributes:
+        parts: the spaces of the parts by name, in the order in which they lie.
 
     Raises:
-        CorerlError: a name is none of the environment's.
+        CorerlError: a name is none of the environment's, or one of its is missing.
     """
 
     def __init__(self, env: gymnasium.Env, names: Sequence[str] | None = None):
         super().__init__(env)
-        known = env.observation_space.spaces
-        self.names = tuple(names or known)
+        known = by_name(env.observation_space)
+        names = names or list(known)
+        found = [[part for part in known if is_in(part, name)] for name in names]
+        order = list(chain.from_iterable(found))
         require(
-            set(self.names) == set(known),
+            all(found) and sorted(order) == sorted(known),
             f"the parts of the observation are {', '.join(known)} in {env.unwrapped} and "
-            f"{', '.join(self.names)} in the data",
+            f"{', '.join(names)} in the data: call them the same",
         )
-        flat = [spaces.flatten_space(known[name]) for name in self.names]
+        self.parts = {part: known[part] for part in order}
+        flat = [spaces.flatten_space(space) for space in self.parts.values()]
         low, high = (
             np.concatenate([getattr(space, bound) for space in flat], dtype=np.float64)
             for bound in ("low", "high")
@@ -40,9 +48,9 @@ class Flat(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Box(low, high, dtype=np.float64)
 
     def observation(self, observation: Mapping[str, Any]) -> np.ndarray:
-        parts = self.env.observation_space.spaces
+        given = by_name(observation)
         return np.concatenate(
-            [spaces.flatten(parts[name], observation[name]) for name in self.names],
+            [spaces.flatten(space, given[name]) for name, space in self.parts.items()],
             dtype=np.float64,
         )
 
@@ -76,6 +84,62 @@ class History(gymnasium.Wrapper):
         observation, *rest = self.env.step(action)
         self.frames = later(self.frames, observation)
         return self.frames.reshape(-1), *rest
+
+
+def by_name(tree: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
+    """Returns what a dictionary holds, `arm/position` where `arm` is a dictionary itself, in its order."""
+    found = {}
+    for name, part in tree.items():
+        inner = isinstance(part, Mapping)
+        found |= by_name(part, f"{inside}{name}/") if inner else {f"{inside}{name}": part}
+    return found
+
+
+def is_in(part: str, name: str) -> bool:
+    """Tells whether `part` is `name` itself or lies in the dictionary of that name."""
+    return f"{part}/".startswith(f"{name}/")
+
+
+def flattened(given: Mapping[str, Any], known: Mapping[str, spaces.Space]) -> np.ndarray:
+    """Lays parts side by side in their order: `(O,)` of one observation, or `(n, O)` of n of them.
+
+    Args:
+        given: each as its space has it (a number, a matrix) or as a vector, or n of them in rows.
+        known: spaces by name; a part without one is a vector.
+
+    Raises:
+        CorerlError: a part does not fit its space, or one is of one observation and another of several.
+    """
+    parts = {name: np.asarray(value) for name, value in given.items()}
+    common = set.intersection(*(_leads(x, known.get(name)) for name, x in parts.items()))
+    shapes = ", ".join(f"{name} {x.shape}" for name, x in parts.items())
+    require(
+        common,
+        f"the parts of an observation have shapes {shapes}: give each as the environment shows it or as a "
+        "vector, or n rows of each",
+    )
+    lead = min(common, key=len)
+    return np.concatenate([_vectors(x, known.get(name), lead) for name, x in parts.items()], -1)
+
+
+def _leads(value: np.ndarray, space: spaces.Space | None) -> set[tuple[int, ...]]:
+    """Returns the shapes that may stand before a part's own: `()` of one observation, `(n,)` of n."""
+    if space is None:
+        return {value.shape[:-1]}
+    width = spaces.flatdim(space)
+    shapes = {space.shape, (width,), () if width == 1 else (width,)}
+    starts = [(value.ndim - len(shape), shape) for shape in shapes]
+    return {value.shape[:i] for i, shape in starts if i >= 0 and value.shape[i:] == shape}
+
+
+def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...]) -> np.ndarray:
+    if space is None or isinstance(space, spaces.Box):
+        return value.reshape(*lead, -1)
+    if value.shape == (*lead, spaces.flatdim(space)):
+        return value
+    rows = value.reshape(-1, *space.shape)
+    require(all(map(space.contains, rows)), f"a part of an observation is {value}: none of {space}")
+    return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
 
 
 def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:

@@ -152,8 +152,13 @@ def write(path: Path, dataset: Dataset) -> None:
 
 def parts(data: Data | None) -> list[str]:
     """Returns the names of the observation's parts, in the order of `data.columns.observations`."""
+    return [part(name) for name in listed(data)]
+
+
+def listed(data: Data | None) -> list[str]:
+    """Returns the names of the arrays of observations, where `data.columns.observations` lists some."""
     named = None if data is None else data.columns.observations
-    return [part(name) for name in named] if isinstance(named, list) else []
+    return [str(name) for name in named] if isinstance(named, list) else []
 
 
 def with_parts(name: str, columns: Columns) -> Columns:

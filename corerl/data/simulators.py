@@ -27,8 +27,9 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
+from corerl.data.contents import part
 from corerl.data.dataset import Dataset
-from corerl.data.observations import Flat
+from corerl.data.observations import Flat, by_name, is_in
 from corerl.data.reading import one_line
 from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest
@@ -149,13 +150,14 @@ def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
         env = minari.environment(id, trust)
     except (ImportError, gymnasium.error.Error) as e:
         raise CorerlError(f"minari/{id} cannot run here: {e} ({ROBOTICS} has most of them).") from e
-    return unit_box(_flat(env))
+    return unit_box(_flat(env, minari.parts(id)))
 
 
-def make_gym(id: str, parts: Sequence[str] | None = None) -> gymnasium.Env:
+def make_gym(id: str, columns: Sequence[str] = ()) -> gymnasium.Env:
     """Makes a registered gymnasium environment, or `module:id` of another package.
 
-    `parts` are names of a dictionary's parts in the order in which they are laid side by side.
+    `columns` are a file's arrays of observations: where they are a dictionary's parts, the environment's are
+    laid side by side in their order.
     """
     if not is_gym(id):
         raise CorerlError(
@@ -167,8 +169,7 @@ def make_gym(id: str, parts: Sequence[str] | None = None) -> gymnasium.Env:
             str(Path.cwd())
         )  # a module of one's own lies where one works; the rest goes first
     env = _make(id)
-    known = getattr(env.observation_space, "spaces", ())
-    return _flat(env, parts if parts and set(parts) & set(known) else None)
+    return _flat(env, _order(env, columns))
 
 
 def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
@@ -231,8 +232,21 @@ def _import(module: str, install: str) -> None:
     gymnasium.register_envs(package)
 
 
-def _flat(env: gymnasium.Env, parts: Sequence[str] | None = None) -> gymnasium.Env:
+def _flat(env: gymnasium.Env, parts: Sequence[str] = ()) -> gymnasium.Env:
     return Flat(env, parts) if isinstance(env.observation_space, spaces.Dict) else env
+
+
+def _order(env: gymnasium.Env, columns: Sequence[str]) -> list[str]:
+    """Returns the names of the observation's parts in the data's order; none where the data tells none.
+
+    Columns of a table that are named one by one are no parts, nor is one array that holds them all.
+    """
+    if not isinstance(env.observation_space, spaces.Dict):
+        return []
+    names, known = [part(name) for name in columns], by_name(env.observation_space)
+    shared = any(is_in(place, name) for place in known for name in names)
+    told = min(len(names), len(known)) > 1 and any("/" in name for name in columns)
+    return names if shared or told else []
 
 
 def _pad_observations(env: gymnasium.Env, n: int) -> gymnasium.Env:

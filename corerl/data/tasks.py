@@ -166,7 +166,7 @@ class Task:
         if self.collection == "file":
             if self.env is None:
                 raise CorerlError(f"{self.id} has no environment; env=gym/module:Id names one.")
-            return simulators.make_gym(self.env.removeprefix("gym/"), own_files.parts(self.data))
+            return simulators.make_gym(self.env.removeprefix("gym/"), own_files.listed(self.data))
         make = {
             "d4rl": simulators.make_d4rl,
             "adroit": adroit.make_env,
@@ -292,6 +292,12 @@ def known_tasks() -> list[str]:
         *(f"maze/{name}" for name in mazes.names()),
         *(f"atari/{name}" for name in atari.SOURCES),
     ]
+
+
+def is_atari(env: gymnasium.Env) -> bool:
+    """Tells whether this is a game of `atari/...`, whose observations are stacked frames and whose lives may
+    end episodes; an environment of one's own may call other things `stack` or `game_over`."""
+    return isinstance(env.unwrapped, atari.Atari)
 
 
 def _exists(collection: str, name: str) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay, Transitions
 from corerl.config import Settings, one_of, positive, require, within
+from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.training.environments import Cut, Environments
@@ -111,7 +112,8 @@ class DiscreteEnvironments(Environments):
     @property
     def stack(self) -> int:
         """Frames of an observation, the latest last; zeros before an episode's first."""
-        return getattr(self._envs[0].unwrapped, "stack", 1)
+        game = self._envs[0]
+        return game.unwrapped.stack if is_atari(game) else 1
 
     def step(self, actions: Tensor) -> DiscreteStep:
         """Steps every environment with `(S, 1)` int64."""

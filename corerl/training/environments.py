@@ -21,6 +21,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.buffers.transfer import Inbox, Outbox
 from corerl.data.observations import kept_as
+from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
 
@@ -88,6 +89,7 @@ class Environments:
         self._envs = [make_env() for _ in seeds]
         self._seeds, self._device = list(seeds), device
         self._check(self._envs[0])
+        self._lives = is_atari(self._envs[0])
         self._outgoing: Outbox | None = None
         self._incoming = Inbox()
         self._crashed: set[int] = set()
@@ -143,7 +145,7 @@ class Environments:
         # A copy: the policy and the replay may still hold the array of this step.
         self._observations = after.copy()
         for i in np.flatnonzero(terminated | truncated):
-            if infos[i].get("game_over", True):  # or a life was lost, and the game goes on
+            if not self._lives or infos[i]["game_over"]:  # or a life was lost, and the game goes on
                 self.episode_returns[i] = self._running[i]
                 self._count(i)
             self._begun[i] = False

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from corerl.config import Config
 from corerl.data import own_files, tasks
-from corerl.data.observations import Flat, first, kept_as, later, wrapper
+from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.training.collector import EpsilonGreedy
@@ -73,8 +74,9 @@ class Loaded:
         are given side by side, oldest first, `(K * O,)`.
 
         Args:
-            observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed. A dictionary's parts
-                are laid side by side in the order of training.
+            observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed. A dictionary's parts,
+                each as the environment shows it or as a vector, are laid side by side in the order of
+                training.
 
         Returns:
             `(S, A)` or `(S, n, A)`, without A where actions are numbers; without S for one seed.
@@ -105,17 +107,26 @@ class Loaded:
             return tuple(names)
         if not self.task.has_env:
             return ()
+        return tuple(self._spaces)
+
+    @cached_property
+    def _spaces(self) -> dict[str, spaces.Space]:
+        """Spaces of an observation's parts in the environment; none where it is no dictionary."""
         env = self.task.make_env()
         env.close()
-        return getattr(wrapper(env, Flat), "names", ())
+        return getattr(wrapper(env, Flat), "parts", {})
 
-    def _side_by_side(self, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _side_by_side(self, given: Mapping[str, Any]) -> np.ndarray:
+        given = by_name(given)
         if set(self.parts) != set(given):
             raise CorerlError(
                 f"{self.label} on {self.task.id} acts at observations with the parts "
                 f"{', '.join(self.parts) or '(none)'}, not {', '.join(given)}."
             )
-        return np.concatenate([np.atleast_1d(given[name]) for name in self.parts], -1)
+        known = {}
+        with suppress(CorerlError):  # without a simulator, every part is a vector
+            known = self._spaces
+        return flattened({name: given[name] for name in self.parts}, known)
 
     def _with_history(self, observations: np.ndarray) -> np.ndarray:
         """Returns the latest frames of each of n episodes side by side, `(O,)` or `(n, O)` as given."""

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 from corerl import cli
+from corerl.data import export, tasks
 from corerl.data import minari as reader
-from corerl.data import tasks
 from corerl.errors import CorerlError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
@@ -119,6 +119,45 @@ def test_goal_observations_are_flattened_as_the_environment_s_are(folder):
         np.testing.assert_allclose(d.observations[i], flat, rtol=1e-6)
     with pytest.raises(CorerlError, match="no environment to evaluate in"):
         tasks.resolve("minari/corerl/goal-v0").make_env()
+
+
+class Unsorted(gymnasium.Env):
+    """Says its parts by keywords, which gymnasium does not sort, while minari's spaces are."""
+
+    observation_space = spaces.Dict(
+        velocity=spaces.Box(-9, 9, (1,)),
+        arm=spaces.Dict(b=spaces.Box(-9, 9, ()), a=spaces.Box(-9, 9, (2, 2))),
+    )
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        a = np.array([[1, 2], [3, 4]], np.float32)
+        return {
+            "velocity": np.ones(1, np.float32),
+            "arm": {"b": np.array(5, np.float32), "a": a},
+        }, {}
+
+
+gymnasium.register("Unsorted-v0", entry_point="test_minari:Unsorted")
+
+
+def test_an_environment_is_read_in_the_order_of_the_data(folder):
+    env = gymnasium.make("Unsorted-v0")
+    shown, _ = env.reset()
+    obs = {
+        "velocity": np.stack([shown["velocity"]] * 6),
+        "arm": {name: np.stack([part] * 6) for name, part in shown["arm"].items()},
+    }
+    steps = episode(np.random.default_rng(0), 5, False, obs)
+    steps = EpisodeBuffer(**{**vars(steps), "actions": np.zeros((5, 1), np.float32)})
+    minari.create_dataset_from_buffers("test/unsorted-v0", [steps], env=env, **WHO)
+    task = tasks.resolve("minari/test/unsorted-v0")
+    rows = task.load().observations
+    assert rows[0].tolist() == [1, 2, 3, 4, 5, 1]
+    assert task.make_env().reset()[0].tolist() == rows[0].tolist()
+    sent = export.to_minari(task.load(), "test/again-v0", task.make_env(), WHO)
+    again = tasks.resolve("minari/test/again-v0")
+    assert sent == 0 and (again.load().observations == rows).all()
 
 
 def test_discrete_actions_and_images(folder):

@@ -1,5 +1,7 @@
 """Observations that are dictionaries, and the latest K of an episode."""
 
+from dataclasses import replace
+
 import gymnasium
 import h5py
 import numpy as np
@@ -162,6 +164,111 @@ def test_a_part_that_the_environment_has_not_is_named():
         observations.Flat(Parts(), ["position", "speed"])
 
 
+class Arm(Parts):
+    """Shows a matrix, a scalar and a number of a mode, in dictionaries that are not sorted."""
+
+    observation_space = spaces.Dict(
+        arm=spaces.Dict(velocity=spaces.Box(-9, 9, ()), position=spaces.Box(-9, 9, (2, 2))),
+        mode=spaces.Discrete(3),
+    )
+
+    def _show(self):
+        position = np.array([[self.count, 1], [2, 3]], np.float32)
+        return {"arm": {"velocity": np.float32(7), "position": position}, "mode": 2}
+
+
+gymnasium.register("Arm-v0", entry_point=Arm)
+
+
+def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
+    assert list(observations.Flat(Arm()).parts) == ["arm/velocity", "arm/position", "mode"]
+    assert observations.Flat(Arm()).reset()[0].tolist() == [7, 0, 1, 2, 3, 0, 0, 1]
+    env = observations.Flat(Arm(), ["mode", "arm/position", "arm/velocity"])
+    assert env.reset()[0].tolist() == [0, 0, 1, 0, 1, 2, 3, 7]
+    assert observations.Flat(Arm(), ["mode", "arm"]).reset()[0].tolist() == [0, 0, 1, 7, 0, 1, 2, 3]
+    for wrong in (["arm"], ["arm", "arm/position", "mode"], ["arm", "mode", "leg"]):
+        with pytest.raises(
+            CorerlError, match=r"arm/velocity, arm/position, mode in .* call them the"
+        ):
+            observations.Flat(Arm(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("id", "columns", "order"),
+    [
+        ("Parts", ["observations/velocity", "observations/position"], [0, 5, 7]),
+        ("Parts", ["velocity", "position"], [0, 5, 7]),  # arrays of a npz file
+        ("Parts", ["x", "y", "speed"], [5, 7, 0]),  # columns of a table, in the environment's order
+        ("Parts", ["observations/state"], [5, 7, 0]),
+        ("Parts", [], [5, 7, 0]),
+        ("Parts", ["observations/pos", "observations/vel"], None),
+        ("Parts", ["observations/velocity", "observations/pos"], None),
+        ("Arm", ["observations/position", "observations/velocity", "observations/mode"], None),
+        ("Arm", ["observations/pos", "observations/vel"], None),
+    ],
+)
+def test_an_order_that_the_data_tells_is_the_environments_or_refused(id, columns, order):
+    task = resolve("file/x.npz")
+    data = Data(columns=Columns(observations=columns))
+    task = replace(task, env=f"gym/test_observations:{id}-v0", data=data)
+    if order is None:
+        with pytest.raises(CorerlError, match=r"the parts of the observation are .* in the data"):
+            task.make_env()
+    else:
+        assert task.make_env().reset()[0].tolist() == order
+    vectors = replace(task, env="gym/Pendulum-v1")
+    assert vectors.make_env().observation_space.shape == (3,)
+
+
+def test_a_policy_acts_at_the_environments_own_dictionaries(tmp_path):
+    """In the file's order, which is not the environment's."""
+    given, path = arrays(), tmp_path / "arm.npz"
+    rows = len(given["rewards"])
+    deep = {name: given[name] for name in ("actions", "rewards", "truncated")}
+    for field in ("observations", "next_observations"):
+        deep[f"{field}/arm/velocity"] = given[f"{field}/velocity"]
+        deep[f"{field}/arm/position"] = np.ones((rows, 2, 2))
+        deep[f"{field}/mode"] = np.eye(3)[np.arange(rows) % 3]
+    np.savez(path, **deep)
+    agent = corerl.train(
+        "bc",
+        dataset=path,
+        env="gym/test_observations:Arm-v0",
+        seeds=1,
+        steps=2,
+        root=str(tmp_path),
+        hidden_width=8,
+        processes=1,
+    ).load()
+    assert agent.parts == ("arm/position", "arm/velocity", "mode")
+    env = agent.task.make_env()
+    first, shown = env.reset()[0], env.unwrapped._show()
+    assert first.tolist() == [0, 1, 2, 3, 7, 0, 0, 1]
+    assert np.array_equal(agent.act(shown), agent.act(first))
+    rows = {
+        "mode": np.array([2, 2]),
+        "arm/position": np.stack([shown["arm"]["position"]] * 2),
+        "arm/velocity": np.array([7, 7]),
+    }
+    assert np.array_equal(agent.act(rows), agent.act(np.stack([first] * 2)))
+
+
+def test_parts_are_vectors_or_as_their_space_has_them():
+    known = observations.by_name(Arm.observation_space)
+    one = {"arm/velocity": [7], "arm/position": [0, 1, 2, 3], "mode": [0, 0, 1]}
+    expected = [7, 0, 1, 2, 3, 0, 0, 1]
+    assert observations.flattened(one, known).tolist() == expected
+    assert observations.flattened(one, {}).tolist() == expected
+    assert observations.flattened(one | {"mode": 2}, known).tolist() == expected
+    several = {name: [part] * 3 for name, part in one.items()}
+    assert observations.flattened(several, known).tolist() == [expected] * 3
+    assert observations.flattened(several | {"mode": [2, 2, 2]}, known).tolist() == [expected] * 3
+    with pytest.raises(CorerlError, match=r"mode \(2,\): give each"):
+        observations.flattened(several | {"mode": [2, 2]}, known)
+    with pytest.raises(CorerlError, match=r"is 3: none of Discrete\(3\)"):
+        observations.flattened(one | {"mode": 3}, known)
+
+
 # History.
 
 
@@ -201,8 +308,6 @@ def test_a_simulator_is_restored_with_what_it_showed():
 
 
 def test_a_policy_reads_the_history_in_training_evaluation_loading_and_export(tmp_path):
-    from dataclasses import replace
-
     from corerl.experiments.data_export import rollouts
     from corerl.experiments.export import export
 

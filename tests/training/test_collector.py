@@ -9,6 +9,7 @@ from gymnasium import spaces
 from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep
 from corerl.data import tasks
+from corerl.envs import atari
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.training.collector import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
@@ -208,3 +209,40 @@ def test_how_long_others_play_does_not_change_a_seed_s_chance(company):
 def test_settings_out_of_range(bad):
     with pytest.raises(CorerlError, match=r"algo\.data\."):
         Collect(**bad)
+
+
+class Cards(gymnasium.Env):
+    """Three steps of reward 1, cut by the clock; `stack` are chips, `game_over` that the bank is broke."""
+
+    observation_space = spaces.Box(-1, 1, (6,), np.float32)
+    action_space = spaces.Discrete(2)
+    stack = 3
+
+    def __init__(self):
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros(6, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.zeros(6, np.float32), 1.0, False, self.count == 3, {"game_over": False}
+
+
+class Lives(Cards, atari.Atari):
+    """A game whose every other life is the last."""
+
+    lives, stack = 0, 4
+
+    def step(self, action):
+        shown, reward, _, over, _ = super().step(action)
+        self.lives += over
+        return shown, reward, over, False, {"game_over": over and self.lives % 2 == 0}
+
+
+def test_an_environments_own_words_are_not_ataris():
+    for kind, stack, total in ((Cards, 1, 3), (Lives, 4, 6)):
+        envs = DiscreteEnvironments(kind, [0])
+        play(envs, [0], range(9))
+        assert (envs.stack, envs.episode_returns.tolist()) == (stack, [total])
