@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bandwidth", type=float, help="in standard deviations of the data's actions (default: 1)")
     add("--interval", choices=intervals.METHODS, help="default: bootstrap")
     add("--level", type=float, help="of the interval (default: 0.95)")
-    add("--bounds", type=float, nargs=2, help="of an episode's contribution, known beforehand")
+    add("--bounds", type=float, nargs=2, help="of an episode's contribution, its weighted return")
     add("--upper", type=float, help="the largest possible return (cdf)")
     finite = "fqe's return ends at the horizon too"
     add("--finite", action="store_true", default=None, help=finite)
@@ -112,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse(args, _OF_PLAY, "With --method nothing is played")
     kept = True
     args.policy, args.fqe = args.policy or "act", _fqe(args.fqe or [])
+    given = {name: x for name in _OPTIONS if (x := getattr(args, name)) is not None}
+    options = Options(fqe=args.fqe, **given)
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
@@ -125,7 +127,9 @@ def run(args: argparse.Namespace) -> int:
     for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = task.load()
-        for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
+        own = replace(options.fqe, discount=discount if discount < 1 else 0.99)
+        asked = replace(options, discount=discount, fqe=own)
+        for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task.id, judgement)
             kept &= _keep("written to", partial(results.write, agent, task.id, judgement))
@@ -236,14 +240,9 @@ def _discount(agent: Loaded, args) -> float:
 
 
 def _judge(
-    agents: list[Loaded], dataset: Dataset, discount: float, methods: list[str], args
+    agents: list[Loaded], dataset: Dataset, options: Options, methods: list[str], args
 ) -> Iterator[tuple[Loaded, Judgement]]:
     """Judges all policies of all runs at once, so that their critics are one program."""
-    options = Options(
-        discount=discount,
-        fqe=replace(args.fqe, discount=discount if discount < 1 else 0.99),
-        **{name: x for name in _OPTIONS if (x := getattr(args, name)) is not None},
-    )
     policies = [of_run(agent, chance=args.policy, epsilon=args.epsilon) for agent in agents]
     count = sum(len(agent.seeds) for agent in agents)
     show = fqe.tell(f"{count} policies on {dataset.id}", options.fqe.steps)

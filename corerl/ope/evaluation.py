@@ -38,7 +38,7 @@ class Options:
     bandwidth: float = 1.0  # in standard deviations of the data's actions
     interval: str = "bootstrap"
     level: float = 0.95
-    bounds: tuple[float, float] | None = None  # of one episode's contribution, known beforehand
+    bounds: tuple[float, float] | None = None  # of an episode's weighted return, known beforehand
     statistics: Sequence[str] = STATISTICS
     upper: float | None = None  # largest possible return; null: the largest recorded
     finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
@@ -51,6 +51,19 @@ class Options:
             self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
         )
         require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
+        if self.bounds is not None:
+            self._check_bounds(*self.bounds)
+
+    def _check_bounds(self, low: float, high: float) -> None:
+        require(
+            -np.inf < low < high < np.inf,
+            f"bounds={low:g} {high:g} must be two finite numbers, the lower one first",
+        )
+        require(
+            self.interval in intervals.BY_RANGE,
+            f"interval={self.interval} has no use for bounds: leave them out, or choose "
+            f"{' or '.join(intervals.BY_RANGE)}",
+        )
 
 
 IMPOSSIBLE = "beyond any possible return"

@@ -162,6 +162,25 @@ def test_intervals_cover():
     assert min(shares["hoeffding"], shares["bernstein"]) > 0.98
 
 
+@pytest.mark.parametrize("method", intervals.BY_RANGE)
+@pytest.mark.parametrize("bounds", [(0.5, 100.0), (0.0, 2.0), (10.0, -10.0)])
+def test_bounds_that_a_contribution_contradicts_are_refused(terms, method, bounds):
+    outside = ~((terms.contributions >= bounds[0]) & (terms.contributions <= bounds[1]))
+    first = int(outside.argmax())
+    told = (
+        rf"Episode {first} of 300 contributes {terms.contributions[first]:.6g}, outside the bounds"
+    )
+    with pytest.raises(CorerlError, match=told):
+        intervals.interval(terms, method, bounds=bounds)
+
+
+def test_bounds_allow_for_the_rounding_of_recorded_rewards():
+    """Ten rewards of 0.1 in float32 are 1.00000001."""
+    paid = np.full((20, 10), np.float32(0.1)).astype(float)
+    low, high = intervals.interval(Terms(paid), "hoeffding", bounds=(0.0, 1.0))
+    assert low < 1 < high
+
+
 def test_normalised_weights_are_resampled_with_their_means():
     """Of equal rewards the self-normalised estimate has no spread, and the plain one has."""
     rng = np.random.default_rng(2)

@@ -83,7 +83,7 @@ def test_other_questions_are_other_rows(runs, capsys):
         (*fitted, "--interval", "t"),
         (*fitted, "--level", "0.5"),
         (*fitted, "--interval", "hoeffding"),
-        (*fitted, "--interval", "hoeffding", "--bounds", "0", "20"),
+        (*fitted, "--interval", "hoeffding", "--bounds", "-20", "20"),
     ]
     for number, options in enumerate(asked):
         for _ in range(2 if options is fitted else 1):
@@ -95,7 +95,7 @@ def test_other_questions_are_other_rows(runs, capsys):
     assert "interval: 95% bootstrap; fqe: 1 updates, batch 4, lr 0.0001, " in rows[1]["facts"]
     assert "hidden_width 8, layer_norm True; too few" in rows[2]["facts"]
     assert "interval: 50% bootstrap" in rows[5]["facts"]
-    assert "interval: 95% hoeffding, within 0 and 20" in rows[7]["facts"]
+    assert "interval: 95% hoeffding, within -20 and 20" in rows[7]["facts"]
     for upper in ("5", "20"):
         assert evaluate(capsys, runs["cql"], *law, "--upper", upper)[0] == 0
     with open(file) as lines:
@@ -274,6 +274,23 @@ def test_bad_input_is_refused_with_the_reason(runs, capsys, run, options, proble
 def test_settings_of_fqe_are_checked_before_a_run_is_loaded(capsys, setting, problem):
     status, _, err = evaluate(capsys, "/no/run", "--method", "fqe", "--fqe", setting)
     assert status == 2 and err == f"corerl: {problem}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--interval hoeffding --bounds 10 -10", "bounds=10 -10 must be two finite numbers"),
+        ("--interval hoeffding --bounds 5 5", "bounds=5 5 must be two finite numbers"),
+        ("--interval bernstein --bounds 0 inf", "bounds=0 inf must be two finite numbers"),
+        (
+            "--bounds 0 1",
+            "interval=bootstrap has no use for bounds: leave them out, or choose hoeff",
+        ),
+    ],
+)
+def test_bounds_are_checked_before_a_run_is_loaded(capsys, options, problem):
+    status, _, err = evaluate(capsys, "/no/run", "--method", "is", *options.split())
+    assert status == 2 and problem in err
 
 
 def test_settings_of_fqe_have_their_field_s_type(runs, capsys):
