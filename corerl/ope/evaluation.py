@@ -271,7 +271,8 @@ def _weights(
         ours = np.stack(
             [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]
         )
-        facts["density"] = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+        told = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+        facts["density"] = f"{told}, of mass 1 within the actions' bounds"
     return [Weights.of(logs.spread(x - behaved.log_prob), options.clip) for x in ours]
 
 
