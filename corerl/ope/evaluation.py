@@ -188,7 +188,7 @@ def _rows(
     shared = (logs.episodes, ess, clipped)
     if name in estimators.LAWS:
         law = ReturnLaw(logs, weights, normalised=estimators.LAWS[name], upper=options.upper)
-        note = f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
+        note = _of_mass(law)
         between = law.intervals(options.statistics, options.level, seed=options.seed)
         return [
             Row(seed, name, of, law.statistic(of), *bounds, *shared, note)
@@ -200,6 +200,12 @@ def _rows(
     )
     note = _impossible(name, terms.value, logs, options)
     return [Row(seed, name, "mean", terms.value, low, high, *shared, note)]
+
+
+def _of_mass(law: ReturnLaw) -> str:
+    if law.beyond > 0.005:
+        return f"mass {law.beyond:.2g} beyond 1 cut off"
+    return f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
 
 
 def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:

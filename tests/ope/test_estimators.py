@@ -107,9 +107,10 @@ def test_a_law_is_a_law_whatever_the_weights():
             assert heights[-1] == pytest.approx(1)
             assert law.law.mean == pytest.approx(law.statistic("mean"))
             if normalised:
-                assert law.missing == 0
+                assert law.missing == law.beyond == 0
             else:
                 assert law.missing == pytest.approx(max(0, 1 - weights.last.mean()))
+                assert law.beyond == pytest.approx(max(0, weights.last.mean() - 1))
 
 
 def test_an_upper_bound_below_a_return_is_refused():

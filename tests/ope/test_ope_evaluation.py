@@ -184,6 +184,25 @@ def test_clipping_is_told():
     assert result.rows[0].value < plain.rows[0].value
 
 
+@pytest.mark.parametrize(
+    ("chance", "note"), [(0.5, ""), (0.8, "beyond 1 cut off"), (0.2, "left over")]
+)
+def test_a_law_whose_weights_do_not_sum_to_one_says_so(chance, note):
+    """Of 60 recorded actions 36 are 1, where half was expected."""
+    actions = np.repeat([1, 0], [36, 24])
+    dataset = replace(
+        chain(np.random.default_rng(0), episodes=60, steps=1),
+        actions=actions,
+        rewards=actions.astype(np.float32),
+        behaviour_log_prob=np.full(60, np.log(0.5), np.float32),
+    )
+    for row in judge(constant(chance), dataset, ["cdf"]).rows:
+        assert row.note.endswith(note) and (row.note == "") == (note == "")
+    share = abs(2 * (0.6 * chance + 0.4 * (1 - chance)) - 1)
+    assert not note or f"mass {share:.2g} " in row.note
+    assert all(row.note == "" for row in judge(constant(chance), dataset, ["sncdf"]).rows)
+
+
 # ------------------------------------------------------------------------------------- episodes
 
 
