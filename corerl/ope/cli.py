@@ -31,6 +31,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
 from corerl.ope import fqe, intervals, results, selection_report
+from corerl.ope.estimators import NEEDS_MODEL, weighs
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
@@ -89,6 +90,7 @@ _OPTIONS = (
     *("interval", "level", "bounds", "upper", "finite"),
 )
 """Arguments that are fields of Options; None is the field's own default."""
+_OF_KERNELS = ("kernel", "bandwidth")
 _OF_PLAY = ("episodes", "task", "risk")
 _OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
@@ -110,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
         return _play(console, args)
     check_methods(methods)
     _refuse(args, _OF_PLAY, "With --method nothing is played")
+    _refuse_unused(args, methods)
     kept = True
     args.policy, args.fqe = args.policy or "act", _fqe(args.fqe or [])
     given = {name: x for name in _OPTIONS if (x := getattr(args, name)) is not None}
@@ -127,6 +130,8 @@ def run(args: argparse.Namespace) -> int:
     for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = task.load()
+        if datasets[task].discrete:
+            _refuse(args, _OF_KERNELS, f"{task.id} has numbered actions, which need no kernel")
         own = replace(options.fqe, discount=discount if discount < 1 else 0.99)
         asked = replace(options, discount=discount, fqe=own)
         for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
@@ -144,6 +149,18 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: s
         f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")
     ]
     require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
+
+
+def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
+    """Raises CorerlError where an option was given that none of the methods has a use for."""
+    if not weighs(methods):
+        _refuse(args, ("behaviour", "clip", *_OF_KERNELS), "fqe weighs no episodes")
+    if set(methods).isdisjoint(NEEDS_MODEL):
+        _refuse(args, ("fqe",), f"{', '.join(methods)} fit no critic")
+    if "cdf" not in methods:
+        _refuse(args, ("upper",), "The method cdf alone has an upper bound")
+    if args.policy == "sample":
+        _refuse(args, _OF_KERNELS, "With --policy sample the density is the policy's own")
 
 
 def _keep(told: str, write: Callable[[], Path]) -> bool:

@@ -60,7 +60,7 @@ def test_numbered_actions_by_every_method(runs, capsys):
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == set(methods.split(","))
     # The same question again replaces its row, another adds one.
-    options = ("--epsilon", "0.3", "--horizon", "15", *QUICK)
+    options = ("--epsilon", "0.3", "--horizon", "15")
     evaluate(capsys, runs["cql"], "--method", "is", *options)
     evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
     with open(f"{runs['cql']}/ope.csv") as file:
@@ -316,6 +316,23 @@ def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
             "nothing is played: leave --episodes and --risk",
         ),
         (("--rewards", "--method", "fqe"), "--rewards compares rewards alone: leave --method out"),
+        *(
+            (("--method", *given.split()), problem)
+            for given, problem in (
+                ("is --policy sample", "corerl/cartpole has numbered ones: choose an epsilon"),
+                (
+                    "is --kernel uniform --bandwidth 0.01",
+                    "has numbered actions, which need no kernel: leave --kernel and --bandwidth out",
+                ),
+                ("is --policy sample --bandwidth 0.01", "own: leave --bandwidth out"),
+                (
+                    "fqe --clip 0.9 --behaviour fitted --kernel uniform",
+                    "weighs no episodes: leave --behaviour and --clip and --kernel out",
+                ),
+                ("is,snis --fqe steps=5", "is, snis fit no critic: leave --fqe out"),
+                ("is,sncdf --upper 9", "cdf alone has an upper bound: leave --upper out"),
+            )
+        ),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(runs, capsys, options, problem):
