@@ -21,9 +21,11 @@ successor (Chow et al. 2015) is not used: for control it need not give the optim
 
 Differences from the papers:
  1. An endless discounted episode is cut where less than 1e-10 is left to be paid.
- 2. `resolution` rounds what is collected and the budgets to multiples of it, for MDPs with too many
-    different returns; every value is then within steps * resolution / 2 of the exact one. The values of
-    iterated and ecrm are exact whatever it is; the law that is told beside them is rounded.
+ 2. `resolution` rounds every discounted reward to a multiple of it, for MDPs with too many different
+    returns; static's value is then within steps * resolution / 2 of the exact optimum, and naive's of
+    what its policy, chosen by rounded laws, is worth. What static's policy earns where rewards are not
+    rounded may lie further below: playing it tells. The values of iterated and ecrm are exact whatever it
+    is. Every law that is told is rounded.
  3. ECRM as stated is Yu and Shen 2022's with the rewards of a finite MDP, which are drawn with the
     transition: each is scored given its state and action. `solvers.ecrm_of_states` has their own index.
  4. Where actions tie, the first is taken; a tie means equal to 1e-12 of the values' scale.

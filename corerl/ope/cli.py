@@ -31,6 +31,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
 from corerl.ope import fqe, intervals, results, selection_report
+from corerl.ope.estimators import NEEDS_MODEL, weighs
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bandwidth", type=float, help="in standard deviations of the data's actions (default: 1)")
     add("--interval", choices=intervals.METHODS, help="default: bootstrap")
     add("--level", type=float, help="of the interval (default: 0.95)")
-    add("--bounds", type=float, nargs=2, help="of an episode's contribution, known beforehand")
+    add("--bounds", type=float, nargs=2, help="of an episode's contribution, its weighted return")
     add("--upper", type=float, help="the largest possible return (cdf)")
     finite = "fqe's return ends at the horizon too"
     add("--finite", action="store_true", default=None, help=finite)
@@ -89,6 +90,7 @@ _OPTIONS = (
     *("interval", "level", "bounds", "upper", "finite"),
 )
 """Arguments that are fields of Options; None is the field's own default."""
+_OF_KERNELS = ("kernel", "bandwidth")
 _OF_PLAY = ("episodes", "task", "risk")
 _OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
@@ -110,8 +112,11 @@ def run(args: argparse.Namespace) -> int:
         return _play(console, args)
     check_methods(methods)
     _refuse(args, _OF_PLAY, "With --method nothing is played")
+    _refuse_unused(args, methods)
     kept = True
     args.policy, args.fqe = args.policy or "act", _fqe(args.fqe or [])
+    given = {name: x for name in _OPTIONS if (x := getattr(args, name)) is not None}
+    options = Options(fqe=args.fqe, **given)
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
     for path in args.runs:
@@ -125,7 +130,11 @@ def run(args: argparse.Namespace) -> int:
     for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = task.load()
-        for agent, judgement in _judge(agents, datasets[task], discount, methods, args):
+        if datasets[task].discrete:
+            _refuse(args, _OF_KERNELS, f"{task.id} has numbered actions, which need no kernel")
+        own = replace(options.fqe, discount=discount if discount < 1 else 0.99)
+        asked = replace(options, discount=discount, fqe=own)
+        for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task.id, judgement)
             kept &= _keep("written to", partial(results.write, agent, task.id, judgement))
@@ -140,6 +149,18 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: s
         f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")
     ]
     require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
+
+
+def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
+    """Raises CorerlError where an option was given that none of the methods has a use for."""
+    if not weighs(methods):
+        _refuse(args, ("behaviour", "clip", *_OF_KERNELS), "fqe weighs no episodes")
+    if set(methods).isdisjoint(NEEDS_MODEL):
+        _refuse(args, ("fqe",), f"{', '.join(methods)} fit no critic")
+    if "cdf" not in methods:
+        _refuse(args, ("upper",), "The method cdf alone has an upper bound")
+    if args.policy == "sample":
+        _refuse(args, _OF_KERNELS, "With --policy sample the density is the policy's own")
 
 
 def _keep(told: str, write: Callable[[], Path]) -> bool:
@@ -236,14 +257,9 @@ def _discount(agent: Loaded, args) -> float:
 
 
 def _judge(
-    agents: list[Loaded], dataset: Dataset, discount: float, methods: list[str], args
+    agents: list[Loaded], dataset: Dataset, options: Options, methods: list[str], args
 ) -> Iterator[tuple[Loaded, Judgement]]:
     """Judges all policies of all runs at once, so that their critics are one program."""
-    options = Options(
-        discount=discount,
-        fqe=replace(args.fqe, discount=discount if discount < 1 else 0.99),
-        **{name: x for name in _OPTIONS if (x := getattr(args, name)) is not None},
-    )
     policies = [of_run(agent, chance=args.policy, epsilon=args.epsilon) for agent in agents]
     count = sum(len(agent.seeds) for agent in agents)
     show = fqe.tell(f"{count} policies on {dataset.id}", options.fqe.steps)

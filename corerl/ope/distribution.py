@@ -1,6 +1,7 @@
 """The whole law of a policy's returns from episodes of another (Huang et al. 2021, Chandak et al. 2021).
 
-F(x) = mean_i w_i 1{G_i <= x} with the weights of whole episodes, clipped to 1; mass that the weights leave
+F(x) = mean_i w_i 1{G_i <= x} with the weights of whole episodes is unbiased, and clipped to 1, which biases
+it and what is read off it: weight beyond 1 is taken from the largest returns, and mass that the weights leave
 over lies at an upper bound of the return. Self-normalised, the weights sum to one and no bound is needed.
 """
 
@@ -47,6 +48,11 @@ class ReturnLaw:
     def missing(self) -> float:
         """The mass that the weights left over and that was put at the upper bound."""
         return float(self._probabilities(self._once)[0, -1])
+
+    @property
+    def beyond(self) -> float:
+        """The mass beyond 1 that the weights have and that was cut off at the largest returns."""
+        return 0.0 if self._normalised else max(0.0, float(self._weights.mean()) - 1)
 
     def cdf(self, x: np.ndarray) -> np.ndarray:
         """Returns F at `x`."""

@@ -38,7 +38,7 @@ class Options:
     bandwidth: float = 1.0  # in standard deviations of the data's actions
     interval: str = "bootstrap"
     level: float = 0.95
-    bounds: tuple[float, float] | None = None  # of one episode's contribution, known beforehand
+    bounds: tuple[float, float] | None = None  # of an episode's weighted return, known beforehand
     statistics: Sequence[str] = STATISTICS
     upper: float | None = None  # largest possible return; null: the largest recorded
     finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
@@ -51,6 +51,19 @@ class Options:
             self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
         )
         require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
+        if self.bounds is not None:
+            self._check_bounds(*self.bounds)
+
+    def _check_bounds(self, low: float, high: float) -> None:
+        require(
+            -np.inf < low < high < np.inf,
+            f"bounds={low:g} {high:g} must be two finite numbers, the lower one first",
+        )
+        require(
+            self.interval in intervals.BY_RANGE,
+            f"interval={self.interval} has no use for bounds: leave them out, or choose "
+            f"{' or '.join(intervals.BY_RANGE)}",
+        )
 
 
 IMPOSSIBLE = "beyond any possible return"
@@ -175,7 +188,7 @@ def _rows(
     shared = (logs.episodes, ess, clipped)
     if name in estimators.LAWS:
         law = ReturnLaw(logs, weights, normalised=estimators.LAWS[name], upper=options.upper)
-        note = f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
+        note = _of_mass(law)
         between = law.intervals(options.statistics, options.level, seed=options.seed)
         return [
             Row(seed, name, of, law.statistic(of), *bounds, *shared, note)
@@ -187,6 +200,12 @@ def _rows(
     )
     note = _impossible(name, terms.value, logs, options)
     return [Row(seed, name, "mean", terms.value, low, high, *shared, note)]
+
+
+def _of_mass(law: ReturnLaw) -> str:
+    if law.beyond > 0.005:
+        return f"mass {law.beyond:.2g} beyond 1 cut off"
+    return f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
 
 
 def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:
@@ -258,7 +277,8 @@ def _weights(
         ours = np.stack(
             [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]
         )
-        facts["density"] = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+        told = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+        facts["density"] = f"{told}, of mass 1 within the actions' bounds"
     return [Weights.of(logs.spread(x - behaved.log_prob), options.clip) for x in ours]
 
 

@@ -5,9 +5,10 @@
     hoeffding   of the contributions' range
     bernstein   of their range and variance (Maurer and Pontil 2009, theorem 4)
 
-The last two hold at every sample size for contributions within bounds that were known beforehand. The
-bounds are the observed range unless others are given, so in that case they are no guarantee; and of
-self-normalised weights, whose contributions are not independent, there are none.
+The last two hold at every sample size for contributions within bounds that were known beforehand. A
+contribution is what one episode adds to the mean: its weighted return (`dr`: with the critic's terms;
+`fqe`: V(s_0)). The bounds are the observed range unless others are given, so in that case they are no
+guarantee; and of self-normalised weights, whose contributions are not independent, there are none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from corerl.config import require
+from corerl.errors import CorerlError
 from corerl.ope.estimators import Terms
 
 BY_RANGE = ("hoeffding", "bernstein")
@@ -37,10 +39,10 @@ def interval(
     """Returns low and high; NaN where the method does not apply: one episode, or self-normalised weights.
 
     Args:
-        bounds: of one episode's contribution, for `hoeffding` and `bernstein`.
+        bounds: of an episode's contribution, for `hoeffding` and `bernstein`.
 
     Raises:
-        CorerlError: an unknown method, or a level outside (0, 1).
+        CorerlError: an unknown method, a level outside (0, 1), or a contribution outside the bounds.
     """
     require(method in METHODS, f"interval={method} is not one of {', '.join(METHODS)}")
     require(0 < level < 1, f"level={level} must lie in (0, 1)")
@@ -53,7 +55,9 @@ def interval(
         return _around(terms, stats.t.ppf(0.5 + level / 2, n - 1) * _std(terms) / math.sqrt(n))
     if terms.denominators is not None:
         return math.nan, math.nan
-    low, high = bounds or (terms.contributions.min(), terms.contributions.max())
+    x = terms.contributions
+    low, high = (x.min(), x.max()) if bounds is None else bounds
+    _check_within(x, low, high)
     width, alpha = high - low, 1 - level
     if method == "hoeffding":
         return _around(terms, width * math.sqrt(math.log(2 / alpha) / (2 * n)))
@@ -85,6 +89,18 @@ def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
     """Returns the middle `level` of the draws."""
     low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
     return float(low), float(high)
+
+
+def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
+    slack = 1e-6 * max(abs(low), abs(high))  # recorded rewards are float32
+    within = (contributions >= low - slack) & (contributions <= high + slack)
+    if not within.all():
+        first = int(within.argmin())
+        raise CorerlError(
+            f"Episode {first} of {len(within)} contributes {contributions[first]:.6g}, outside the bounds "
+            f"{low:g} and {high:g}: choose those of the weighted return (the return's times the largest "
+            "weight that there can be; V(s_0)'s for fqe), or none, for the observed range."
+        )
 
 
 def _std(terms: Terms) -> float:

@@ -133,13 +133,14 @@ def of_run(
     """Returns the policies of a run as they are judged.
 
     Args:
-        chance: `act`, the action with which it is evaluated; `sample`, what its density says.
+        chance: `act`, the action with which it is evaluated; `sample`, what its density says, of
+            continuous actions.
         epsilon: numbered actions are replaced at random this often; None: as when it was evaluated.
         samples: M, draws of a policy with chance.
 
     Raises:
         CorerlError: a policy that remembers its episode, one without a density where `sample` asks for
-            it, or observations that are no vectors.
+            it, an option of other actions, or observations that are no vectors.
     """
     require(chance in ("act", "sample"), f"policy={chance} is neither act nor sample")
     require(epsilon is None or 0 <= epsilon <= 1, f"epsilon={epsilon} must lie in [0, 1]")
@@ -151,6 +152,11 @@ def of_run(
     shape, count, features = agent.shapes
     require(len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, and no vectors")
     if count is not None:
+        require(
+            chance == "act",
+            f"policy=sample is for continuous actions, and {agent.task.id} has numbered ones: choose an "
+            "epsilon for their chance",
+        )
         return _numbered(agent, shape[0], count, epsilon)
     require(epsilon is None, f"epsilon is for numbered actions, and {agent.task.id} has continuous")
     return _continuous(agent, shape[0], features, chance, samples, seed)

@@ -230,6 +230,15 @@ def first_best(values: np.ndarray) -> np.ndarray:
     return (values >= values.max(-1, keepdims=True) - scale).argmax(-1)
 
 
+def paid(mdp: FiniteMDP, t: int, resolution: float = EXACT) -> np.ndarray:
+    """Returns the discounted rewards of step t (S, A, K), rounded where the resolution is coarse.
+
+    Each reward is rounded by itself, so that sums, budgets and c share a lattice.
+    """
+    exact = mdp.discount**t * mdp.rewards
+    return exact if resolution <= EXACT else np.round(exact / resolution) * resolution
+
+
 def return_law(
     mdp: FiniteMDP, policy: Policy, resolution: float = EXACT, most: int = MOST_POINTS
 ) -> tuple[Law, list[Visit]]:
@@ -243,12 +252,13 @@ def return_law(
     current = {(int(s), 0.0): mdp.start[s] for s in np.flatnonzero(mdp.start)}
     for t in range(mdp.steps):
         following: dict[tuple[int, float], float] = {}
+        pays = paid(mdp, t, resolution)
         for (state, collected), mass in sorted(current.items()):
             action = int(policy(t, state, collected))
             visits.append(Visit(t, state, collected, mass, action))
-            outcomes = (x[state, action] for x in (mdp.probabilities, mdp.rewards, mdp.successors))
+            outcomes = (x[state, action] for x in (mdp.probabilities, pays, mdp.successors))
             for p, reward, successor in zip(*outcomes, strict=True):
-                total = collected + mdp.discount**t * reward
+                total = collected + reward
                 total = float(np.round(total / resolution) * resolution)
                 if successor == END:
                     ended.append((total, mass * p))

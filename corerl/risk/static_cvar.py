@@ -8,7 +8,8 @@ dynamic program over time, state and the budget left, b_t = c - (discounted rewa
 and the best policy is deterministic in (t, s, b). (Bauerle and Ott 2011 carry the stock c_t = b_t /
 discount^t, so that c_{t+1} = (c_t - r) / discount; W is their cost times discount^t.) Of one policy the
 objective is linear in c between the atoms of X and concave, so its maximum is at an atom, and so the maximum
-over policies is at an attainable return: only those are tried.
+over policies is at an attainable return: only those are tried. That needs all returns on the lattice of a
+coarse resolution, so rewards are rounded to it: a c that lies d above an atom loses up to d (1 / tau - 1).
 """
 
 import numpy as np
@@ -21,6 +22,7 @@ from corerl.risk.finite_mdp import (
     Solution,
     check_count,
     first_best,
+    paid,
     return_law,
 )
 
@@ -57,10 +59,10 @@ def attainable(mdp: FiniteMDP, resolution: float = EXACT) -> tuple[list[np.ndarr
     live, collected, returns = mdp.start > 0, [np.zeros(1)], []
     for t in range(mdp.steps):
         possible = live[:, None, None] & (mdp.probabilities > 0)
-        paid = mdp.discount**t * mdp.rewards
+        pays = paid(mdp, t, resolution)
         ends = mdp.successors == END
-        returns.append(_sums(collected[-1], np.unique(paid[possible & ends]), resolution))
-        collected.append(_sums(collected[-1], np.unique(paid[possible & ~ends]), resolution))
+        returns.append(_sums(collected[-1], np.unique(pays[possible & ends]), resolution))
+        collected.append(_sums(collected[-1], np.unique(pays[possible & ~ends]), resolution))
         live = np.isin(np.arange(len(live)), mdp.successors[possible & ~ends])
         if not live.any():
             break
@@ -80,6 +82,7 @@ def _shortfall(
     choices: list[np.ndarray] = [np.empty(0)] * len(left)
     next_cost, cost = None, np.empty(0)
     for t in reversed(range(len(left))):
+        pays = paid(mdp, t, resolution)
         scale = max(1.0, float(np.abs(left[t]).max()))
         best, choice = (
             np.full((states, left[t].size), np.inf),
@@ -88,8 +91,8 @@ def _shortfall(
         for action in range(actions):
             cost = np.zeros_like(best)
             for k in range(outcomes):
-                column = (x[:, action, k] for x in (mdp.probabilities, mdp.rewards, mdp.successors))
-                cost += _expected_cost(*column, left[t], mdp.discount**t, next_cost)
+                column = (x[:, action, k] for x in (mdp.probabilities, pays, mdp.successors))
+                cost += _expected_cost(*column, left[t], next_cost)
             better = cost < best - EXACT * scale
             best, choice = np.where(better, cost, best), np.where(better, action, choice)
         choices[t] = choice.astype(np.int16)
@@ -97,12 +100,13 @@ def _shortfall(
     return best, choices
 
 
-def _expected_cost(p, rewards, successors, budgets, discount, next_cost) -> np.ndarray:
+def _expected_cost(p, pays, successors, budgets, next_cost) -> np.ndarray:
     """Returns (S, budgets): p W_{t+1}(s', b - discount^t r) of one outcome of one action.
 
-    `next_cost`: budgets of step t + 1 and W_{t+1} there; None after the last step.
+    `pays`: discount^t r, (S,). `next_cost`: budgets of step t + 1 and W_{t+1} there; None after the
+    last step.
     """
-    rest = budgets - discount * rewards[:, None]
+    rest = budgets - pays[:, None]
     ended = successors == END
     if next_cost is None or ended.all():
         return p[:, None] * np.maximum(rest, 0)

@@ -1,6 +1,7 @@
 """Exact optima: a table made by rational arithmetic and quadrature, and enumeration of all policies."""
 
 import csv
+import dataclasses
 import itertools
 from collections import defaultdict
 from fractions import Fraction
@@ -228,6 +229,26 @@ def test_a_coarse_resolution_is_within_its_bound():
     exact = static(mdp, 0.3)
     rough = static(mdp, 0.3, resolution=0.05)
     assert 1e-6 < abs(rough.value - exact.value) <= 4 * 0.05 / 2
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("decimals", [2, 8])  # rewards of two digits lie halfway between multiples
+def test_a_coarse_optimum_is_within_its_bound_and_is_its_law_s(decimals, tau):
+    for seed in range(20):
+        mdp = random_mdp(seed, discount=1.0)
+        mdp = dataclasses.replace(mdp, rewards=np.round(mdp.rewards * 2, decimals) / 2)
+        for resolution in (0.01, 0.1, 0.5):
+            rough = static(mdp, tau, resolution=resolution)
+            assert rough.law.cvar(tau) == pytest.approx(rough.value, abs=1e-9)
+            off = abs(rough.value - static(mdp, tau).value)
+            assert off <= 3 * resolution / 2 + 1e-9
+
+
+def test_a_coarse_optimum_is_no_worse_than_the_worst_return():
+    """A c of 0.1 beside a return of 0.051, of which half of all are, would be worth 0.1 - 0.049 / 2 / tau."""
+    mdp = FiniteMDP([[[0.5, 0.5]]], [[[0.051, 1.0]]], [[[END, END]]], horizon=1)
+    rough = static(mdp, 0.01, resolution=0.1)
+    assert (rough.value, rough.budget) == pytest.approx((0.1, 0.1))
 
 
 def test_too_many_returns_are_refused_with_a_way_out():

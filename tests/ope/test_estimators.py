@@ -107,9 +107,10 @@ def test_a_law_is_a_law_whatever_the_weights():
             assert heights[-1] == pytest.approx(1)
             assert law.law.mean == pytest.approx(law.statistic("mean"))
             if normalised:
-                assert law.missing == 0
+                assert law.missing == law.beyond == 0
             else:
                 assert law.missing == pytest.approx(max(0, 1 - weights.last.mean()))
+                assert law.beyond == pytest.approx(max(0, weights.last.mean() - 1))
 
 
 def test_an_upper_bound_below_a_return_is_refused():
@@ -160,6 +161,25 @@ def test_intervals_cover():
         shares[method] = np.mean(hit)
     assert 0.92 < shares["t"] < 0.98 and 0.90 < shares["bootstrap"] < 0.98
     assert min(shares["hoeffding"], shares["bernstein"]) > 0.98
+
+
+@pytest.mark.parametrize("method", intervals.BY_RANGE)
+@pytest.mark.parametrize("bounds", [(0.5, 100.0), (0.0, 2.0), (10.0, -10.0)])
+def test_bounds_that_a_contribution_contradicts_are_refused(terms, method, bounds):
+    outside = ~((terms.contributions >= bounds[0]) & (terms.contributions <= bounds[1]))
+    first = int(outside.argmax())
+    told = (
+        rf"Episode {first} of 300 contributes {terms.contributions[first]:.6g}, outside the bounds"
+    )
+    with pytest.raises(CorerlError, match=told):
+        intervals.interval(terms, method, bounds=bounds)
+
+
+def test_bounds_allow_for_the_rounding_of_recorded_rewards():
+    """Ten rewards of 0.1 in float32 are 1.00000001."""
+    paid = np.full((20, 10), np.float32(0.1)).astype(float)
+    low, high = intervals.interval(Terms(paid), "hoeffding", bounds=(0.0, 1.0))
+    assert low < 1 < high
 
 
 def test_normalised_weights_are_resampled_with_their_means():

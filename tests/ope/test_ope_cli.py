@@ -60,7 +60,7 @@ def test_numbered_actions_by_every_method(runs, capsys):
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == set(methods.split(","))
     # The same question again replaces its row, another adds one.
-    options = ("--epsilon", "0.3", "--horizon", "15", *QUICK)
+    options = ("--epsilon", "0.3", "--horizon", "15")
     evaluate(capsys, runs["cql"], "--method", "is", *options)
     evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
     with open(f"{runs['cql']}/ope.csv") as file:
@@ -83,7 +83,7 @@ def test_other_questions_are_other_rows(runs, capsys):
         (*fitted, "--interval", "t"),
         (*fitted, "--level", "0.5"),
         (*fitted, "--interval", "hoeffding"),
-        (*fitted, "--interval", "hoeffding", "--bounds", "0", "20"),
+        (*fitted, "--interval", "hoeffding", "--bounds", "-20", "20"),
     ]
     for number, options in enumerate(asked):
         for _ in range(2 if options is fitted else 1):
@@ -95,7 +95,7 @@ def test_other_questions_are_other_rows(runs, capsys):
     assert "interval: 95% bootstrap; fqe: 1 updates, batch 4, lr 0.0001, " in rows[1]["facts"]
     assert "hidden_width 8, layer_norm True; too few" in rows[2]["facts"]
     assert "interval: 50% bootstrap" in rows[5]["facts"]
-    assert "interval: 95% hoeffding, within 0 and 20" in rows[7]["facts"]
+    assert "interval: 95% hoeffding, within -20 and 20" in rows[7]["facts"]
     for upper in ("5", "20"):
         assert evaluate(capsys, runs["cql"], *law, "--upper", upper)[0] == 0
     with open(file) as lines:
@@ -276,6 +276,23 @@ def test_settings_of_fqe_are_checked_before_a_run_is_loaded(capsys, setting, pro
     assert status == 2 and err == f"corerl: {problem}\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--interval hoeffding --bounds 10 -10", "bounds=10 -10 must be two finite numbers"),
+        ("--interval hoeffding --bounds 5 5", "bounds=5 5 must be two finite numbers"),
+        ("--interval bernstein --bounds 0 inf", "bounds=0 inf must be two finite numbers"),
+        (
+            "--bounds 0 1",
+            "interval=bootstrap has no use for bounds: leave them out, or choose hoeff",
+        ),
+    ],
+)
+def test_bounds_are_checked_before_a_run_is_loaded(capsys, options, problem):
+    status, _, err = evaluate(capsys, "/no/run", "--method", "is", *options.split())
+    assert status == 2 and problem in err
+
+
 def test_settings_of_fqe_have_their_field_s_type(runs, capsys):
     given = ("--fqe", "steps=2e1", "lr=1e-3", "layer_norm=False", "hidden_width=8", "batch_size=16")
     status, out, err = evaluate(capsys, runs["bc"], "--method", "fqe", *given)
@@ -299,6 +316,23 @@ def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
             "nothing is played: leave --episodes and --risk",
         ),
         (("--rewards", "--method", "fqe"), "--rewards compares rewards alone: leave --method out"),
+        *(
+            (("--method", *given.split()), problem)
+            for given, problem in (
+                ("is --policy sample", "corerl/cartpole has numbered ones: choose an epsilon"),
+                (
+                    "is --kernel uniform --bandwidth 0.01",
+                    "has numbered actions, which need no kernel: leave --kernel and --bandwidth out",
+                ),
+                ("is --policy sample --bandwidth 0.01", "own: leave --bandwidth out"),
+                (
+                    "fqe --clip 0.9 --behaviour fitted --kernel uniform",
+                    "weighs no episodes: leave --behaviour and --clip and --kernel out",
+                ),
+                ("is,snis --fqe steps=5", "is, snis fit no critic: leave --fqe out"),
+                ("is,sncdf --upper 9", "cdf alone has an upper bound: leave --upper out"),
+            )
+        ),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(runs, capsys, options, problem):

@@ -111,11 +111,36 @@ def test_a_fitted_gaussian_behaviour():
 
 
 @pytest.mark.parametrize("name", kernels.KERNELS)
-def test_kernels_are_densities(name):
-    grid = np.linspace(-8, 8, 16001)[:, None]
-    density = np.exp(kernels.log_kernel(grid, 0.3 + 0 * grid, np.array([0.7]), name))
-    assert np.trapezoid(density, grid[:, 0]) == pytest.approx(1, abs=1e-3)
+def test_kernels_are_densities_within_the_bounds(name):
+    grid = np.linspace(-1, 1, 20_001)[:, None]
+    for wanted in (-1.0, 0.3, 0.95, 1.0, 1.1):
+        for h in (0.2, 0.7, 5.0):
+            logs = kernels.log_kernel(grid, wanted + 0 * grid, np.array([h]), name)
+            assert np.trapezoid(np.exp(logs), grid[:, 0]) == pytest.approx(1, abs=1e-3)
+    density = np.exp(kernels.log_kernel(grid, 0.3 + 0 * grid, np.array([0.1]), name))
     assert np.trapezoid(density * grid[:, 0], grid[:, 0]) == pytest.approx(0.3, abs=1e-3)
+    assert (kernels.log_kernel(grid, 9.0 + 0 * grid, np.array([0.1]), name) == -np.inf).all()
+
+
+@pytest.mark.parametrize("name", kernels.KERNELS)
+def test_a_policy_at_a_bound_loses_no_weight(name):
+    """Three steps that always pay 1, in two features: the return is 3 wherever the policy acts."""
+    rng = np.random.default_rng(4)
+    a = rng.uniform(-1, 1, (60_000, 2)).astype(np.float32)
+    last = np.arange(len(a)) % 3 == 2
+    dataset = Dataset.from_steps(
+        "test/paid",
+        *(a, a, np.ones(len(a)), a, last, ~last & False),
+        behaviour_log_prob=np.full(len(a), 2 * np.log(0.5)),
+    )
+    for wanted in ([1.0, -1.0], [0.9, 0.0]):
+        policy = Policy(
+            [0], actions=lambda x, w=wanted: np.tile(np.float32(w), (1, len(x), 1, 1)), sizes=(2, 2)
+        )
+        options = Options(discount=1.0, bandwidth=2.0, kernel=name, interval="t")
+        (row,) = judge(policy, dataset, ["pdis"], options).rows
+        assert row.high - row.low < 0.5
+        assert row.value == pytest.approx(3, abs=row.high - row.low)
 
 
 def test_kernel_weights_find_the_value_of_one_action():
@@ -157,6 +182,25 @@ def test_clipping_is_told():
     plain = judge(constant(0.95), dataset, ["is"], Options(discount=1.0))
     assert result.rows[0].clipped > 0 and plain.rows[0].clipped == 0
     assert result.rows[0].value < plain.rows[0].value
+
+
+@pytest.mark.parametrize(
+    ("chance", "note"), [(0.5, ""), (0.8, "beyond 1 cut off"), (0.2, "left over")]
+)
+def test_a_law_whose_weights_do_not_sum_to_one_says_so(chance, note):
+    """Of 60 recorded actions 36 are 1, where half was expected."""
+    actions = np.repeat([1, 0], [36, 24])
+    dataset = replace(
+        chain(np.random.default_rng(0), episodes=60, steps=1),
+        actions=actions,
+        rewards=actions.astype(np.float32),
+        behaviour_log_prob=np.full(60, np.log(0.5), np.float32),
+    )
+    for row in judge(constant(chance), dataset, ["cdf"]).rows:
+        assert row.note.endswith(note) and (row.note == "") == (note == "")
+    share = abs(2 * (0.6 * chance + 0.4 * (1 - chance)) - 1)
+    assert not note or f"mass {share:.2g} " in row.note
+    assert all(row.note == "" for row in judge(constant(chance), dataset, ["sncdf"]).rows)
 
 
 # ------------------------------------------------------------------------------------- episodes
