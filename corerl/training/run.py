@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,27 @@ class Run:
 
     def normal(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
         """Returns a stream of standard normal draws `(S, *shape)`; see `seeding.Stream`."""
-        return seeding.normal(self.seeds, purpose, shape, self.device, block)
+        return self._stream(purpose, seeding.normal(self.seeds, purpose, shape, self.device, block))
 
     def uniform(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
         """Returns a stream of draws `(S, *shape)`, uniform on [0, 1)."""
-        return seeding.uniform(self.seeds, purpose, shape, self.device, block)
+        return self._stream(
+            purpose, seeding.uniform(self.seeds, purpose, shape, self.device, block)
+        )
+
+    def _stream(self, purpose: str, stream: seeding.Stream) -> seeding.Stream:
+        require(
+            purpose not in self._streams,
+            f'Two streams of random numbers are called "{purpose}" and would be equal; give the second one '
+            "another name",
+        )
+        self._streams[purpose] = stream
+        return stream
+
+    @cached_property
+    def _streams(self) -> dict[str, seeding.Stream]:
+        """What `normal` and `uniform` have made, by its purpose."""
+        return {}
 
     def dropout(self, cfg: Any, rows: int, block: int | None = None) -> seeding.Stream | None:
         """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs; None without dropout."""
@@ -127,17 +144,19 @@ class Run:
         """Yields the numbers of the updates to make, counted from 1, the last of each call of `stride`.
 
         `state` names everything that a resumed run must find as it was: agent, buffer, noise streams.
-        None stands for a part that these settings do without. Where the directory holds a checkpoint,
-        all of it is restored first.
+        None stands for a part that these settings do without. Streams of `normal` and `uniform` that are
+        in none of these parts are kept beside them. Where the directory holds a checkpoint, all of it is
+        restored first.
 
         Raises:
-            CorerlError: `steps` is not a multiple of `stride`.
+            CorerlError: `steps` is not a multiple of `stride`, or no checkpoint can hold a part.
         """
         require(
             self.cfg.steps % stride == 0,
             f"steps={self.cfg.steps} must be a multiple of {stride}, the updates of one call",
         )
         self._state = {name: part for name, part in state.items() if part is not None}
+        self._keep_streams(self._try_saving())
         done = self._begin()
         self._settings = self._settings_now()
         with _stop_signals(self):
@@ -192,6 +211,25 @@ class Run:
             self._write_checkpoint(step)
 
     # Beginning, going on, ending.
+
+    def _try_saving(self) -> list[Tensor]:
+        """Returns the tensors of the whole state, which a first checkpoint after hours must not refuse."""
+        for name, part in self._state.items():
+            require(
+                hasattr(part, "state_dict") and hasattr(part, "load_state_dict"),
+                f"run.steps cannot keep {name}, a {type(part).__name__}: it has no state_dict and "
+                "load_state_dict. Let the agent hold it as an attribute where it derives from Stateful",
+            )
+        state = {name: part.state_dict() for name, part in self._state.items()}
+        return list(checkpoint.tensors_of(state).values())
+
+    def _keep_streams(self, kept: list[Tensor]) -> None:
+        """Adds to the state the streams of random numbers that nothing in it keeps."""
+        for purpose, stream in self._streams.items():
+            mine = stream.state_dict()["generators"]
+            alike = [x for x in kept if (x.shape, x.device) == (mine.shape, mine.device)]
+            if not any(torch.equal(mine, x) for x in alike):
+                self._state[f"stream {purpose}"] = stream
 
     def _begin(self) -> int:
         """Restores a checkpoint where there is one; returns the updates already made."""
@@ -269,6 +307,7 @@ class Run:
     def close(self) -> None:
         """Closes environments and mirrors, and lets go of what was trained."""
         self._state = {}  # a run is in a cycle, and its replay's memory is the next run's
+        self._streams.clear()
         if self._evaluator is not None:
             self._evaluator.close()
         self.record.close()

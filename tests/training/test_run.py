@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.runs import files
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.runs.directory import config_hash
 from corerl.training.run import Interrupted, Run, pick_device
 
@@ -479,6 +481,86 @@ def test_episodes_that_cannot_go_on_are_told_to_what_remembers_them(tmp_path):
     resumed = Remembers(1)
     next(Run(config(tmp_path, steps=9), [4], quiet).steps(replay=resumed, envs=Cut(1)))
     assert resumed.told == ("seeds", "reached", [5.0])  # once all is restored
+
+
+# What a checkpoint can hold.
+
+
+class Holding(Counter):
+    """A counter with something else in its state."""
+
+    def __init__(self, value):
+        super().__init__(1)
+        self.value = value
+
+    def state_dict(self):
+        return super().state_dict() | {"inner": [self.value]}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        (self.value,) = state["inner"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            torch.zeros(3),
+            "cannot keep mine, a Tensor: it has no state_dict and load_state_dict. Let ",
+        ),
+        (Holding({1, 2}), "No checkpoint can hold mine/inner/0, a set: "),
+        (Holding(np.array(["a"])), "can hold mine/inner/0, a ndarray of <U1: "),
+        (Holding(torch.zeros(2, dtype=torch.complex64)), "a Tensor of torch.complex64: "),
+        (Holding({(0, 1): 2}), "can hold mine/inner/0, a dict: "),
+    ],
+)
+def test_what_no_checkpoint_can_hold_is_refused_before_the_first_update(tmp_path, part, told):
+    run = Run(config(tmp_path, steps=9), [4], quiet)
+    with pytest.raises(CorerlError, match=re.escape(told)):
+        next(run.steps(agent=Counter(1), mine=part))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(6.0).reshape(2, 3).T, np.array(3), np.int64(7), np.zeros(0, bool), np.float32(2)],
+)
+def test_arrays_come_back_as_arrays(tmp_path, value):
+    save_checkpoint(tmp_path / "c", {"value": [value]})
+    (back,) = load_checkpoint(tmp_path / "c")["value"]
+    assert back.dtype == value.dtype and np.array_equal(back, value)
+    assert isinstance(back, np.ndarray) == (np.ndim(value) > 0)
+
+
+# Streams of random numbers.
+
+
+def drawn(run: Run, keep: bool, stop_at: int = 0) -> list[float]:
+    """The numbers of a stream that the training function made, and handed over or not."""
+    stream, numbers = run.normal("mine", 1), []
+    with contextlib.suppress(Interrupted):
+        for step in run.steps(agent=Counter(1), **({"noise": stream} if keep else {})):
+            numbers.append(float(stream.next()))
+            run._stop = step == stop_at
+    return numbers
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_stream_goes_on_whether_it_was_handed_over_or_not(tmp_path, keep):
+    whole = drawn(Run(config(tmp_path / "whole", steps=9), [4], quiet), keep)
+    cfg = config(tmp_path / "broken", steps=9)
+    parts = drawn(Run(cfg, [4], quiet), keep, stop_at=4) + drawn(Run(cfg, [4], quiet), keep)
+    assert parts == whole
+    (path,) = (tmp_path / "broken").glob("corerl/pendulum/*/*/checkpoint.safetensors")
+    state = load_checkpoint(path)["state"]
+    assert set(state) == {"agent", "noise" if keep else "stream mine"}
+
+
+def test_a_second_stream_of_one_name_is_refused(tmp_path):
+    run = Run(config(tmp_path), [4], quiet)
+    run.normal("noise", 2)
+    run.uniform("other", 2)
+    with pytest.raises(CorerlError, match='streams of random numbers are called "noise"'):
+        run.uniform("noise", 3)
 
 
 # Cut short at any write, and resumed.
