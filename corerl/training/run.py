@@ -14,7 +14,7 @@ and each of the three calls does its work only when its turn has come.
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -30,12 +30,16 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
-from corerl.nn.learner import Spec, settings_of
+from corerl.nn.learner import Spec
+from corerl.nn.lost import lost, marks_of
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
 from corerl.training.evaluation import Evaluator
+
+NAMED = 12
+"""Names in one message."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,7 +66,8 @@ class Run:
         self.mode.tell = self._tell
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
-        self._settings: dict[str, Any] = {}
+        self._marks: dict[str, Any] = {}
+        self._told: set[str] = set()
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -158,7 +163,7 @@ class Run:
         self._state = {name: part for name, part in state.items() if part is not None}
         self._keep_streams(self._try_saving())
         done = self._begin()
-        self._settings = self._settings_now()
+        self._marks = self._marks_now()
         with _stop_signals(self):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
@@ -277,25 +282,26 @@ class Run:
         loop = {"step": step} | self.record.state_dict()
         save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
         self._saved = time.monotonic()
-        self._tell_lost()
+        self._tell_lost(checkpoint.tensors_of(state).values())
 
-    def _settings_now(self) -> dict[str, Any]:
+    def _marks_now(self) -> dict[str, Any]:
         marks: dict[str, Any] = {}
         for name, part in self._state.items():
-            marks |= settings_of(name, part)
+            marks |= marks_of(name, part)
         return marks
 
-    def _tell_lost(self) -> None:
-        """Names, once, what an agent counts in numbers of Python, which a resumed run would not find."""
-        now = self._settings_now()
-        lost = [name for name, mark in self._settings.items() if now.get(name, mark) != mark]
-        for name in lost:
-            del self._settings[name]
-        if lost:
+    def _tell_lost(self, kept: Iterable[Tensor]) -> None:
+        """Names, once, what has changed and is none of the tensors kept: a resumed run would not find it."""
+        names = lost(self._marks, self._marks_now(), kept)
+        names = [name for name in names if name not in self._told]
+        self._told |= set(names)
+        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+        if names:
             print(
-                f"corerl: {self.name}: no checkpoint keeps {', '.join(lost)}, which changed in training: "
-                "numbers of Python are settings. Hold it as a tensor (torch.zeros(()), under a name without "
-                "_ in front) or count in an optim.Clock, or a resumed run begins it anew.",
+                f"corerl: {self.name}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
+                "in training: numbers of Python are settings. Hold it as a tensor of the agent "
+                "(torch.zeros(()), under a name without _ in front), as a buffer of an nn.Module or in an "
+                "optim.Clock, or a run that is resumed or loaded begins it anew.",
                 file=sys.stderr,
             )
 

@@ -664,6 +664,72 @@ def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
     assert "no checkpoint keeps agent.inner.width, which changed" in second
 
 
+class Network(torch.nn.Module):
+    """Holds what its state has, and what it has not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean, self.calls = torch.nn.Linear(1, 1), torch.zeros(1), 0
+        self.register_buffer("total", torch.zeros(1))
+
+
+class Statistics:
+    """An object of an algorithm's own, without a state."""
+
+    def __init__(self, network: Network):
+        self.mean, self.fixed, self.network = torch.zeros(1), torch.ones(1), network
+
+
+class Leaking(Stateful):
+    """Everywhere a tensor or a number can be held; what is kept changes too."""
+
+    def __init__(self):
+        self.late, self.total, self._under = None, torch.zeros(1), torch.zeros(1)
+        self._table, self._same = torch.zeros(1), torch.ones(1)
+        self.network = Network()
+        self.helper = Statistics(self.network)
+        self._views = [self.network.layer.weight]
+        self.counts, self.list, self.parts, self.net = {"n": 0, "m": 1}, [], {}, None
+
+    def update(self):
+        self.late = self.total = self.total + 1
+        self._under = self._under + 1
+        self._table[0] += 1
+        self.network.mean, self.network.calls = self.network.mean + 1, self.network.calls + 1
+        self.network.total += 1
+        self.network.layer.weight.data.mul_(2)
+        self.network.train(not self.network.training)
+        self.helper.mean = self.helper.mean + 1
+        self.counts["n"] += 1
+        self.list.append(1.0)
+        self.parts["late"] = self.net = self.net or Network()
+
+
+LEAKS = (
+    *(
+        "_under",
+        "_table",
+        "network.mean",
+        "network.calls",
+        "helper.mean",
+        "counts.n",
+        "list",
+        "parts",
+    ),
+    "net",
+)
+
+
+def test_whatever_changes_and_is_in_no_checkpoint_is_named(tmp_path, capsys):
+    run = Run(config(tmp_path, steps=6, save_every=2, save_minutes=0), [0], quiet)
+    agent = Leaking()
+    for step in run.steps(agent=agent):
+        agent.update()
+        run.save(step)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in LEAKS)}, which changed" in told
+
+
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
     cfg = config(tmp_path, steps=20)
     run = Run(cfg, [0], quiet)
