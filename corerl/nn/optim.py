@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from corerl.config import require
+
 
 class Adam:
     """Adam (Kingma and Ba 2015), or with `weight_decay` AdamW (Loshchilov and Hutter 2019).
@@ -141,9 +143,17 @@ class Schedule:
     Args:
         optimizer: its `lr` is the rate that `factor` multiplies.
         factor: `factor(count) -> multiplier` on 0-dimensional tensors; `count` is of steps taken.
+
+    Raises:
+        CorerlError: the optimiser has a schedule already.
     """
 
     def __init__(self, optimizer: Adam, factor: Callable[[Tensor], Tensor]):
+        require(
+            not isinstance(optimizer.lr, Tensor),
+            "This optimiser has a Schedule already, which a second one would replace; multiply the factors "
+            "of both in one: Schedule(optimizer, lambda count: one(count) * other(count))",
+        )
         device = optimizer.parameters[0].device
         self._base, self._factor = float(optimizer.lr), factor
         self._count = torch.zeros((), device=device)

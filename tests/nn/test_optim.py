@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from corerl import seeding
+from corerl.errors import CorerlError
 from corerl.nn import networks, optim
 
 SEEDS = 3
@@ -219,3 +220,11 @@ def test_buffers_that_are_state_are_copied_to_the_target(now):
     assert target.mask.tolist() == [moved * 4.0, -math.inf]
     assert target.constant.tolist() == [0.0, 0.0]
     assert online.mask is not target.mask
+
+
+def test_a_second_schedule_of_one_optimiser_is_refused():
+    optimizer = optim.Adam(parameters(), 0.1)
+    optim.Schedule(optimizer, optim.cosine(10))
+    with pytest.raises(CorerlError, match="has a Schedule already"):
+        optim.Schedule(optimizer, optim.warmup(10))
+    assert float(optimizer.lr) == pytest.approx(0.1)
