@@ -1,20 +1,15 @@
 """The parts of every agent: its specification, its state in a checkpoint, and its steps."""
 
-import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from corerl.config import require
 from corerl.nn import compile, optim
-
-NUMBERS = (int, float, np.generic, np.ndarray, deque)
-"""What a `Stateful` takes for a setting, which no update changes."""
 
 
 @dataclass
@@ -58,7 +53,8 @@ class Stateful:
     An agent that derives from this cannot forget its target networks, its optimisers or its normaliser in a
     checkpoint. Kept are attributes that have both methods, also inside lists, tuples and dictionaries;
     schedules that a `GradientStep` alone holds; and tensors, but for those whose name begins with `_`, which
-    are constants. Numbers of Python are settings: updates are counted by an `optim.Clock`.
+    are constants. An attribute that is None until an update makes a tensor of it is kept too. Numbers of
+    Python are settings: updates are counted by an `optim.Clock`.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,6 +70,9 @@ class Stateful:
                 part.copy_(state[name])
             else:
                 part.load_state_dict(state[name])
+        for name in [n for n, v in vars(self).items() if v is None]:
+            if isinstance(state.get(name), Tensor):
+                setattr(self, name, state[name].to(_device_of(self.state_dict()), copy=True))
 
     def _parts(self) -> dict[str, Any]:
         parts = {name: v for name, v in vars(self).items() if hasattr(v, "load_state_dict")}
@@ -81,6 +80,12 @@ class Stateful:
         for name, value in vars(self).items():
             parts |= {inner: part for inner, part in _inside(name, value) if id(part) not in known}
         return parts
+
+
+def _device_of(state: dict[str, Any]) -> torch.device:
+    """Returns where most tensors lie; counters and generators may be on the host."""
+    devices = [x.device for x in pytree.tree_leaves(state) if isinstance(x, Tensor)]
+    return max(set(devices), key=devices.count, default=torch.device("cpu"))
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -92,29 +97,6 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | dict):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _inside(f"{name}.{key}", part)
-
-
-def settings_of(name: str, part: Any) -> dict[str, Any]:
-    """Returns, by name, a mark of each number of Python that a `Stateful` or what it holds has now.
-
-    No checkpoint keeps them: where a mark differs later, they were no settings. A class that has a
-    `state_dict` of its own is left out.
-    """
-    if not isinstance(part, Stateful) or type(part).state_dict is not Stateful.state_dict:
-        return {}
-    marks = {f"{name}.{key}": _mark(v) for key, v in vars(part).items() if isinstance(v, NUMBERS)}
-    for key, inner in part._parts().items():
-        marks |= settings_of(f"{name}.{key}", inner)
-    return marks
-
-
-def _mark(value: Any) -> Any:
-    """Returns what differs where the value does, however large it is."""
-    if isinstance(value, deque):
-        return [id(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.shape, zlib.crc32(value.tobytes())
-    return repr(value)
 
 
 class GradientStep:

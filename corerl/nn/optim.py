@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from corerl.config import require
+
 
 class Adam:
     """Adam (Kingma and Ba 2015), or with `weight_decay` AdamW (Loshchilov and Hutter 2019).
@@ -83,17 +85,39 @@ def target_of(network: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Moves target <- (1 - rate) * target + rate * online, for all tensors in one call."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+    """Moves target <- (1 - rate) * target + rate * online, for all parameters in one call.
+
+    Buffers that a checkpoint keeps, such as running means, are copied whole: they are state, not learned.
+    """
+    targets, sources = _tensors_of(target), _tensors_of(online)
+    torch._foreach_lerp_(targets[0], sources[0], rate)
+    if targets[1]:
+        torch._foreach_copy_(targets[1], sources[1])
 
 
 @torch.no_grad()
 def polyak_where(now: Tensor, target: nn.Module, online: nn.Module, rate: float) -> None:
     """Moves as `polyak` does where `now` `()` is true; else not at all. A captured graph can replay both."""
-    targets = list(target.parameters())
-    moves = torch._foreach_sub(list(online.parameters()), targets)
+    targets, sources = _tensors_of(target), _tensors_of(online)
+    moves = torch._foreach_sub(sources[0], targets[0])
     torch._foreach_mul_(moves, torch.where(now, rate, 0.0))
-    torch._foreach_add_(targets, moves)
+    torch._foreach_add_(targets[0], moves)
+    for mine, other in zip(targets[1], sources[1], strict=True):
+        mine.copy_(torch.where(now, other, mine))
+
+
+def _tensors_of(network: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns parameters, and buffers that a checkpoint keeps. One walk: `parameters()` takes as long."""
+    parameters: dict[int, Tensor] = {}
+    buffers: dict[int, Tensor] = {}
+    for module in network.modules():
+        for x in module._parameters.values():
+            if x is not None:
+                parameters[id(x)] = x
+        for name, x in module._buffers.items():
+            if x is not None and name not in module._non_persistent_buffers_set:
+                buffers[id(x)] = x
+    return list(parameters.values()), list(buffers.values())
 
 
 def step(optimizers: Sequence[Adam], grads: Sequence[Tensor]) -> None:
@@ -119,9 +143,17 @@ class Schedule:
     Args:
         optimizer: its `lr` is the rate that `factor` multiplies.
         factor: `factor(count) -> multiplier` on 0-dimensional tensors; `count` is of steps taken.
+
+    Raises:
+        CorerlError: the optimiser has a schedule already.
     """
 
     def __init__(self, optimizer: Adam, factor: Callable[[Tensor], Tensor]):
+        require(
+            not isinstance(optimizer.lr, Tensor),
+            "This optimiser has a Schedule already, which a second one would replace; multiply the factors "
+            "of both in one: Schedule(optimizer, lambda count: one(count) * other(count))",
+        )
         device = optimizer.parameters[0].device
         self._base, self._factor = float(optimizer.lr), factor
         self._count = torch.zeros((), device=device)

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
+import torch
 from torch import Tensor
 
 import corerl
@@ -17,6 +19,8 @@ from corerl.runs.replay_files import ReplayFiles, Ring
 FORMAT = 3
 """2 added the checksum, and what vouches for the logs; 3 a replay in parts."""
 READABLE = ("1", "2", str(FORMAT))
+PLAIN = (str, int, float, type(None))
+"""What stands in a file as it is."""
 DAMAGE = (
     *(safetensors.SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError),
     RecursionError,
@@ -25,7 +29,7 @@ DAMAGE = (
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], replay: ReplayFiles | None = None) -> None:
-    """Writes nested dicts, lists, numbers and tensors as one file; see `tensorfile.write`.
+    """Writes nested dicts, lists, numbers, tensors and arrays as one file; see `tensorfile.write`.
 
     The checkpoint that was at `path` is kept as `previous(path)`. With `replay` the new steps of a
     replay (each `Ring`) are written as a part beside it, and not into it; else they are part of it.
@@ -122,15 +126,46 @@ def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, 
     return state
 
 
+def tensors_of(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Returns by name the tensors and arrays of a nested state, as `save_checkpoint` would write them.
+
+    Raises:
+        CorerlError: something in it cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    _encode(state, "", tensors)
+    return tensors
+
+
 def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        tensors[key] = value if isinstance(value, Ring) else value.detach()
-        return {"tensor": key}
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(k, PLAIN) for k in value):
         return {"dict": [[k, _encode(v, f"{key}/{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
         return [_encode(v, f"{key}/{i}", tensors) for i, v in enumerate(value)]
-    return value
+    if isinstance(value, PLAIN):
+        return value
+    array = isinstance(value, np.ndarray | np.generic)
+    tensor = _tensor(value) if array else value
+    if not isinstance(tensor, Tensor) or tensor.dtype not in tensorfile.TYPES:
+        raise CorerlError(
+            f"No checkpoint can hold {key.lstrip('/')}, {_described(value)}: a state_dict may give tensors, "
+            "arrays of numbers, numbers, texts, None, and lists and dictionaries of these."
+        )
+    tensors[key] = tensor if isinstance(tensor, Ring) else tensor.detach()
+    return {"array" if array else "tensor": key}
+
+
+def _tensor(array: np.ndarray | np.generic) -> Tensor | None:
+    """Returns a copy, for numpy's memory may have gaps; None where torch has no such numbers."""
+    try:
+        return torch.from_numpy(np.array(array, order="C"))
+    except (TypeError, ValueError):
+        return None
+
+
+def _described(value: Any) -> str:
+    kind = f"a {type(value).__name__}"
+    return f"{kind} of {value.dtype}" if hasattr(value, "dtype") else kind
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -138,6 +173,8 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         return [_decode(v, tensors) for v in value]
     if isinstance(value, dict) and "tensor" in value:
         return tensors[value["tensor"]]
+    if isinstance(value, dict) and "array" in value:
+        return tensors[value["array"]].numpy()[()]  # of one number no array, but the number
     if isinstance(value, dict):
         return {k: _decode(v, tensors) for k, v in value["dict"]}
     return value

@@ -14,8 +14,9 @@ and each of the three calls does its work only when its turn has come.
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,16 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
-from corerl.nn.learner import Spec, settings_of
+from corerl.nn.learner import Spec
+from corerl.nn.lost import lost, marks_of
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
 from corerl.training.evaluation import Evaluator
+
+NAMED = 12
+"""Names in one message."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -61,7 +66,8 @@ class Run:
         self.mode.tell = self._tell
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
-        self._settings: dict[str, Any] = {}
+        self._marks: dict[str, Any] = {}
+        self._told: set[str] = set()
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -92,11 +98,27 @@ class Run:
 
     def normal(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
         """Returns a stream of standard normal draws `(S, *shape)`; see `seeding.Stream`."""
-        return seeding.normal(self.seeds, purpose, shape, self.device, block)
+        return self._stream(purpose, seeding.normal(self.seeds, purpose, shape, self.device, block))
 
     def uniform(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
         """Returns a stream of draws `(S, *shape)`, uniform on [0, 1)."""
-        return seeding.uniform(self.seeds, purpose, shape, self.device, block)
+        return self._stream(
+            purpose, seeding.uniform(self.seeds, purpose, shape, self.device, block)
+        )
+
+    def _stream(self, purpose: str, stream: seeding.Stream) -> seeding.Stream:
+        require(
+            purpose not in self._streams,
+            f'Two streams of random numbers are called "{purpose}" and would be equal; give the second one '
+            "another name",
+        )
+        self._streams[purpose] = stream
+        return stream
+
+    @cached_property
+    def _streams(self) -> dict[str, seeding.Stream]:
+        """What `normal` and `uniform` have made, by its purpose."""
+        return {}
 
     def dropout(self, cfg: Any, rows: int, block: int | None = None) -> seeding.Stream | None:
         """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs; None without dropout."""
@@ -127,19 +149,21 @@ class Run:
         """Yields the numbers of the updates to make, counted from 1, the last of each call of `stride`.
 
         `state` names everything that a resumed run must find as it was: agent, buffer, noise streams.
-        None stands for a part that these settings do without. Where the directory holds a checkpoint,
-        all of it is restored first.
+        None stands for a part that these settings do without. Streams of `normal` and `uniform` that are
+        in none of these parts are kept beside them. Where the directory holds a checkpoint, all of it is
+        restored first.
 
         Raises:
-            CorerlError: `steps` is not a multiple of `stride`.
+            CorerlError: `steps` is not a multiple of `stride`, or no checkpoint can hold a part.
         """
         require(
             self.cfg.steps % stride == 0,
             f"steps={self.cfg.steps} must be a multiple of {stride}, the updates of one call",
         )
         self._state = {name: part for name, part in state.items() if part is not None}
+        self._keep_streams(self._try_saving())
         done = self._begin()
-        self._settings = self._settings_now()
+        self._marks = self._marks_now()
         with _stop_signals(self):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
@@ -193,6 +217,25 @@ class Run:
 
     # Beginning, going on, ending.
 
+    def _try_saving(self) -> list[Tensor]:
+        """Returns the tensors of the whole state, which a first checkpoint after hours must not refuse."""
+        for name, part in self._state.items():
+            require(
+                hasattr(part, "state_dict") and hasattr(part, "load_state_dict"),
+                f"run.steps cannot keep {name}, a {type(part).__name__}: it has no state_dict and "
+                "load_state_dict. Let the agent hold it as an attribute where it derives from Stateful",
+            )
+        state = {name: part.state_dict() for name, part in self._state.items()}
+        return list(checkpoint.tensors_of(state).values())
+
+    def _keep_streams(self, kept: list[Tensor]) -> None:
+        """Adds to the state the streams of random numbers that nothing in it keeps."""
+        for purpose, stream in self._streams.items():
+            mine = stream.state_dict()["generators"]
+            alike = [x for x in kept if (x.shape, x.device) == (mine.shape, mine.device)]
+            if not any(torch.equal(mine, x) for x in alike):
+                self._state[f"stream {purpose}"] = stream
+
     def _begin(self) -> int:
         """Restores a checkpoint where there is one; returns the updates already made."""
         if self.cfg.eval.episodes and self.task.has_env:
@@ -239,25 +282,26 @@ class Run:
         loop = {"step": step} | self.record.state_dict()
         save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
         self._saved = time.monotonic()
-        self._tell_lost()
+        self._tell_lost(checkpoint.tensors_of(state).values())
 
-    def _settings_now(self) -> dict[str, Any]:
+    def _marks_now(self) -> dict[str, Any]:
         marks: dict[str, Any] = {}
         for name, part in self._state.items():
-            marks |= settings_of(name, part)
+            marks |= marks_of(name, part)
         return marks
 
-    def _tell_lost(self) -> None:
-        """Names, once, what an agent counts in numbers of Python, which a resumed run would not find."""
-        now = self._settings_now()
-        lost = [name for name, mark in self._settings.items() if now.get(name, mark) != mark]
-        for name in lost:
-            del self._settings[name]
-        if lost:
+    def _tell_lost(self, kept: Iterable[Tensor]) -> None:
+        """Names, once, what has changed and is none of the tensors kept: a resumed run would not find it."""
+        names = lost(self._marks, self._marks_now(), kept)
+        names = [name for name in names if name not in self._told]
+        self._told |= set(names)
+        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+        if names:
             print(
-                f"corerl: {self.name}: no checkpoint keeps {', '.join(lost)}, which changed in training: "
-                "numbers of Python are settings. Hold it as a tensor (torch.zeros(()), under a name without "
-                "_ in front) or count in an optim.Clock, or a resumed run begins it anew.",
+                f"corerl: {self.name}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
+                "in training: numbers of Python are settings. Hold it as a tensor of the agent "
+                "(torch.zeros(()), under a name without _ in front), as a buffer of an nn.Module or in an "
+                "optim.Clock, or a run that is resumed or loaded begins it anew.",
                 file=sys.stderr,
             )
 
@@ -269,6 +313,7 @@ class Run:
     def close(self) -> None:
         """Closes environments and mirrors, and lets go of what was trained."""
         self._state = {}  # a run is in a cycle, and its replay's memory is the next run's
+        self._streams.clear()
         if self._evaluator is not None:
             self._evaluator.close()
         self.record.close()

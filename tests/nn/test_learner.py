@@ -19,6 +19,7 @@ class Own(Stateful):
         self.scale = torch.full((1,), float(seed))
         self.clock = optim.Clock()
         self._constant = torch.full((1,), float(seed))
+        self.mean = None
         parameters = [p for net in self.nets for p in net.parameters()]
         self.optimizer = optim.Adam(parameters, 0.1)
         self.optimizers = [self.optimizer]
@@ -32,6 +33,7 @@ class Own(Stateful):
     def update(self, x):
         self.scale = 0.9 * self.scale + 1
         self.clock.step()
+        self.mean = x.mean(1) if self.mean is None else 0.9 * self.mean + x.mean(1)
         return self._step(x)
 
 
@@ -41,6 +43,7 @@ def test_whatever_an_agent_holds_is_in_its_state():
         one.update(x)
     other.load_state_dict(one.state_dict())
     assert other.scale == one.scale and other.clock.count == 5
+    assert torch.equal(other.mean, one.mean) and other.mean is not one.mean
     torch.testing.assert_close(other.heads["reward"][0].weight, one.heads["reward"][0].weight)
     for _ in range(3):
         losses = one.update(x)["loss"], other.update(x)["loss"]

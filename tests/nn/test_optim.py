@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from corerl import seeding
+from corerl.errors import CorerlError
 from corerl.nn import networks, optim
 
 SEEDS = 3
@@ -188,3 +189,42 @@ def test_a_target_may_follow_at_times_only():
     optim.polyak_where(torch.tensor(True), target, online, 0.25)
     for moved, old, new in zip(target.parameters(), before, online.parameters(), strict=True):
         torch.testing.assert_close(moved, 0.75 * old + 0.25 * new)
+
+
+class Counting(nn.Module):
+    """A weight, and what else a network may hold: state, a constant, and a buffer that is not there."""
+
+    def __init__(self, value: float):
+        super().__init__()
+        self.inner = nn.BatchNorm1d(2, affine=False)
+        self.weight = nn.Parameter(torch.full((2,), value))
+        self.same = self.weight
+        self.inner.running_mean.fill_(value)
+        self.inner.num_batches_tracked.fill_(int(value))
+        self.register_buffer("mask", torch.tensor([value, -math.inf]))
+        self.register_buffer("constant", torch.full((2,), value), persistent=False)
+        self.register_buffer("absent", None)
+
+
+@pytest.mark.parametrize("now", [None, True, False])
+def test_buffers_that_are_state_are_copied_to_the_target(now):
+    online, target = Counting(4.0), Counting(0.0)
+    if now is None:
+        optim.polyak(target, online, 0.25)
+    else:
+        optim.polyak_where(torch.tensor(now), target, online, 0.25)
+    moved = now is not False
+    assert target.weight.tolist() == [moved * 1.0] * 2
+    assert target.inner.running_mean.tolist() == [moved * 4.0] * 2
+    assert target.inner.num_batches_tracked == moved * 4
+    assert target.mask.tolist() == [moved * 4.0, -math.inf]
+    assert target.constant.tolist() == [0.0, 0.0]
+    assert online.mask is not target.mask
+
+
+def test_a_second_schedule_of_one_optimiser_is_refused():
+    optimizer = optim.Adam(parameters(), 0.1)
+    optim.Schedule(optimizer, optim.cosine(10))
+    with pytest.raises(CorerlError, match="has a Schedule already"):
+        optim.Schedule(optimizer, optim.warmup(10))
+    assert float(optimizer.lr) == pytest.approx(0.1)

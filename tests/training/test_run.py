@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.runs import files
+from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.runs.directory import config_hash
 from corerl.training.run import Interrupted, Run, pick_device
 
@@ -481,6 +483,86 @@ def test_episodes_that_cannot_go_on_are_told_to_what_remembers_them(tmp_path):
     assert resumed.told == ("seeds", "reached", [5.0])  # once all is restored
 
 
+# What a checkpoint can hold.
+
+
+class Holding(Counter):
+    """A counter with something else in its state."""
+
+    def __init__(self, value):
+        super().__init__(1)
+        self.value = value
+
+    def state_dict(self):
+        return super().state_dict() | {"inner": [self.value]}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        (self.value,) = state["inner"]
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            torch.zeros(3),
+            "cannot keep mine, a Tensor: it has no state_dict and load_state_dict. Let ",
+        ),
+        (Holding({1, 2}), "No checkpoint can hold mine/inner/0, a set: "),
+        (Holding(np.array(["a"])), "can hold mine/inner/0, a ndarray of <U1: "),
+        (Holding(torch.zeros(2, dtype=torch.complex64)), "a Tensor of torch.complex64: "),
+        (Holding({(0, 1): 2}), "can hold mine/inner/0, a dict: "),
+    ],
+)
+def test_what_no_checkpoint_can_hold_is_refused_before_the_first_update(tmp_path, part, told):
+    run = Run(config(tmp_path, steps=9), [4], quiet)
+    with pytest.raises(CorerlError, match=re.escape(told)):
+        next(run.steps(agent=Counter(1), mine=part))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(6.0).reshape(2, 3).T, np.array(3), np.int64(7), np.zeros(0, bool), np.float32(2)],
+)
+def test_arrays_come_back_as_arrays(tmp_path, value):
+    save_checkpoint(tmp_path / "c", {"value": [value]})
+    (back,) = load_checkpoint(tmp_path / "c")["value"]
+    assert back.dtype == value.dtype and np.array_equal(back, value)
+    assert isinstance(back, np.ndarray) == (np.ndim(value) > 0)
+
+
+# Streams of random numbers.
+
+
+def drawn(run: Run, keep: bool, stop_at: int = 0) -> list[float]:
+    """The numbers of a stream that the training function made, and handed over or not."""
+    stream, numbers = run.normal("mine", 1), []
+    with contextlib.suppress(Interrupted):
+        for step in run.steps(agent=Counter(1), **({"noise": stream} if keep else {})):
+            numbers.append(float(stream.next()))
+            run._stop = step == stop_at
+    return numbers
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_stream_goes_on_whether_it_was_handed_over_or_not(tmp_path, keep):
+    whole = drawn(Run(config(tmp_path / "whole", steps=9), [4], quiet), keep)
+    cfg = config(tmp_path / "broken", steps=9)
+    parts = drawn(Run(cfg, [4], quiet), keep, stop_at=4) + drawn(Run(cfg, [4], quiet), keep)
+    assert parts == whole
+    (path,) = (tmp_path / "broken").glob("corerl/pendulum/*/*/checkpoint.safetensors")
+    state = load_checkpoint(path)["state"]
+    assert set(state) == {"agent", "noise" if keep else "stream mine"}
+
+
+def test_a_second_stream_of_one_name_is_refused(tmp_path):
+    run = Run(config(tmp_path), [4], quiet)
+    run.normal("noise", 2)
+    run.uniform("other", 2)
+    with pytest.raises(CorerlError, match='streams of random numbers are called "noise"'):
+        run.uniform("noise", 3)
+
+
 # Cut short at any write, and resumed.
 
 
@@ -580,6 +662,72 @@ def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
     names = ("updates", "rate", "on", "recent", "sizes")
     assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in names)}, which changed" in first
     assert "no checkpoint keeps agent.inner.width, which changed" in second
+
+
+class Network(torch.nn.Module):
+    """Holds what its state has, and what it has not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean, self.calls = torch.nn.Linear(1, 1), torch.zeros(1), 0
+        self.register_buffer("total", torch.zeros(1))
+
+
+class Statistics:
+    """An object of an algorithm's own, without a state."""
+
+    def __init__(self, network: Network):
+        self.mean, self.fixed, self.network = torch.zeros(1), torch.ones(1), network
+
+
+class Leaking(Stateful):
+    """Everywhere a tensor or a number can be held; what is kept changes too."""
+
+    def __init__(self):
+        self.late, self.total, self._under = None, torch.zeros(1), torch.zeros(1)
+        self._table, self._same = torch.zeros(1), torch.ones(1)
+        self.network = Network()
+        self.helper = Statistics(self.network)
+        self._views = [self.network.layer.weight]
+        self.counts, self.list, self.parts, self.net = {"n": 0, "m": 1}, [], {}, None
+
+    def update(self):
+        self.late = self.total = self.total + 1
+        self._under = self._under + 1
+        self._table[0] += 1
+        self.network.mean, self.network.calls = self.network.mean + 1, self.network.calls + 1
+        self.network.total += 1
+        self.network.layer.weight.data.mul_(2)
+        self.network.train(not self.network.training)
+        self.helper.mean = self.helper.mean + 1
+        self.counts["n"] += 1
+        self.list.append(1.0)
+        self.parts["late"] = self.net = self.net or Network()
+
+
+LEAKS = (
+    *(
+        "_under",
+        "_table",
+        "network.mean",
+        "network.calls",
+        "helper.mean",
+        "counts.n",
+        "list",
+        "parts",
+    ),
+    "net",
+)
+
+
+def test_whatever_changes_and_is_in_no_checkpoint_is_named(tmp_path, capsys):
+    run = Run(config(tmp_path, steps=6, save_every=2, save_minutes=0), [0], quiet)
+    agent = Leaking()
+    for step in run.steps(agent=agent):
+        agent.update()
+        run.save(step)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in LEAKS)}, which changed" in told
 
 
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
