@@ -89,10 +89,18 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
 
     Summing the per-seed losses leaves the seeds independent: no term of one seed holds a parameter of
     another.
+
+    Raises:
+        CorerlError: at the first call, the loss is no number per seed.
     """
 
     def compute(*inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         per_seed, metrics = loss(*inputs)
+        if per_seed.ndim != 1:
+            raise CorerlError(
+                f"A loss has the shape {tuple(per_seed.shape)} and must be (S,), a number per seed: a mean "
+                "or sum over everything mixes seeds, so name its axes, as in mean(-1)."
+            )
         grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
         return grads, {name: value.detach() for name, value in metrics.items()}
 

@@ -1,6 +1,7 @@
 """Eager, compiled and captured updates are the same numbers; what cannot be had is said in a line."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -160,6 +161,20 @@ def test_an_error_of_the_loss_itself_is_not_taken_for_one_of_the_compiler(capsys
     with pytest.raises(ValueError, match="the loss is wrong"):
         compile._Fallback(loss, loss, compile.Mode("compile"))(torch.ones(2))
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["off", "compile"])
+@pytest.mark.parametrize("shape", ["()", "(2, 3)"])
+def test_a_loss_that_is_no_number_per_seed_is_refused(mode, shape):
+    weight = nn.Parameter(torch.ones(2, 3))
+
+    def loss(x):
+        value = (weight * x).square()
+        return (value.mean() if shape == "()" else value), {}
+
+    told = f"A loss has the shape {shape} and must be (S,), a number per seed"
+    with pytest.raises(CorerlError, match=re.escape(told)):
+        compile.gradients(loss, [weight], mode)(torch.ones(3))
 
 
 @pytest.mark.parametrize("mode", ["off", "compile"])
