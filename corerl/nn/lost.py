@@ -29,18 +29,43 @@ TORCHS = set(vars(nn.Module()))
 """What every network has for torch's own use."""
 MOST = 1000
 """Items of a list, or attributes of an object, that are looked at."""
+NAMED = 12
+"""Names in one message."""
 
 
-def marks_of(name: str, part: Any) -> dict[str, Any]:
-    """Returns, by name, a mark of each number and tensor that an agent, or what it holds, has now.
+class Watch:
+    """Names, once, what of a run's parts has changed since and is none of the tensors that are kept."""
+
+    def __init__(self, parts: dict[str, Any]):
+        self._parts, self._before = parts, _marks_of(parts)
+        self._told: set[str] = set()
+
+    def tell(self, run: str, kept: Iterable[Tensor]) -> None:
+        """Prints what a run that is resumed would not find."""
+        names = _lost(self._before, _marks_of(self._parts), kept)
+        names = [name for name in names if name not in self._told]
+        self._told |= set(names)
+        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+        if names:
+            print(
+                f"corerl: {run}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
+                "in training: numbers of Python are settings. Hold it as a tensor of the agent "
+                "(torch.zeros(()), under a name without _ in front), as a buffer of an nn.Module or in an "
+                "optim.Clock, or a run that is resumed or loaded begins it anew.",
+                file=sys.stderr,
+            )
+
+
+def _marks_of(parts: dict[str, Any]) -> dict[str, Any]:
+    """Returns, by name, a mark of each number and tensor that agents, or what they hold, have now.
 
     A class that has a `state_dict` of its own is left out, and so are objects of libraries.
     """
-    return dict(_marks(name, part, set()))
+    return {key: mark for name, part in parts.items() for key, mark in _marks(name, part, set())}
 
 
-def lost(before: dict[str, Any], now: dict[str, Any], kept: Iterable[Tensor]) -> list[str]:
-    """Returns the names of what has changed between two of `marks_of`, but for the tensors `kept`."""
+def _lost(before: dict[str, Any], now: dict[str, Any], kept: Iterable[Tensor]) -> list[str]:
+    """Returns the names of what differs in two of `_marks_of`, but for the tensors `kept`."""
     memory = {_place(tensor) for tensor in kept}
     names: list[str] = []
     for name in before | now:

@@ -12,9 +12,8 @@ and each of the three calls does its work only when its turn has come.
 """
 
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -31,15 +30,12 @@ from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.nn import compile
 from corerl.nn.learner import Spec
-from corerl.nn.lost import lost, marks_of
+from corerl.nn.lost import Watch
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
 from corerl.training.evaluation import Evaluator
-
-NAMED = 12
-"""Names in one message."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -66,8 +62,7 @@ class Run:
         self.mode.tell = self._tell
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
-        self._marks: dict[str, Any] = {}
-        self._told: set[str] = set()
+        self._watch: Watch | None = None
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -163,7 +158,7 @@ class Run:
         self._state = {name: part for name, part in state.items() if part is not None}
         self._keep_streams(self._try_saving())
         done = self._begin()
-        self._marks = self._marks_now()
+        self._watch = Watch(self._state)
         with _stop_signals(self):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
@@ -282,28 +277,8 @@ class Run:
         loop = {"step": step} | self.record.state_dict()
         save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
         self._saved = time.monotonic()
-        self._tell_lost(checkpoint.tensors_of(state).values())
-
-    def _marks_now(self) -> dict[str, Any]:
-        marks: dict[str, Any] = {}
-        for name, part in self._state.items():
-            marks |= marks_of(name, part)
-        return marks
-
-    def _tell_lost(self, kept: Iterable[Tensor]) -> None:
-        """Names, once, what has changed and is none of the tensors kept: a resumed run would not find it."""
-        names = lost(self._marks, self._marks_now(), kept)
-        names = [name for name in names if name not in self._told]
-        self._told |= set(names)
-        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
-        if names:
-            print(
-                f"corerl: {self.name}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
-                "in training: numbers of Python are settings. Hold it as a tensor of the agent "
-                "(torch.zeros(()), under a name without _ in front), as a buffer of an nn.Module or in an "
-                "optim.Clock, or a run that is resumed or loaded begins it anew.",
-                file=sys.stderr,
-            )
+        if self._watch is not None:
+            self._watch.tell(self.name, checkpoint.tensors_of(state).values())
 
     def _tell(self, waiting_for: str) -> None:
         """Shows what no update can go on without, and how updates run in fact."""
@@ -312,7 +287,10 @@ class Run:
 
     def close(self) -> None:
         """Closes environments and mirrors, and lets go of what was trained."""
-        self._state = {}  # a run is in a cycle, and its replay's memory is the next run's
+        self._state, self._watch = (
+            {},
+            None,
+        )  # the run is in a cycle; its replay's memory is the next one's
         self._streams.clear()
         if self._evaluator is not None:
             self._evaluator.close()
