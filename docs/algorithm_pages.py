@@ -16,6 +16,7 @@ import yaml
 from corerl import algos
 from corerl.experiments.composition import sweeps
 from corerl.experiments.tables import rows_of, variants
+from corerl.report.tables import short
 from corerl.training.spaces import ACTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -177,14 +178,15 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         return ""
     lines = [
         "| task | ours | runs | steps | published | |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
+        "| --- | ---: | ---: | ---: | --- | --- |",
     ]
     for (folder, algorithm, task, cell, unit), rows in ours.groupby(
         ["folder", "algorithm", "task", "cell", "unit"]
     ):
         spread = f" ± {rows.value.std():.1f}" if len(rows) > 1 else ""
         alike = (theirs.task == task) & (theirs.algorithm == algorithm) & (theirs.metric == unit)
-        shown = [_published_number(row) for row in theirs[alike].itertuples()]
+        told = theirs[alike].drop_duplicates(["mean", "std", "steps", "protocol"])
+        shown = [_published_number(row) for row in told.itertuples()]
         steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
         lines.append(
             f"| {', '.join(filter(None, (task, cell, unit)))} "
@@ -200,10 +202,10 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
 
 
 def _published_number(row: Any) -> str:
-    spread = f" ± {row.std}" if row.std else ""
-    steps = f", {int(row.steps):,} steps" if row.steps else ""
+    spread = f"&nbsp;±&nbsp;{float(row.std):.1f}" if row.std else ""
+    steps = f", {short(float(row.steps))} steps" if row.steps else ""
     protocol = f", {row.protocol}" if row.protocol else ""
-    return f"{row.mean}{spread} ({row.source.split(' (')[0]}{steps}{protocol})"
+    return f"{float(row.mean):.1f}{spread} ({row.source.split(' (')[0]}{steps}{protocol})"
 
 
 def _their_table(table: str, rows: pd.DataFrame) -> str:
