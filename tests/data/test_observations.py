@@ -177,7 +177,7 @@ class Arm(Parts):
         return {"arm": {"velocity": np.float32(7), "position": position}, "mode": 2}
 
 
-gymnasium.register("Arm-v0", entry_point=Arm)
+gymnasium.register("NestedParts-v0", entry_point=Arm)
 
 
 def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
@@ -203,8 +203,8 @@ def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
         ("Parts", [], [5, 7, 0]),
         ("Parts", ["observations/pos", "observations/vel"], None),
         ("Parts", ["observations/velocity", "observations/pos"], None),
-        ("Arm", ["observations/position", "observations/velocity", "observations/mode"], None),
-        ("Arm", ["observations/pos", "observations/vel"], None),
+        ("NestedParts", ["observations/position", "observations/velocity", "observations/mode"], None),
+        ("NestedParts", ["observations/pos", "observations/vel"], None),
     ],
 )
 def test_an_order_that_the_data_tells_is_the_environments_or_refused(id, columns, order):
@@ -233,7 +233,7 @@ def test_a_policy_acts_at_the_environments_own_dictionaries(tmp_path):
     agent = corerl.train(
         "bc",
         dataset=path,
-        env="gym/test_observations:Arm-v0",
+        env="gym/test_observations:NestedParts-v0",
         seeds=1,
         steps=2,
         root=str(tmp_path),
