@@ -287,10 +287,8 @@ class Run:
 
     def close(self) -> None:
         """Closes environments and mirrors, and lets go of what was trained."""
-        self._state, self._watch = (
-            {},
-            None,
-        )  # the run is in a cycle; its replay's memory is the next one's
+        # The run is in a cycle, and its replay's memory is the next run's.
+        self._state, self._watch = {}, None
         self._streams.clear()
         if self._evaluator is not None:
             self._evaluator.close()

@@ -203,7 +203,11 @@ def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
         ("Parts", [], [5, 7, 0]),
         ("Parts", ["observations/pos", "observations/vel"], None),
         ("Parts", ["observations/velocity", "observations/pos"], None),
-        ("NestedParts", ["observations/position", "observations/velocity", "observations/mode"], None),
+        (
+            "NestedParts",
+            ["observations/position", "observations/velocity", "observations/mode"],
+            None,
+        ),
         ("NestedParts", ["observations/pos", "observations/vel"], None),
     ],
 )
