@@ -8,7 +8,8 @@ With w_t = prod_{k<=t} pi_e(a_k|s_k) / pi_b(a_k|s_k), discount g, Q and V(s) = E
     fqe     V(s_0)                                                       Brunskill 2016 (arXiv:1604.00923)
 
 each a mean over episodes. `snis`, `snpdis`, `sndr` divide every weight by its mean over the episodes:
-biased, consistent, and within the range of what was seen. With any Q at all `dr` has the mean of `pdis`.
+biased and consistent. `snis` lies within the range of the recorded returns, each step of `snpdis` within that
+of its rewards. With any Q at all `dr` has the mean of `pdis`.
 
 An estimate is `sum_k mean(numerator_k) / mean(denominator_k)` (`Terms`), so that one bootstrap and one
 linearisation give every estimator its interval.

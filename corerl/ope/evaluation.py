@@ -172,7 +172,7 @@ def judge(
         for name in methods:
             mine = None if weights is None else weights[i]
             model = None if models is None else models[i]
-            rows += _rows(seed, name, logs, mine, model, options)
+            rows += _rows(seed, name, logs, mine, model, dataset.rewards, options)
     return Judgement(rows, facts, options.discount)
 
 
@@ -182,6 +182,7 @@ def _rows(
     logs: Logs,
     weights: Weights | None,
     model: Model | None,
+    rewards: np.ndarray,
     options: Options,
 ) -> list[Row]:
     ess, clipped = _support(name, logs, weights)
@@ -198,7 +199,8 @@ def _rows(
     low, high = intervals.interval(
         terms, options.interval, options.level, bounds=options.bounds, seed=options.seed
     )
-    note = _impossible(name, terms.value, logs, options)
+    steps = np.inf if name == "fqe" and not options.finite else logs.rewards.shape[1]
+    note = _impossible(name, terms.value, rewards, steps, options.discount)
     return [Row(seed, name, "mean", terms.value, low, high, *shared, note)]
 
 
@@ -215,12 +217,14 @@ def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, flo
     return effective(weights.last if of_episodes else weights.values), weights.clipped
 
 
-def _impossible(name: str, value: float, logs: Logs, options: Options) -> str:
-    """Warns of a value that no policy can earn, by a critic or by a sum of few large weights."""
-    rewards, g = logs.rewards[logs.alive], options.discount
-    steps = np.inf if name == "fqe" and not options.finite else logs.rewards.shape[1]
+def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: float) -> str:
+    """Warns of a value that no policy can earn, by a critic or by a sum of few large weights.
+
+    `rewards` are those of the whole data: a policy may earn early what was recorded late.
+    """
     total = steps if g == 1 else (1 - g**steps) / (1 - g)
-    low, high = min(0.0, rewards.min()) * total, max(0.0, rewards.max()) * total
+    low = min(0.0, float(rewards.min())) * total
+    high = max(0.0, float(rewards.max())) * total
     if low <= value <= high:
         return ""
     reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"

@@ -39,17 +39,19 @@ def report(
     )
     truths = np.array([policy.truth for policy in policies])
     labels = [policy.algorithm for policy in policies]
-    behaviour = _of_behaviour(judged[0][1], dataset, methods, args)
-    same = behaviour[2]
+    discount = judged[0][1].discount
+    recorded = float(dataset.episode_returns().mean())
+    good = {name: (_as_judged(name, discount, dataset, args), recorded) for name in methods}
+    same = discount == 1 and args.horizon is None and args.finite
     rows = [
-        selection.assess(name, values, truths, behaviour[:2], groups=labels, same_unit=same)
+        selection.assess(name, values, truths, good[name], groups=labels, same_unit=same)
         for name, values in estimates.items()
     ]
     for name, marked in impossible.items():
         if marked.any():
             values = selection.last(estimates[name], marked)
             title = f"{name}, impossible ones last"
-            rows.append(selection.assess(title, values, truths, behaviour[:2], groups=labels))
+            rows.append(selection.assess(title, values, truths, good[name], groups=labels))
     ranks = {name: selection.overrated(x, truths, labels) for name, x in estimates.items()}
     far = np.array([policy.distance for policy in policies])
     distances = {
@@ -59,7 +61,7 @@ def report(
     for name, of_labels in ranks.items():
         _print_ranks(console, name, of_labels, distances)
     make_directory(args.select)
-    figure = selection.draw(estimates, truths, labels, behaviour[1])
+    figure = selection.draw(estimates, truths, labels, recorded)
     figure.savefig(args.select / "selection.png", dpi=130)
     marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
     results.write_selection(args.select, rows, estimates | marks, policies, ranks, distances)
@@ -137,15 +139,12 @@ def _print_ranks(
     console.print(table)
 
 
-def _of_behaviour(
-    judgement: Judgement, dataset: Dataset, methods: list[str], args
-) -> tuple[float, float, bool]:
-    """Returns the data's mean return, as it is judged and undiscounted; whether the two are the same."""
-    discount = judgement.discount
+def _as_judged(method: str, discount: float, dataset: Dataset, args: argparse.Namespace) -> float:
+    """Returns the data's mean return as a method judges it: an endless critic's over whole recordings."""
+    endless = method == "fqe" and not args.finite
     logs = Logs.of(
-        *(dataset, discount, args.horizon),
-        leave_out_cut=args.leave_out_cut,
-        keep_cut=not weighs(methods),
+        *(dataset, discount, None if endless else args.horizon),
+        leave_out_cut=args.leave_out_cut and not endless,
+        keep_cut=not weighs([method]),
     )
-    same = discount == 1 and args.horizon is None and args.finite
-    return float(logs.returns.mean()), float(dataset.episode_returns().mean()), same
+    return float(logs.returns.mean())

@@ -1,5 +1,6 @@
 """From a policy and a dataset to a table: known values, known supports, and what is refused."""
 
+import argparse
 import math
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from corerl.ope.evaluation import Options, _too_few, judge
 from corerl.ope.fqe import Settings
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance
+from corerl.ope.selection_report import _as_judged
 
 torch.set_num_threads(1)
 
@@ -302,6 +304,29 @@ def test_an_estimate_that_nobody_can_earn_is_marked():
     assert row.value == pytest.approx(3 * 9.9**3 / 8, rel=1e-5)
     assert "too few effective episodes" in row.note
     assert own.note == ""
+
+
+def test_what_was_recorded_after_the_horizon_can_be_earned():
+    """The last of three steps pays 1: an endless critic says 0.25 at the first, whatever the horizon."""
+    whole = chain(np.random.default_rng(11), episodes=64)
+    rewards = np.tile(np.array([0, 0, 1], np.float32), 64)
+    options = Options(discount=0.5, horizon=1, fqe=QUICK)
+    result = judge(constant(0.5), replace(whole, rewards=rewards), ["fqe"], options)
+    assert result.of("fqe") == pytest.approx(0.25, abs=0.05)
+    assert not result.impossible("fqe").any()
+
+
+def test_the_data_is_judged_by_the_steps_of_the_estimate():
+    dataset = chain(np.random.default_rng(12), episodes=8)
+    recorded = dataset.rewards.reshape(8, 3).mean(0)
+
+    def value(method, **given):
+        options = {"horizon": 2, "finite": None, "leave_out_cut": False} | given
+        return _as_judged(method, 0.5, dataset, argparse.Namespace(**options))
+
+    both = recorded[0] + recorded[1] / 2
+    assert value("fqe") == pytest.approx(both + recorded[2] / 4)
+    assert value("is") == value("fqe", finite=True) == pytest.approx(both)
 
 
 def test_the_distance_from_the_recorded_actions():
