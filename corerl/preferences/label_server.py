@@ -30,8 +30,8 @@ class Server(ThreadingHTTPServer):
     """A server of one session, until `shutdown`. `address` is what a browser opens.
 
     Args:
-        session: what is asked and kept. pictures: makes the pictures, on the thread that draws.
-        port: 0 takes a free one.
+        session: what is asked and kept. make_pictures: makes them, on the thread that draws.
+        command: trains on the labels; the page shows it at the end. port: 0 takes a free one.
 
     Raises:
         CorerlError: the port is taken.
@@ -39,8 +39,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, session: Session, make_pictures, port: int = 0):
-        self.session, self._lock = session, threading.Lock()
+    def __init__(self, session: Session, make_pictures, command: str, port: int = 0):
+        self.session, self.command, self._lock = session, command, threading.Lock()
         self.token = secrets.token_urlsafe(12)
         self._drawing = ThreadPoolExecutor(1)  # one thread, to which OpenGL's context belongs
         self._pictures: Pictures = self._drawing.submit(make_pictures).result()
@@ -58,7 +58,8 @@ class Server(ThreadingHTTPServer):
 
     def state(self) -> dict[str, Any]:
         with self._lock:
-            return self.session.state() | {"why": self._pictures.why}
+            more = {"why": self._pictures.why, "command": self.command}
+            return self.session.state() | more
 
     def answer(self, pair: int, answer: str) -> dict[str, Any]:
         """Keeps an answer; the new state."""

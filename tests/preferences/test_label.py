@@ -1,6 +1,7 @@
 """Labelling: nothing is lost, the page is for this machine alone, and it works in a real browser."""
 
 import json
+import shlex
 import shutil
 import threading
 import urllib.error
@@ -14,6 +15,7 @@ from small import random_dataset
 from corerl.cli import main
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
 from corerl.preferences import label_session, sources, teachers
 from corerl.preferences.label_pictures import Pictures, placer
 from corerl.preferences.label_server import Server
@@ -21,6 +23,7 @@ from corerl.preferences.label_session import Session
 from corerl.preferences.sources import Preferences
 
 DATA, PENDULUM = random_dataset(300), resolve("corerl/pendulum")
+COMMAND = "corerl train data.action_low=-2 algo.preferences.source=file"
 
 
 def session(path, pairs: int = 5, **other) -> Session:
@@ -121,6 +124,31 @@ def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, mo
     assert main(words) == 0 and len(ended) == 1
 
 
+def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, capsys):
+    own, shown = tmp_path / "own data.csv", []
+    data = resolve("corerl/pendulum").load()
+    rows = np.column_stack([data.observations, data.actions, data.rewards])[:600]
+    ends = np.arange(1, 601) % 200 == 0
+    table = np.column_stack([rows, ends])
+    header = "observations_0,observations_1,observations_2,actions_0,rewards,timeouts"
+    np.savetxt(own, table, delimiter=",", header=header, comments="")
+    settings = ["data.action_low=-2", "data.action_high=2"]
+
+    def served(self, poll_interval):
+        self.answer(0, "left")
+        shown.append(self.state()["command"])
+
+    monkeypatch.setattr(Server, "serve_forever", served)
+    words = ["label", f"file/{own}", *settings, "--pairs", "2", "--no-browser"]
+    out = str(tmp_path / "my labels.npz")
+    assert main([*words, "--out", out]) == 0
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert shown == [printed]
+    (cell,) = cells(shlex.split(printed)[2:])
+    assert cell.task == f"file/{own}" and cell.data.action_high == 2
+    assert cell.algo.preferences.path == out
+
+
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
 
 ONE = [0, 0, 0, 0, 0, 1, 1, 1, 0.5, 0.5]
@@ -215,7 +243,7 @@ def test_what_cannot_be_drawn_is_curves_on_one_scale():
 def served(tmp_path):
     """A running server, without pictures, and its session."""
     asked = session(tmp_path / "x.npz")
-    made = Server(asked, lambda: Pictures(resolve("risk/pointmass"), DATA))
+    made = Server(asked, lambda: Pictures(resolve("risk/pointmass"), DATA), COMMAND)
     thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield made
@@ -342,7 +370,7 @@ def test_a_person_labels_with_keys_undoes_and_comes_back(browser, served):
     at(4)
     browser.find_element(By.CSS_SELECTOR, "[data-answer=right]").click()
     at("none")
-    assert "algo.preferences.source=file" in browser.find_element(By.ID, "command").text
+    assert browser.find_element(By.ID, "command").text == COMMAND
     assert label_session.read(served.session.path)["labels"].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert not [entry for entry in severe if "favicon" not in entry["message"]], severe
@@ -353,7 +381,7 @@ def test_pictures_reach_the_page(browser, tmp_path):
     task = resolve("corerl/pendulum")
     data = task.load()
     asked = Session(data, tmp_path / "p.npz", 2, 4, 0, "")
-    made = Server(asked, lambda: Pictures(task, data))
+    made = Server(asked, lambda: Pictures(task, data), COMMAND)
     threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
     try:
         browser.get(made.address)
