@@ -26,6 +26,9 @@ from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
 from corerl.runs import files
 
+CROP = 64
+"""Steps that IPL cuts out of each segment unless told otherwise; shorter segments it must take whole."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -76,6 +79,7 @@ def _training(task: Task, settings: list[str], session: Session) -> str:
     words = ["corerl train algo=ipl", own_files.in_shell(task, settings)]
     words += ["algo.preferences.source=file"]
     words += [own_files.override("algo.preferences.path", str(session.path))]
+    words += ["algo.crop=null"] if session.length < CROP else []
     return " ".join(words)
 
 

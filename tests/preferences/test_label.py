@@ -124,7 +124,8 @@ def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, mo
     assert main(words) == 0 and len(ended) == 1
 
 
-def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("length", [20, 64])
+def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, capsys, length):
     own, shown = tmp_path / "own data.csv", []
     data = resolve("corerl/pendulum").load()
     rows = np.column_stack([data.observations, data.actions, data.rewards])[:600]
@@ -141,12 +142,13 @@ def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, cap
     monkeypatch.setattr(Server, "serve_forever", served)
     words = ["label", f"file/{own}", *settings, "--pairs", "2", "--no-browser"]
     out = str(tmp_path / "my labels.npz")
-    assert main([*words, "--out", out]) == 0
+    assert main([*words, "--length", str(length), "--out", out]) == 0
     printed = capsys.readouterr().out.splitlines()[-1]
     assert shown == [printed]
     (cell,) = cells(shlex.split(printed)[2:])
     assert cell.task == f"file/{own}" and cell.data.action_high == 2
     assert cell.algo.preferences.path == out
+    assert cell.algo.crop == (None if length < 64 else 64)
 
 
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
