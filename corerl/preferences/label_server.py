@@ -76,6 +76,8 @@ class Server(ThreadingHTTPServer):
     def pair(self, number: int) -> list[dict[str, Any]]:
         """Returns both segments of a pair, and draws the next pair while a person looks."""
         drawn = self._draw(number).result()
+        with self._lock:
+            self.session.shown(number)
         if number + 1 < len(self.session.pairs):
             self._draw(number + 1)
         return drawn

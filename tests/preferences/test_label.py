@@ -151,6 +151,23 @@ def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, cap
     assert cell.algo.crop == (None if length < 64 else 64)
 
 
+def test_seconds_count_from_when_a_pair_is_shown(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(label_session.time, "monotonic", lambda: clock[0])
+    asked = session(tmp_path / "x.npz")
+    for pair, waited in enumerate((3.0, 5.0)):
+        clock[0] += 1000  # nobody looks
+        asked.shown(pair)
+        clock[0] += waited
+        asked.answer(pair, 0.0)
+    asked.undo()
+    clock[0] += 1000
+    asked.shown(1)
+    clock[0] += 7
+    asked.answer(1, 1.0)
+    assert label_session.read(tmp_path / "x.npz")["seconds"][:2].tolist() == [3, 7]
+
+
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
 
 ONE = [0, 0, 0, 0, 0, 1, 1, 1, 0.5, 0.5]
@@ -308,6 +325,13 @@ def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):
         request(f"{served.address}answer", {"pair": 0, "answer": "left"})
     assert "disk is full" in error.value.read().decode()
     assert served.session.current() == 0
+
+
+def test_seconds_count_from_a_pairs_pictures(served):
+    shown = []
+    served.session.shown = shown.append
+    request(f"{served.address}pair/0")  # draws pair 1 too, which nobody sees yet
+    assert shown == [0]
 
 
 # The page.
