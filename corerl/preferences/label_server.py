@@ -74,8 +74,18 @@ class Server(ThreadingHTTPServer):
         return self.state()
 
     def pair(self, number: int) -> list[dict[str, Any]]:
-        """Returns both segments of a pair, and draws the next pair while a person looks."""
-        drawn = self._draw(number).result()
+        """Returns both segments of a pair, and draws the next pair while a person looks.
+
+        Raises:
+            CorerlError: it cannot be drawn.
+        """
+        try:
+            drawn = self._draw(number).result()
+        except Exception as error:  # simulators fail in many ways
+            with self._lock:
+                self._pairs.pop(number, None)  # asked again, it is drawn again
+            told = f"Pair {number} cannot be drawn ({type(error).__name__}: {error})."
+            raise CorerlError(told) from error
         with self._lock:
             self.session.shown(number)
         if number + 1 < len(self.session.pairs):
@@ -114,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path is not None and re.fullmatch("pair/[0-9]{1,9}", path):
             number = int(path[5:])
             if number < len(self.server.session.pairs):
-                self._send_json(self.server.pair(number))
+                self._send_pair(number)
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
         elif path is not None:
@@ -139,6 +149,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
         except (ValueError, KeyError, TypeError, RecursionError):
             self.send_error(HTTPStatus.BAD_REQUEST)
+
+    def _send_pair(self, number: int) -> None:
+        try:
+            self._send_json(self.server.pair(number))
+        except CorerlError as error:
+            self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _path(self) -> str | None:
         """Returns the path below the token; None, and an answer, where the request is not ours."""

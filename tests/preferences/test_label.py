@@ -327,6 +327,18 @@ def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):
     assert served.session.current() == 0
 
 
+def test_a_pair_that_cannot_be_drawn_is_told_and_drawn_when_asked_again(served, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no context")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served._pictures, "segment", broken)
+        with pytest.raises(urllib.error.HTTPError) as error:
+            request(f"{served.address}pair/2")
+        assert "Pair 2 cannot be drawn (RuntimeError: no context)." in error.value.read().decode()
+    assert len(request(f"{served.address}pair/2")) == 2
+
+
 def test_seconds_count_from_a_pairs_pictures(served):
     shown = []
     served.session.shown = shown.append
@@ -400,6 +412,60 @@ def test_a_person_labels_with_keys_undoes_and_comes_back(browser, served):
     assert label_session.read(served.session.path)["labels"].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert not [entry for entry in severe if "favicon" not in entry["message"]], severe
+
+
+DROPS = """
+const [dropped] = arguments, real = window.fetch;
+window.fetch = (path, ...more) => {
+  if (path !== dropped) return real(path, ...more);
+  window.fetch = real;
+  return Promise.reject(new TypeError("Failed to fetch"));
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("dropped", "words", "kept"),
+    [
+        ("pair/1", "Saved, but the next pair cannot be shown", [0.0, 1.0]),
+        ("answer", "Perhaps not saved", [1.0]),
+    ],
+)
+def test_what_was_not_shown_is_not_answered(browser, served, dropped, words, kept):
+    """The connection drops once: the next key brings the pictures, and only the one after it answers."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(key: str) -> None:
+        ActionChains(browser).send_keys(key).perform()
+
+    browser.get(served.address)
+    until(browser, "pair !== null")
+    browser.execute_script(DROPS, dropped)
+    press(Keys.ARROW_LEFT)
+    until(browser, f"document.getElementById('message').textContent.startsWith('{words}: ')")
+    assert not browser.execute_script("return document.querySelectorAll('.side *').length")
+    press(Keys.ARROW_RIGHT)
+    until(browser, "pair !== null && !busy")
+    assert browser.execute_script("return document.getElementById('message').className") == ""
+    assert served.session.current() == len(kept) - 1
+    press(Keys.ARROW_RIGHT)
+    until(browser, f"state && state.current === {len(kept)} && pair !== null")
+    assert label_session.read(served.session.path)["labels"].tolist() == kept
+
+
+def test_a_key_before_the_first_pictures_answers_nothing(browser, served, monkeypatch):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    drawn, draw = threading.Event(), served._pictures.segment
+    monkeypatch.setattr(served._pictures, "segment", lambda *where: drawn.wait(20) and draw(*where))
+    browser.get(served.address)
+    until(browser, "state !== null")
+    ActionChains(browser).send_keys(Keys.ARROW_LEFT).perform()
+    drawn.set()
+    until(browser, "pair !== null && !busy")
+    assert served.session.current() == 0 and not served.session.path.exists()
 
 
 def test_pictures_reach_the_page(browser, tmp_path):
