@@ -268,7 +268,8 @@ def _defaults() -> DictConfig:
 
 def _with_checksum(cfg: Config) -> Config:
     """Adds what is found in a user's own files: a checksum, for other content is another run, and the order
-    in which the parts of a dataset's observations are laid side by side."""
+    in which the parts of a dataset's observations are laid side by side. CorerlError where `crop` does not
+    fit a file's labels."""
     if cfg.task.startswith("file/"):
         name = tasks.of(cfg).name
         cfg.data.sha256 = own_files.checksum(name)
@@ -276,6 +277,7 @@ def _with_checksum(cfg: Config) -> Config:
     compared = getattr(cfg.algo, "preferences", None)
     if isinstance(compared, Preferences):
         compared.sha256 = sources.checksum(compared)
+        sources.check_crop(getattr(cfg.algo, "crop", None), compared)
     return cfg
 
 

@@ -26,6 +26,9 @@ from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
 from corerl.runs import files
 
+CROP = 64
+"""Steps that IPL cuts out of each segment unless told otherwise; shorter segments it must take whole."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -62,14 +65,22 @@ def run(args: argparse.Namespace) -> int:
     busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
     with files.held(out.with_name(f".{out.name}.lock"), busy):
         session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
-        _serve(Server(session, lambda: Pictures(task, dataset), args.port), args.no_browser)
+        command = _training(task, args.settings, session)
+        server = Server(session, lambda: Pictures(task, dataset), command, args.port)
+        _serve(server, args.no_browser)
     state = session.state()
     print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
-    print(
-        f"corerl train algo=ipl {own_files.in_shell(task, args.settings)} algo.preferences.source=file "
-        f"algo.preferences.path={out}"
-    )
+    print(command)
     return 0
+
+
+def _training(task: Task, settings: list[str], session: Session) -> str:
+    """Returns the command that trains on the labels."""
+    words = ["corerl train algo=ipl", own_files.in_shell(task, settings)]
+    words += ["algo.preferences.source=file"]
+    words += [own_files.override("algo.preferences.path", str(session.path))]
+    words += ["algo.crop=null"] if session.length < CROP else []
+    return " ".join(words)
 
 
 def _serve(server: Server, no_browser: bool) -> None:

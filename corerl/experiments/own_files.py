@@ -66,9 +66,14 @@ def run(console: Console, args: argparse.Namespace) -> int:
 
 def in_shell(task: tasks.Task, settings: list[str]) -> str:
     """Returns what names the task for training, quoted where a shell or Hydra would read more in it."""
-    plain = re.fullmatch(r"[\w/.+-]*", task.id, re.ASCII)
-    override = f"task={task.id}" if plain else 'task="{}"'.format(task.id.replace('"', '\\"'))
-    return " ".join(shlex.quote(word) for word in [override, *settings])
+    return " ".join([override("task", task.id), *map(shlex.quote, settings)])
+
+
+def override(key: str, value: str) -> str:
+    """Returns `key=value`, quoted where a shell or Hydra would read more in it."""
+    plain = re.fullmatch(r"[\w/.+-]*", value, re.ASCII)
+    word = f"{key}={value}" if plain else '{}="{}"'.format(key, value.replace('"', '\\"'))
+    return shlex.quote(word)
 
 
 def task_of(id: str, settings: list[str]) -> tasks.Task:

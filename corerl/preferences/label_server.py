@@ -30,8 +30,8 @@ class Server(ThreadingHTTPServer):
     """A server of one session, until `shutdown`. `address` is what a browser opens.
 
     Args:
-        session: what is asked and kept. pictures: makes the pictures, on the thread that draws.
-        port: 0 takes a free one.
+        session: what is asked and kept. make_pictures: makes them, on the thread that draws.
+        command: trains on the labels; the page shows it at the end. port: 0 takes a free one.
 
     Raises:
         CorerlError: the port is taken.
@@ -39,8 +39,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, session: Session, make_pictures, port: int = 0):
-        self.session, self._lock = session, threading.Lock()
+    def __init__(self, session: Session, make_pictures, command: str, port: int = 0):
+        self.session, self.command, self._lock = session, command, threading.Lock()
         self.token = secrets.token_urlsafe(12)
         self._drawing = ThreadPoolExecutor(1)  # one thread, to which OpenGL's context belongs
         self._pictures: Pictures = self._drawing.submit(make_pictures).result()
@@ -58,7 +58,8 @@ class Server(ThreadingHTTPServer):
 
     def state(self) -> dict[str, Any]:
         with self._lock:
-            return self.session.state() | {"why": self._pictures.why}
+            more = {"why": self._pictures.why, "command": self.command}
+            return self.session.state() | more
 
     def answer(self, pair: int, answer: str) -> dict[str, Any]:
         """Keeps an answer; the new state."""
@@ -73,8 +74,20 @@ class Server(ThreadingHTTPServer):
         return self.state()
 
     def pair(self, number: int) -> list[dict[str, Any]]:
-        """Returns both segments of a pair, and draws the next pair while a person looks."""
-        drawn = self._draw(number).result()
+        """Returns both segments of a pair, and draws the next pair while a person looks.
+
+        Raises:
+            CorerlError: it cannot be drawn.
+        """
+        try:
+            drawn = self._draw(number).result()
+        except Exception as error:  # simulators fail in many ways
+            with self._lock:
+                self._pairs.pop(number, None)  # asked again, it is drawn again
+            told = f"Pair {number} cannot be drawn ({type(error).__name__}: {error})."
+            raise CorerlError(told) from error
+        with self._lock:
+            self.session.shown(number)
         if number + 1 < len(self.session.pairs):
             self._draw(number + 1)
         return drawn
@@ -111,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path is not None and re.fullmatch("pair/[0-9]{1,9}", path):
             number = int(path[5:])
             if number < len(self.server.session.pairs):
-                self._send_json(self.server.pair(number))
+                self._send_pair(number)
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
         elif path is not None:
@@ -136,6 +149,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
         except (ValueError, KeyError, TypeError, RecursionError):
             self.send_error(HTTPStatus.BAD_REQUEST)
+
+    def _send_pair(self, number: int) -> None:
+        try:
+            self._send_json(self.server.pair(number))
+        except CorerlError as error:
+            self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _path(self) -> str | None:
         """Returns the path below the token; None, and an answer, where the request is not ours."""

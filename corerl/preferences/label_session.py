@@ -53,7 +53,7 @@ class Session:
         self.seconds = np.zeros(pairs)
         self.order: list[int] = []
         self._sha = fingerprint(dataset)
-        self._asked_at = time.monotonic()
+        self._shown_at: dict[int, float] = {}
         if path.exists():
             self._go_on()
 
@@ -88,6 +88,10 @@ class Session:
         unasked = np.flatnonzero(np.isnan(self.answers))
         return int(unasked[0]) if unasked.size else None
 
+    def shown(self, pair: int) -> None:
+        """Notes that a person sees a pair from now on, which is what `seconds` count from."""
+        self._shown_at[pair] = time.monotonic()
+
     def answer(self, pair: int, label: float) -> None:
         """Keeps one answer, in the file too.
 
@@ -98,9 +102,8 @@ class Session:
         require(label in (*LABELS, SKIPPED), f"{label} is no answer")
         now = time.monotonic()
         with self._saved():
-            self.answers[pair], self.seconds[pair] = label, now - self._asked_at
+            self.answers[pair], self.seconds[pair] = label, now - self._shown_at.get(pair, now)
             self.order = [*(other for other in self.order if other != pair), pair]
-        self._asked_at = now
 
     def undo(self) -> int | None:
         """Takes the last answer back, in the file too; the pair, or None where there is none.
@@ -113,7 +116,6 @@ class Session:
         with self._saved():
             pair = self.order.pop()
             self.answers[pair] = np.nan
-        self._asked_at = time.monotonic()
         return pair
 
     @contextmanager

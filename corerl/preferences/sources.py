@@ -85,6 +85,18 @@ def checksum(cfg: Preferences) -> str | None:
     return None
 
 
+def check_crop(crop: int | None, cfg: Preferences) -> None:
+    """Raises CorerlError where `source=file` and its segments are shorter than an algorithm's `crop`."""
+    if crop is None or cfg.source != "file":
+        return
+    length = readers.read_length(_root(cfg))
+    require(
+        crop <= length,
+        f"algo.crop={crop} does not fit the segments of {length} steps in {_root(cfg)}: algo.crop=null "
+        "takes them whole",
+    )
+
+
 def _root(cfg: Preferences) -> Path:
     if cfg.path is not None:
         return Path(cfg.path).expanduser()

@@ -1,6 +1,7 @@
 """Labelling: nothing is lost, the page is for this machine alone, and it works in a real browser."""
 
 import json
+import shlex
 import shutil
 import threading
 import urllib.error
@@ -14,6 +15,7 @@ from small import random_dataset
 from corerl.cli import main
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
+from corerl.experiments.composition import cells
 from corerl.preferences import label_session, sources, teachers
 from corerl.preferences.label_pictures import Pictures, placer
 from corerl.preferences.label_server import Server
@@ -21,6 +23,7 @@ from corerl.preferences.label_session import Session
 from corerl.preferences.sources import Preferences
 
 DATA, PENDULUM = random_dataset(300), resolve("corerl/pendulum")
+COMMAND = "corerl train data.action_low=-2 algo.preferences.source=file"
 
 
 def session(path, pairs: int = 5, **other) -> Session:
@@ -121,6 +124,50 @@ def test_a_second_session_on_a_file_is_refused_until_the_first_ends(tmp_path, mo
     assert main(words) == 0 and len(ended) == 1
 
 
+@pytest.mark.parametrize("length", [20, 64])
+def test_the_command_that_is_printed_and_shown_trains(tmp_path, monkeypatch, capsys, length):
+    own, shown = tmp_path / "own data.csv", []
+    data = resolve("corerl/pendulum").load()
+    rows = np.column_stack([data.observations, data.actions, data.rewards])[:600]
+    ends = np.arange(1, 601) % 200 == 0
+    table = np.column_stack([rows, ends])
+    header = "observations_0,observations_1,observations_2,actions_0,rewards,timeouts"
+    np.savetxt(own, table, delimiter=",", header=header, comments="")
+    settings = ["data.action_low=-2", "data.action_high=2"]
+
+    def served(self, poll_interval):
+        self.answer(0, "left")
+        shown.append(self.state()["command"])
+
+    monkeypatch.setattr(Server, "serve_forever", served)
+    words = ["label", f"file/{own}", *settings, "--pairs", "2", "--no-browser"]
+    out = str(tmp_path / "my labels.npz")
+    assert main([*words, "--length", str(length), "--out", out]) == 0
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert shown == [printed]
+    (cell,) = cells(shlex.split(printed)[2:])
+    assert cell.task == f"file/{own}" and cell.data.action_high == 2
+    assert cell.algo.preferences.path == out
+    assert cell.algo.crop == (None if length < 64 else 64)
+
+
+def test_seconds_count_from_when_a_pair_is_shown(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(label_session.time, "monotonic", lambda: clock[0])
+    asked = session(tmp_path / "x.npz")
+    for pair, waited in enumerate((3.0, 5.0)):
+        clock[0] += 1000  # nobody looks
+        asked.shown(pair)
+        clock[0] += waited
+        asked.answer(pair, 0.0)
+    asked.undo()
+    clock[0] += 1000
+    asked.shown(1)
+    clock[0] += 7
+    asked.answer(1, 1.0)
+    assert label_session.read(tmp_path / "x.npz")["seconds"][:2].tolist() == [3, 7]
+
+
 # Agreement, by hand: of ten pairs, 6 equal answers; by chance 0.5 * 0.4 + 0.3 * 0.4 + 0.2 * 0.2 = 0.36.
 
 ONE = [0, 0, 0, 0, 0, 1, 1, 1, 0.5, 0.5]
@@ -215,7 +262,7 @@ def test_what_cannot_be_drawn_is_curves_on_one_scale():
 def served(tmp_path):
     """A running server, without pictures, and its session."""
     asked = session(tmp_path / "x.npz")
-    made = Server(asked, lambda: Pictures(resolve("risk/pointmass"), DATA))
+    made = Server(asked, lambda: Pictures(resolve("risk/pointmass"), DATA), COMMAND)
     thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield made
@@ -280,6 +327,25 @@ def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):
     assert served.session.current() == 0
 
 
+def test_a_pair_that_cannot_be_drawn_is_told_and_drawn_when_asked_again(served, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no context")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served._pictures, "segment", broken)
+        with pytest.raises(urllib.error.HTTPError) as error:
+            request(f"{served.address}pair/2")
+        assert "Pair 2 cannot be drawn (RuntimeError: no context)." in error.value.read().decode()
+    assert len(request(f"{served.address}pair/2")) == 2
+
+
+def test_seconds_count_from_a_pairs_pictures(served):
+    shown = []
+    served.session.shown = shown.append
+    request(f"{served.address}pair/0")  # draws pair 1 too, which nobody sees yet
+    assert shown == [0]
+
+
 # The page.
 
 
@@ -342,10 +408,64 @@ def test_a_person_labels_with_keys_undoes_and_comes_back(browser, served):
     at(4)
     browser.find_element(By.CSS_SELECTOR, "[data-answer=right]").click()
     at("none")
-    assert "algo.preferences.source=file" in browser.find_element(By.ID, "command").text
+    assert browser.find_element(By.ID, "command").text == COMMAND
     assert label_session.read(served.session.path)["labels"].tolist() == [0.0, 1.0, 0.5, 0.0, 1.0]
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert not [entry for entry in severe if "favicon" not in entry["message"]], severe
+
+
+DROPS = """
+const [dropped] = arguments, real = window.fetch;
+window.fetch = (path, ...more) => {
+  if (path !== dropped) return real(path, ...more);
+  window.fetch = real;
+  return Promise.reject(new TypeError("Failed to fetch"));
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("dropped", "words", "kept"),
+    [
+        ("pair/1", "Saved, but the next pair cannot be shown", [0.0, 1.0]),
+        ("answer", "Perhaps not saved", [1.0]),
+    ],
+)
+def test_what_was_not_shown_is_not_answered(browser, served, dropped, words, kept):
+    """The connection drops once: the next key brings the pictures, and only the one after it answers."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(key: str) -> None:
+        ActionChains(browser).send_keys(key).perform()
+
+    browser.get(served.address)
+    until(browser, "pair !== null")
+    browser.execute_script(DROPS, dropped)
+    press(Keys.ARROW_LEFT)
+    until(browser, f"document.getElementById('message').textContent.startsWith('{words}: ')")
+    assert not browser.execute_script("return document.querySelectorAll('.side *').length")
+    press(Keys.ARROW_RIGHT)
+    until(browser, "pair !== null && !busy")
+    assert browser.execute_script("return document.getElementById('message').className") == ""
+    assert served.session.current() == len(kept) - 1
+    press(Keys.ARROW_RIGHT)
+    until(browser, f"state && state.current === {len(kept)} && pair !== null")
+    assert label_session.read(served.session.path)["labels"].tolist() == kept
+
+
+def test_a_key_before_the_first_pictures_answers_nothing(browser, served, monkeypatch):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    drawn, draw = threading.Event(), served._pictures.segment
+    monkeypatch.setattr(served._pictures, "segment", lambda *where: drawn.wait(20) and draw(*where))
+    browser.get(served.address)
+    until(browser, "state !== null")
+    ActionChains(browser).send_keys(Keys.ARROW_LEFT).perform()
+    drawn.set()
+    until(browser, "pair !== null && !busy")
+    assert served.session.current() == 0 and not served.session.path.exists()
 
 
 def test_pictures_reach_the_page(browser, tmp_path):
@@ -353,7 +473,7 @@ def test_pictures_reach_the_page(browser, tmp_path):
     task = resolve("corerl/pendulum")
     data = task.load()
     asked = Session(data, tmp_path / "p.npz", 2, 4, 0, "")
-    made = Server(asked, lambda: Pictures(task, data))
+    made = Server(asked, lambda: Pictures(task, data), COMMAND)
     threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
     try:
         browser.get(made.address)

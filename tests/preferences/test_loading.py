@@ -106,6 +106,20 @@ def test_other_labels_in_a_file_are_another_run(tmp_path):
         cells([*words, f"algo.preferences.path={tmp_path}/none.npz"])
 
 
+def test_a_crop_that_a_files_segments_have_not_is_told_before_a_run_begins(tmp_path):
+    task, path = resolve("corerl/pendulum"), tmp_path / "labels.npz"
+    data = task.load()
+    readers.write(path, teachers.teach(data, Preferences(pairs=5, length=20)), data)
+    words = [f"task={task.id}", "algo.preferences.source=file", f"algo.preferences.path={path}"]
+    for algo in ("ipl", "pref_iql"):
+        with pytest.raises(
+            CorerlError, match=r"crop=64 does not fit the segments of 20 .*crop=null"
+        ):
+            cells([f"algo={algo}", *words])
+        for crop in ("null", "20"):
+            cells([f"algo={algo}", *words, f"algo.crop={crop}"])
+
+
 def test_labels_from_no_file_of_ones_own_leave_the_name(tmp_path):
     (teacher,) = cells(["algo=cpl", "task=corerl/pendulum"])
     published = ["algo.preferences.source=ipl", f"algo.preferences.path={tmp_path}"]
