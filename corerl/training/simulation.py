@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from rich.console import Console
 
 from corerl.data.reading import one_line
@@ -80,7 +81,8 @@ def check_fit(agent: Loaded, task: Task) -> None:
         return
     known, other = (_spaces(each) for each in (agent.task, task))
     for name, one, two in zip(("observations", "actions"), known, other, strict=True):
-        if one.shape != two.shape or type(one) is not type(two):
+        counts = isinstance(one, spaces.Discrete) and one != two
+        if one.shape != two.shape or type(one) is not type(two) or counts:
             raise CorerlError(
                 f"{agent.label} learned on {agent.task.id} with {name} of {one}, and those of {task.id} "
                 f"are {two}: it cannot act there."
