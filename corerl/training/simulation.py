@@ -106,6 +106,7 @@ def tell(
     whole = ~np.isnan(episodes.returns).any(1)
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
+    title += "" if agent.tau is None else f", tau {agent.tau:g}"
     columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
     table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
@@ -151,6 +152,7 @@ def write(agent: Loaded, task: Task, episodes: Episodes) -> Path:
     """Adds the returns to `evaluations.jsonl` in the run's folder, null for a seed that crashed."""
     path = agent.path / FILE
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    common |= {} if agent.tau is None else {"tau": agent.tau}
     lines = []
     for seed, step, returns in zip(agent.seeds, agent.steps, episodes.returns, strict=True):
         kept = None if np.isnan(returns).any() else returns.tolist()
