@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from corerl import algos
 from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
+from corerl.experiments.children import terminated_like_ctrl_c
 from corerl.experiments.composition import (
     cells,
     for_each_cell,
@@ -100,9 +101,11 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
-        hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
-            job
-        )()
+        launched = hydra.main(
+            version_base="1.3", config_path="pkg://corerl.configs", config_name="config"
+        )
+        with terminated_like_ctrl_c():
+            launched(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise CorerlError(sentence(error)) from error
     except Interrupted:
