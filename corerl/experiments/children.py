@@ -115,6 +115,37 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
 
 
 @contextmanager
+def terminated_like_ctrl_c() -> Iterator[None]:
+    """Lets SIGTERM do what Ctrl-C does, which a terminal sends to the whole process group.
+
+    Otherwise it would end this process alone, and the workers of a launcher would train on.
+    """
+
+    def stop(number, frame) -> None:
+        for child in _children():
+            with suppress(ProcessLookupError):
+                if os.getpgid(child) == os.getpgrp():
+                    os.kill(child, signal.SIGINT)
+        raise KeyboardInterrupt
+
+    try:
+        old = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: the caller handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def _children() -> list[int]:
+    """Returns the ids of this process's children; none where no /proc tells."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+@contextmanager
 def _forwarded_signals(running: list) -> Iterator[list[int]]:
     """Forwards stop signals of this process to its children, which save and end."""
     stopped: list[int] = []

@@ -30,6 +30,9 @@ from corerl.experiments.tables import budget, rows_of, table, variants
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
 
+LISTS_CELLS = ".BasicSweeper"
+"""The one sweeper that knows its cells beforehand."""
+
 
 def cells(arguments: list[str]) -> list[Config]:
     """Returns the cells that `corerl train` runs with these arguments, in its order.
@@ -55,6 +58,20 @@ def cells(arguments: list[str]) -> list[Config]:
         GlobalHydra.instance().clear()
 
 
+def search_folder(arguments: list[str]) -> Path | None:
+    """Returns the folder of a sweep whose sweeper chooses its cells as it goes; None of any other command."""
+    register()
+    flags = hydra_flags(for_each_cell(with_sweep(arguments)))[0]
+    if not flags.multirun:
+        return None
+    try:
+        compose, name = _hydra(flags).compose_config, flags.config_name or "config"
+        cfg = compose(name, flags.overrides, RunMode.MULTIRUN, with_log_configuration=False).hydra
+        return None if cfg.sweeper._target_.endswith(LISTS_CELLS) else Path(cfg.sweep.dir)
+    finally:
+        GlobalHydra.instance().clear()
+
+
 def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
     """Parses what Hydra takes, and returns the unknown flags too.
 
@@ -70,13 +87,17 @@ def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
         raise CorerlError(f"Cannot read the flags: {reason}.") from error
 
 
-def _cells(flags: Namespace) -> list[Config]:
+def _hydra(flags: Namespace) -> Hydra:
     search = create_automatic_config_search_path(None, None, "pkg://corerl.configs")
     if flags.config_dir:
         folder = Path(flags.config_dir).absolute()
         search.prepend("command-line", f"file://{folder}", anchor="schema")
     GlobalHydra.instance().clear()
-    hydra = Hydra.create_main_hydra2("corerl", search)
+    return Hydra.create_main_hydra2("corerl", search)
+
+
+def _cells(flags: Namespace) -> list[Config]:
+    hydra = _hydra(flags)
 
     def compose(overrides: list[str]) -> DictConfig:
         name = flags.config_name or "config"
@@ -99,7 +120,7 @@ def _composed(
     target = str(sweeper.get("_target_"))
     require(target != "None", "hydra.sweeper names no sweeper: leave hydra/sweeper as it is")
     require(
-        target.endswith(".BasicSweeper"),
+        target.endswith(LISTS_CELLS),
         f"{target} chooses its cells as it goes, so they cannot be listed beforehand",
     )
     grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]

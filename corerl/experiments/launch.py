@@ -14,7 +14,7 @@ import gymnasium
 import torch
 import yaml
 
-from corerl.config import Config, Settings, seed_list
+from corerl.config import Config, Settings, require, seed_list
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
@@ -60,6 +60,7 @@ def launch(cfg: Config, place: str = "") -> None:
 
 def _launch(cfg: Config, device: torch.device, place: str) -> None:
     task = tasks.of(cfg)
+    _check_steps(cfg)
     if task.has_env:
         _check_simulator(cfg, task)
     if task.collection == "file":
@@ -164,6 +165,16 @@ def _status(directory: Path) -> dict:
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return {}
+
+
+def _check_steps(cfg: Config) -> None:
+    """Notices before training that the steps do not end with an update."""
+    every = getattr(getattr(cfg.algo, "data", None), "train_every", 1)
+    require(
+        cfg.steps % every == 0,
+        f"steps={cfg.steps} must be a multiple of algo.data.train_every={every}, the environment steps of "
+        "each update",
+    )
 
 
 def _check_simulator(cfg: Config, task: Task) -> None:

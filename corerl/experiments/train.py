@@ -27,10 +27,12 @@ from omegaconf.errors import OmegaConfBaseException
 from corerl import algos
 from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
+from corerl.experiments.children import terminated_like_ctrl_c
 from corerl.experiments.composition import (
     cells,
     for_each_cell,
     hydra_flags,
+    search_folder,
     typed,
     with_own_files,
     with_sweep,
@@ -47,6 +49,7 @@ DRY_RUN = "--dry-run"
 SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
 """What Hydra leaves open in a search with Optuna: scores are made large, and the same command makes the
 same trials, so that it resumes."""
+NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
 STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
 
 
@@ -83,24 +86,26 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
     named = with_own_files(_with_search(arguments))
     register()
     begun: list[str] = []
-    searched: list[Path] = []
     problems: list[str] = []
     busy: list[tuple[str, Config]] = []
 
     count = _count(named)
 
-    def job(cfg: DictConfig) -> float:
-        if not HydraConfig.get().sweeper._target_.endswith(".BasicSweeper"):
-            searched[:] = [Path(HydraConfig.get().sweep.dir)]
+    def job(cfg: DictConfig) -> float | None:
         begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
         with lasting_output():
-            return _job(cfg, problems, busy, count)
+            found = _job(cfg, problems, busy, count)
+        # Optuna ends at NaN, and takes None for a failed trial; its like want a number.
+        to_optuna = HydraConfig.get().sweeper._target_.endswith(".OptunaSweeper")
+        return None if to_optuna and math.isnan(found) else found
 
     try:
         sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
-        hydra.main(version_base="1.3", config_path="pkg://corerl.configs", config_name="config")(
-            job
-        )()
+        launched = hydra.main(
+            version_base="1.3", config_path="pkg://corerl.configs", config_name="config"
+        )
+        with terminated_like_ctrl_c():
+            launched(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise CorerlError(sentence(error)) from error
     except Interrupted:
@@ -112,17 +117,20 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
     except CorerlError:
         raise
     except Exception as error:
+        if "No trials are completed" in str(error):  # Optuna's, which writes no results then
+            raise CorerlError(NO_TRIAL) from error
         if begun:
             raise
         if isinstance(error, UNREADABLE):
             raise CorerlError(sentence(error)) from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
-    if not begun and not informs:
+    searched = None if informs else search_folder(named)
+    if searched:
+        _tell_best(searched)
+    elif not begun and not informs:
         problems += _unfinished(named)
     problems += [problem for problem, cell in busy if _left(cell)]
-    for folder in searched:
-        _tell_best(folder)
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:

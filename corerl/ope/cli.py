@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu")
     add("--episodes", type=int, help="to play of every seed (default: 100)")
     add("--task", help="to play in: another one with the same observations and actions")
+    add("--tau", type=float, help="level of CVaR to play for, of cvar_offline (default: the run's)")
     add(
         "--risk",
         action="store_true",
@@ -91,7 +92,7 @@ _OPTIONS = (
 )
 """Arguments that are fields of Options; None is the field's own default."""
 _OF_KERNELS = ("kernel", "bandwidth")
-_OF_PLAY = ("episodes", "task", "risk")
+_OF_PLAY = ("episodes", "task", "tau", "risk")
 _OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
 
@@ -205,7 +206,7 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     require(episodes > 0, f"--episodes {episodes} must be positive")
     kept = True
     for path in args.runs:
-        agent = load(path, args.seed, device=args.device)
+        agent = load(path, args.seed, device=args.device, tau=args.tau)
         task = another(agent.task, args.task)
         played = simulation.simulate(agent, task, episodes)
         simulation.tell(console, agent, task, played, risk=bool(args.risk))

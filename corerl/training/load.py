@@ -37,7 +37,11 @@ from corerl.training.run import Run, pick_device
 
 
 def load(
-    path: str | Path, seed: int | None = None, *, device: torch.device | str = "cpu"
+    path: str | Path,
+    seed: int | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    tau: float | None = None,
 ) -> Loaded:
     """Loads the agents of the run at `path`, with normaliser and all.
 
@@ -45,9 +49,11 @@ def load(
         path: the run's folder `<root>/<task>/<algorithm>-<hash>`, or one of its `seeds-*`.
         seed: one of the run's seeds; None for all that have a checkpoint.
         device: where they compute.
+        tau: the level of CVaR to play for, of agents that serve every level; None is the run's own.
 
     Raises:
-        CorerlError: there is no run, no checkpoint or no such seed, or the task's data is missing.
+        CorerlError: there is no run, no checkpoint or no such seed, the task's data is missing, or the
+            agents serve one level.
     """
     cell, groups = find(Path(path))
     if seed is not None:
@@ -60,6 +66,8 @@ def load(
     parts: dict[str, Any] = {}
     agents = [_restored(cfg, group, parts) for group in groups]
     loaded = Loaded(cfg, cell, agents)
+    if tau is not None:
+        loaded.play_for(tau)
     return loaded if seed is None else loaded.only(seed)
 
 

@@ -13,12 +13,13 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from corerl.config import Config
+from corerl.config import Config, require
 from corerl.data import own_files, tasks
 from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.training.collector import EpsilonGreedy
+from corerl.training.offline_stocks import Player
 from corerl.training.run import pick_device
 
 
@@ -56,6 +57,23 @@ class Loaded:
     def remembers(self) -> bool:
         """True if actions depend on the episode: then call `reset` at its start, `earned` after steps."""
         return any(part.remembers for part in self._parts)
+
+    @property
+    def tau(self) -> float | None:
+        """The level of CVaR that it plays for; None where that is not chosen in play."""
+        act = self._parts[0].act
+        return act.tau if isinstance(act, Player) else None
+
+    def play_for(self, tau: float) -> None:
+        """Chooses the level of CVaR to play for, from the next episode on."""
+        require(
+            self.tau is not None,
+            f"{self.label} cannot play for another tau: what it learned is of one level, or none. Leave tau "
+            "out, or train algo=cvar_offline, which serves every level",
+        )
+        require(0 < tau <= 1, f"tau={tau:g} is not in (0, 1]")
+        for part in self._parts:
+            part.act.tau = tau
 
     def only(self, seed: int) -> Loaded:
         """Returns the policy of one seed, whose actions have no seed axis."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from rich.console import Console
 
 from corerl.data.reading import one_line
@@ -80,7 +81,8 @@ def check_fit(agent: Loaded, task: Task) -> None:
         return
     known, other = (_spaces(each) for each in (agent.task, task))
     for name, one, two in zip(("observations", "actions"), known, other, strict=True):
-        if one.shape != two.shape or type(one) is not type(two):
+        counts = isinstance(one, spaces.Discrete) and one != two
+        if one.shape != two.shape or type(one) is not type(two) or counts:
             raise CorerlError(
                 f"{agent.label} learned on {agent.task.id} with {name} of {one}, and those of {task.id} "
                 f"are {two}: it cannot act there."
@@ -104,6 +106,7 @@ def tell(
     whole = ~np.isnan(episodes.returns).any(1)
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
+    title += "" if agent.tau is None else f", tau {agent.tau:g}"
     columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
     table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
@@ -149,6 +152,7 @@ def write(agent: Loaded, task: Task, episodes: Episodes) -> Path:
     """Adds the returns to `evaluations.jsonl` in the run's folder, null for a seed that crashed."""
     path = agent.path / FILE
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    common |= {} if agent.tau is None else {"tau": agent.tau}
     lines = []
     for seed, step, returns in zip(agent.seeds, agent.steps, episodes.returns, strict=True):
         kept = None if np.isnan(returns).any() else returns.tolist()

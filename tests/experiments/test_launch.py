@@ -519,3 +519,12 @@ def test_a_run_that_ends_within_its_random_beginning_says_so(algo, told, capsys)
     launch._tell_idle(Config(algo=algo, task="gym/Pendulum-v1", steps=100))
     error = capsys.readouterr().err
     assert told in error and bool(told) == ("makes no update" in error)
+
+
+def test_steps_that_do_not_end_with_an_update_are_refused_before_training(tmp_path):
+    cfg = config(tmp_path, "qr_dqn", task="gym/CartPole-v1", steps=130)
+    with pytest.raises(
+        CorerlError, match=r"steps=130 must be a multiple of algo\.data\.train_every=4"
+    ):
+        launch.launch(cfg)
+    assert not list(tmp_path.rglob("seeds-*"))

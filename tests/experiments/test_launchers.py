@@ -1,6 +1,7 @@
 """Sweeps under Hydra's launchers: the same two cells, one of which fails, wherever they run."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from corerl.experiments import composition, status
+from corerl.experiments.children import terminated_like_ctrl_c
 from corerl.runs.directory import cell_directory
 
 ARGUMENTS = [
@@ -77,3 +79,19 @@ def test_one_failing_cell_stops_no_other_and_a_rerun_does_only_what_is_missing(
         after = stamps(cell_directory(pendulum))
         assert before.items() < after.items()
         assert {Path(name).parent.name for name in after.keys() - before.keys()} == {"seeds-2"}
+
+
+def test_sigterm_is_ctrl_c_to_a_launcher_and_its_workers():
+    before = signal.getsignal(signal.SIGTERM)
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    worker, other = (
+        subprocess.Popen(sleep, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=group)
+        for group in (None, 0)  # a terminal's Ctrl-C does not reach the second
+    )
+    for process in (worker, other):
+        process.stdout.readline()
+    with pytest.raises(KeyboardInterrupt), terminated_like_ctrl_c():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert worker.wait(10) == -signal.SIGINT
+    assert other.poll() is None and signal.getsignal(signal.SIGTERM) == before
+    other.kill()

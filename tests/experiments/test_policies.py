@@ -103,6 +103,23 @@ def test_a_policy_acts_only_where_it_can(run, capsys):
     assert "in gym/Pendulum-v1" in capsys.readouterr().out
 
 
+class ThreeActions(gymnasium.Wrapper):
+    """CartPole with a third action."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+
+def test_a_policy_of_numbered_actions_acts_only_among_as_many(numbered, capsys):
+    gymnasium.register("CartPoleOfThreeActions-v0", ThreeActions)
+    other = "gym/CartPoleOfThreeActions-v0"
+    assert main(["evaluate", str(numbered), "--episodes", "1", "--task", other]) == 2
+    told = capsys.readouterr().err
+    assert f"with actions of Discrete(2), and those of {other} are Discrete(3)" in told
+    assert main(["evaluate", str(numbered), "--episodes", "1", "--task", "gym/CartPole-v1"]) == 0
+
+
 class Unstable(gymnasium.Wrapper):
     """Pendulum for 5 steps; those of `bad`, by the order in which they are made, raise at the third."""
 

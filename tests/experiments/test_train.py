@@ -5,10 +5,15 @@ import sys
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import pytest
 import yaml
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -300,6 +305,84 @@ def test_a_search_makes_the_score_large(monkeypatch, capsys, tmp_path):
     assert best in capsys.readouterr().err
     assert main(["train", "-m", *sampler, *options, *searched]) == 0
     assert tried[4:] == tried[:4]  # the same command goes on with the same trials
+
+
+class OptunaSweeper(Sweeper):
+    """Stands for Optuna's where that is not installed: makes three trials, and keeps what it is told."""
+
+    __module__ = "hydra_plugins.pretended"
+    told: ClassVar[list] = []
+
+    def __init__(self, **settings):
+        self.told.clear()
+
+    def setup(self, *, config, **given):
+        self.folder = Path(config.hydra.sweep.dir)
+        self.launcher = Plugins.instance().instantiate_launcher(config=config, **given)
+
+    def sweep(self, arguments):
+        trials = [[*arguments, f"algo.lr={lr}"] for lr in (0.1, 0.2, 0.3)]
+        self.told += [job.return_value for job in self.launcher.launch(trials, 0)]
+        best = {"best_params": {"algo.lr": 0.1}, "best_value": 2.0}
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "optimization_results.yaml").write_text(yaml.safe_dump(best))
+
+
+class Elsewhere(Launcher):
+    """Trains nothing in this process."""
+
+    __module__ = "hydra_plugins.pretended"
+
+    def setup(self, **given):
+        pass
+
+    def launch(self, job_overrides, initial_job_idx):
+        return []
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hydra_plugins.pretended", sys.modules[__name__])
+    for plugin in (OptunaSweeper, Elsewhere):
+        Plugins.instance().register(plugin)
+    return ["-m", "hydra.sweeper._target_=hydra_plugins.pretended.OptunaSweeper", "algo=bc"]
+
+
+def test_optuna_is_told_none_of_a_trial_without_a_score(monkeypatch, capsys, pretended):
+    scored = {0.1: 2.0, 0.2: math.nan}
+
+    def launched(job, place):
+        if job.algo.lr not in scored:
+            raise CorerlError("lr is refused.")
+
+    monkeypatch.setattr(launch, "launch", launched)
+    monkeypatch.setattr(scores, "objective", lambda job: scored[job.algo.lr])
+    searched = [*pretended, "task=corerl/pendulum", "root=mine"]
+    assert main(["train", *searched]) == 2
+    assert OptunaSweeper.told == [2.0, None, None]
+    told = capsys.readouterr().err
+    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in told and told.endswith("lr is refused.\n")
+
+
+def test_a_search_that_ran_elsewhere_tells_its_best(capsys, pretended):
+    elsewhere = "hydra.launcher._target_=hydra_plugins.pretended.Elsewhere"
+    assert main(["train", *pretended, "task=corerl/pendulum", "root=mine", elsewhere]) == 0
+    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in capsys.readouterr().err
+
+
+def test_a_search_goes_on_after_a_failed_trial(monkeypatch, capsys):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    monkeypatch.setattr(launch, "launch", lambda job, place: None)
+    given = [100.0, math.nan, 300.0, math.nan]
+    monkeypatch.setattr(scores, "objective", lambda job: given.pop(0))
+    options = [f"hydra.sweeper.{x}" for x in ("n_trials=4", "n_jobs=1")]
+    searched = ["algo=iql", "task=corerl/pendulum", "algo.expectile=interval(0.5,0.9)"]
+    arguments = ["train", "-m", "hydra/sweeper=optuna", *options, *searched]
+    assert main(arguments) == 0
+    assert not given and "corerl: best 300.00 with" in capsys.readouterr().err
+    given += [math.nan] * 4
+    assert main(arguments) == 2
+    assert "No trial of the search has a score" in capsys.readouterr().err
 
 
 def test_what_a_search_leaves_open_is_added_and_what_it_gives_stays():

@@ -14,6 +14,7 @@ import yaml
 from gymnasium import wrappers
 from small import config, train
 
+from corerl.cli import main
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
@@ -25,6 +26,7 @@ from corerl.training.evaluation import Evaluator
 from corerl.training.load import load, settings
 from corerl.training.loaded import Loaded
 from corerl.training.offline_to_online import Online
+from corerl.training.simulation import simulate
 
 torch.set_num_threads(1)
 
@@ -66,11 +68,11 @@ TASKS = {
 }
 
 
-def trained(root: Path, case: str, seeds, **changes) -> Path:
+def trained(root: Path, case: str, seeds, own: dict | None = None, **changes) -> Path:
     module = importlib.import_module(f"corerl.algos.{case.split()[0]}")
     task = TASKS.get(case, "corerl/pendulum")
     options = {"steps": 40, "eval": Eval(20, 2), "compile": "off", "device": "cpu", "processes": 1}
-    algo = module.Config(**CASES[case])
+    algo = module.Config(**CASES[case] | (own or {}))
     return train(Config(algo=algo, task=task, root=str(root), seeds=seeds, **options | changes))
 
 
@@ -87,6 +89,32 @@ def test_a_loaded_agent_plays_as_it_was_evaluated(tmp_path, case):
         last = json.loads(file.read_text().splitlines()[-1])
         saved[last["seed"]] = last["returns"]
     np.testing.assert_array_equal(played, [saved[1], saved[3]])
+
+
+def test_one_agent_of_static_cvar_plays_for_every_level(tmp_path, capsys):
+    few = Eval(200, 2)
+    careful, bold = (
+        trained(tmp_path / name, "cvar_offline", [3], {"tau": tau, "lr": 0.01}, steps=200, eval=few)
+        for name, tau in (("careful", 0.1), ("bold", 0.9))
+    )
+    task = tasks.resolve("corerl/pendulum")
+    levels = {tau: simulate(load(careful, tau=tau), task, 2) for tau in (0.1, 0.9)}
+    own = simulate(load(bold), task, 2)
+    np.testing.assert_array_equal(levels[0.9].returns, own.returns)
+    assert (levels[0.1].returns != own.returns).any()
+    for given in ([], ["--tau", "0.9"]):
+        assert main(["evaluate", str(careful), "--episodes", "2", *given]) == 0
+    kept = [json.loads(line) for line in (careful / "evaluations.jsonl").open()]
+    assert [line["tau"] for line in kept] == [0.1, 0.9]
+    assert kept[1]["returns"] == own.returns[0].tolist()
+    assert "corerl/pendulum, tau 0.9" in capsys.readouterr().out
+
+
+def test_a_level_is_refused_where_play_has_none_or_it_is_out_of_range(iql, tmp_path):
+    with pytest.raises(CorerlError, match="IQL cannot play for another tau"):
+        load(iql, tau=0.5)
+    with pytest.raises(CorerlError, match=r"tau=1.5 is not in \(0, 1\]"):
+        load(trained(tmp_path, "cvar_offline", [0]), tau=1.5)
 
 
 @pytest.fixture(scope="module")
