@@ -116,16 +116,18 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
 
 @contextmanager
 def terminated_like_ctrl_c() -> Iterator[None]:
-    """Lets SIGTERM do what Ctrl-C does, which a terminal sends to the whole process group.
+    """Lets SIGTERM stop this process's children too, and itself as Ctrl-C does.
 
-    Otherwise it would end this process alone, and the workers of a launcher would train on.
+    Otherwise it would end this process alone, and the workers of a launcher would train on. Children with a
+    process group of their own are left alone, as a terminal's Ctrl-C leaves them. They are sent SIGTERM:
+    what a script starts in the background ignores SIGINT, and so do its children.
     """
 
     def stop(number, frame) -> None:
         for child in _children():
             with suppress(ProcessLookupError):
                 if os.getpgid(child) == os.getpgrp():
-                    os.kill(child, signal.SIGINT)
+                    os.kill(child, signal.SIGTERM)
         raise KeyboardInterrupt
 
     try:

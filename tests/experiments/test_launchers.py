@@ -92,6 +92,6 @@ def test_sigterm_is_ctrl_c_to_a_launcher_and_its_workers():
         process.stdout.readline()
     with pytest.raises(KeyboardInterrupt), terminated_like_ctrl_c():
         os.kill(os.getpid(), signal.SIGTERM)
-    assert worker.wait(10) == -signal.SIGINT
+    assert worker.wait(10) == -signal.SIGTERM
     assert other.poll() is None and signal.getsignal(signal.SIGTERM) == before
     other.kill()
