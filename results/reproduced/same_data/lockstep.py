@@ -198,8 +198,21 @@ def of_edac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: arg
     return update, 1, pairs
 
 
+def of_rebrac(*arguments):
+    """Returns what `of_td3_bc` does."""
+    import lockstep_jax  # only here: the others need no JAX
+
+    return lockstep_jax.of_rebrac(*arguments)
+
+
 ALGORITHMS = dict(
-    td3_bc=of_td3_bc, iql=of_iql, cql=of_cql, awac=of_awac, edac=of_edac, sac_n=of_edac
+    td3_bc=of_td3_bc,
+    iql=of_iql,
+    cql=of_cql,
+    awac=of_awac,
+    edac=of_edac,
+    sac_n=of_edac,
+    rebrac=of_rebrac,
 )
 
 
@@ -237,7 +250,7 @@ def compare(args: argparse.Namespace) -> Iterator[tuple[int, float]]:
     torch.set_default_dtype(torch.float64)
     dataset = resolve(args.task).load()
     mean, std = dataset.obs_stats()
-    rows = dataset.transitions()
+    rows = dataset.transitions(next_actions=args.script.stem == "rebrac")
     rows = rows._replace(
         observations=(rows.observations - mean) / std,
         next_observations=(rows.next_observations - mean) / std,
