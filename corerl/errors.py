@@ -34,6 +34,11 @@ class RowError(CorerlError):
         return f"{dataset}field {self.field}: row {self.row}{column} {self.problem}."
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message; the name of its type where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Returns `" Did you mean a, b?"` for a mistyped `word`, or an empty string where nothing is near."""
     known = list(known)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, first_line
 
 MODES = ("auto", "off", "compile", "graph")
 COMPILE_PAYS_FROM = 6_000
@@ -140,7 +140,7 @@ class _Fallback:
             result = self._function(*inputs)
         except Exception as error:
             result = self._eager(*inputs)  # raises what is the loss's own error
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            reason = first_line(error)
             if not _Fallback.said:
                 print(
                     f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
@@ -242,7 +242,7 @@ class _Captured:
         try:
             self._outputs = self._graph.record(self._run)
         except RuntimeError as error:
-            reason = str(_first(error)).strip().splitlines()[0]
+            reason = first_line(_first(error))
             if self._mode.demanded:
                 raise CorerlError(
                     f"compile=graph was asked for and the update could not be recorded ({reason}); "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import corerl
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, first_line
 from corerl.runs import tensorfile
 from corerl.runs.replay_files import ReplayFiles, Ring
 
@@ -92,8 +92,7 @@ class Damaged(CorerlError):
     """A checkpoint is not what was written."""
 
     def __init__(self, path: Path, reason: Exception):
-        first = next(iter(str(reason).splitlines()), type(reason).__name__)
-        self.problem = f"{path} is damaged ({first})"
+        self.problem = f"{path} is damaged ({first_line(reason)})"
         super().__init__(f"{self.problem}; delete {path.parent} to start this run over.")
 
 

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from corerl.errors import first_line
+
 
 class TensorBoardLogger:
     """Writes event files to `directory/tensorboard` where `tensorboard=true`: `tensorboard --logdir runs`.
@@ -38,8 +40,10 @@ class TensorBoardLogger:
 
     def _give_up(self, error: Exception) -> None:
         missing = ': pip install "corerl[tensorboard]"' if isinstance(error, ImportError) else ""
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        print(f"corerl: tensorboard is off for this run ({reason}){missing}", file=sys.stderr)
+        print(
+            f"corerl: tensorboard is off for this run ({first_line(error)}){missing}",
+            file=sys.stderr,
+        )
         self._on = False
 
     def close(self) -> None:

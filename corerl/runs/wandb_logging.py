@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.config import Config
+from corerl.errors import first_line
 from corerl.runs import checkpoint, files
 
 
@@ -56,8 +57,7 @@ class WandbLogger:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        print(f"corerl: wandb is off for this run ({reason})", file=sys.stderr)
+        print(f"corerl: wandb is off for this run ({first_line(error)})", file=sys.stderr)
         self._run = None
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from corerl.config import Config, renamed
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, first_line
 from corerl.runs import code
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups as groups_of
@@ -139,7 +139,7 @@ def settings(cell: Path) -> Config:
                 f"{cell / 'config.yaml'} cannot be read: {name} is no algorithm of corerl. If it is one of "
                 f"your own, name its file, as in CORERL_ALGOS=path/to/{name}.py before the command."
             ) from error
-        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
 
 
@@ -202,7 +202,7 @@ class _Reloading(Run):
             for name, part in self._state.items():
                 part.load_state_dict(self._saved["state"][name])
         except (KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise CorerlError(
                 f"{self._path} was saved by other code than this ({reason}): load it with that code."
             ) from error

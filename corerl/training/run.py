@@ -27,7 +27,7 @@ from corerl.config import Config, require
 from corerl.data import download, tasks
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import READERS, Task
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, first_line
 from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.nn.lost import Watch
@@ -257,7 +257,7 @@ class Run:
                 part.load_state_dict(saved["state"][name])
             self.record.load_state_dict(saved["loop"], step)
         except (KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise CorerlError(
                 f"{path} was saved by other code than this ({reason}): finish it with that code, "
                 f"or delete {self.directory} to start over."
