@@ -71,7 +71,7 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for folder, group in _folders(runs):
         kept = {
-            (line["seed"], line["step"]): _numbers(folder, line["returns"])
+            (line["seed"], line["step"]): numbers(folder, line["returns"])
             for line in read_lines(folder / "returns.jsonl", seed=int, step=int, returns=list)
         }
         objective, tau = _objective(folder.parent / "config.yaml")
@@ -100,7 +100,8 @@ def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame]]:
         yield Path(file).parent, group
 
 
-def _numbers(folder: Path, returns: list) -> np.ndarray:
+def numbers(folder: Path, returns: list) -> np.ndarray:
+    """Returns a line's returns as an array, for a folder that an error names."""
     try:
         return np.asarray(returns, np.float64)
     except (TypeError, ValueError) as error:

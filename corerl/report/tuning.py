@@ -6,9 +6,9 @@ that a bandit would deploy after a number of episodes.
 """
 
 import argparse
-import json
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +20,11 @@ from matplotlib.figure import Figure
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.report import figures
-from corerl.report.files import make_folder, write
+from corerl.report.files import file_name, make_folder, write
+from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
 from corerl.runs.directory import groups, read_settings, read_status
-from corerl.runs.files import below
+from corerl.runs.files import below, read_lines
 
 EPISODES = (1, 10, 50, 100, 200)
 """Numbers of episodes that the printed table shows."""
@@ -65,9 +66,11 @@ def run(args: argparse.Namespace) -> int:
             "corerl train -m algo=iql task=corerl/pendulum algo.expectile=0.6,0.7,0.8,0.9"
         )
     make_folder(args.out)
+    written: set[str] = set()
     for (task, algorithm), policies in sorted(found.items()):
         table = curves(policies, args.arms, args.episodes)
-        name = f"{algorithm}-{task.replace('/', '-')}".replace(" ", "-")
+        name = next(name for name in _names(algorithm, task) if name not in written)
+        written.add(name)
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
         write(args.out / f"{name}.csv", table.to_csv(index=False))
         png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
@@ -78,33 +81,49 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _names(algorithm: str, task: str) -> Iterator[str]:
+    """Names for its files: two labels may read alike once they are file names."""
+    name = file_name(f"{algorithm}-{task}")
+    yield name
+    yield from (f"{name}-{i}" for i in itertools.count(2))
+
+
 def _settings(policies: list[Policy]) -> int:
     return len({policy.setting for policy in policies})
 
 
 def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
-    """Reads the last evaluation of every finished seed, by task and algorithm."""
+    """Reads the last evaluation of every finished seed, by task and label.
+
+    Raises:
+        CorerlError: the returns of a finished seed are damaged.
+    """
     found: dict[tuple[str, str], list[Policy]] = defaultdict(list)
     files = (file for path in paths for file in below(path, "config.yaml"))
     for cell in sorted({file.parent.resolve() for file in files}):
-        with suppress(CorerlError):  # of what is none of ours, corerl status tells
-            settings = read_settings(cell)
-            for directory, seeds in groups(cell):
-                status = read_status(directory)
-                if status.get("state") == "done":
-                    for seed in set(seeds) - set(map(int, status.get("diverged", {}))):
-                        if (returns := _last(directory, seed)) is not None:
-                            key = settings["task"], settings["algo"]["label"]
-                            found[key].append(Policy(cell.name, seed, returns))
+        for key, directory, seeds in _finished(cell):
+            last = _last(directory)
+            found[key] += [Policy(cell.name, seed, last[seed]) for seed in seeds if seed in last]
     return found
 
 
-def _last(directory: Path, seed: int) -> np.ndarray | None:
-    """Returns the episodes of a seed's last evaluation; None where it was never evaluated."""
-    file = directory / "returns.jsonl"
-    lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
-    own = [line for line in lines if line["seed"] == seed]
-    return np.array(own[-1]["returns"]) if own else None
+def _finished(cell: Path) -> list[tuple[tuple[str, str], Path, set[int]]]:
+    """Lists (task and label, folder, seeds that did not diverge) of every finished group of seeds."""
+    found = []
+    with suppress(CorerlError):  # of what is none of ours, corerl status tells
+        settings = read_settings(cell)
+        key = settings["task"], settings["label"] or settings["algo"]["label"]
+        for directory, seeds in groups(cell):
+            status = read_status(directory)
+            if status.get("state") == "done":
+                found.append((key, directory, {*seeds} - {*map(int, status.get("diverged", {}))}))
+    return found
+
+
+def _last(directory: Path) -> dict[int, np.ndarray]:
+    """Reads the episodes of every seed's last evaluation; of one that was never evaluated there are none."""
+    lines = read_lines(directory / "returns.jsonl", seed=int, returns=list)
+    return {line["seed"]: numbers(directory, line["returns"]) for line in lines}
 
 
 def curves(policies: list[Policy], arms: int, episodes: int) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from corerl.cli import main
+from corerl.report import tuning
 from corerl.report.stats.tuning import bandit, expected_best
 
 
@@ -44,12 +45,14 @@ def test_noisy_arms_take_more_episodes_and_are_found():
     assert deployed.mean[2] < max(truth) - 0.3 < deployed.mean[-1] < max(truth) + 1e-9
 
 
-def sweep(root, expectiles: dict[float, list[list[float]]]) -> None:
+def sweep(
+    root, expectiles: dict[float, list[list[float]]], name: str = "IQL", label: str | None = None
+) -> None:
     """Finished runs of IQL: the returns of each seed's last evaluation, by expectile."""
     for number, (expectile, seeds) in enumerate(expectiles.items()):
         cell = root / "corerl/pendulum" / f"iql-{number:08x}"
-        algo = {"name": "iql", "label": "IQL", "expectile": expectile}
-        settings = {"task": "corerl/pendulum", "seeds": len(seeds), "label": None, "steps": 10}
+        algo = {"name": "iql", "label": name, "expectile": expectile}
+        settings = {"task": "corerl/pendulum", "seeds": len(seeds), "label": label, "steps": 10}
         cell.mkdir(parents=True)
         (cell / "config.yaml").write_text(yaml.safe_dump(settings | {"algo": algo}))
         for seed, returns in enumerate(seeds):
@@ -83,3 +86,42 @@ def test_one_setting_is_no_choice(tmp_path, capsys):
     sweep(tmp_path, {0.5: [[10.0], [20.0]]})
     assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "finished seeds of two settings" in capsys.readouterr().err
+
+
+TWO = {0.5: [[10.0, 20.0]], 0.9: [[70.0, 80.0]]}
+
+
+def test_runs_of_two_labels_are_two_sweeps(tmp_path, capsys):
+    for label in ("mine", "theirs"):
+        sweep(tmp_path / label, TWO, label=label)
+    assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out"), "--episodes", "3"]) == 0
+    told = capsys.readouterr().out
+    for label in ("mine", "theirs"):
+        assert f"{label} on corerl/pendulum: 2 settings, 2 policies" in told
+        assert (tmp_path / f"out/{label}-corerl-pendulum.csv").exists()
+
+
+def test_no_label_leads_out_of_the_folder_and_none_overwrites_another(tmp_path):
+    for i, label in enumerate(("../../out/BC", "out BC")):
+        sweep(tmp_path / f"runs/{i}", TWO, label)
+    out = tmp_path / "a/b"
+    assert main(["tuning", str(tmp_path / "runs"), "--out", str(out), "--episodes", "3"]) == 0
+    written = {path for path in tmp_path.rglob("*.csv")}
+    assert written == {out / f"out-BC-corerl-pendulum{more}.csv" for more in ("", "-2")}
+
+
+@pytest.mark.parametrize("line", ["{oops", '{"seed": 0}', '{"seed": 0, "returns": ["a"]}'])
+def test_damaged_returns_are_a_sentence(tmp_path, capsys, line):
+    sweep(tmp_path, TWO)
+    (file, *_) = sorted(tmp_path.rglob("returns.jsonl"))
+    file.write_text(f"{line}\n{file.read_text()}")
+    assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert f"corerl: {file}" in capsys.readouterr().err
+
+
+def test_a_line_that_a_kill_cut_is_left_out(tmp_path):
+    sweep(tmp_path, TWO)
+    for file in tmp_path.rglob("returns.jsonl"):
+        file.write_text(file.read_text() + '{"seed": 0, "ret')
+    ((_, policies),) = tuning.collect([tmp_path]).items()
+    assert [policy.returns.tolist() for policy in policies] == [[10.0, 20.0], [70.0, 80.0]]
