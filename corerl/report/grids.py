@@ -25,7 +25,7 @@ from corerl.errors import CorerlError
 from corerl.report import grid_figure
 from corerl.report.files import write
 from corerl.report.stats import welch_interval
-from corerl.runs.directory import read_settings, read_status
+from corerl.runs.directory import groups, read_settings, read_status
 from corerl.runs.files import below
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
@@ -90,10 +90,10 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
         return
     values = {theirs: settings["algo"][ours] for theirs, ours in names.items()}
     cell = " ".join(f"{name}={value:g}" for name, value in values.items())
-    for status in sorted(config.parent.glob("seeds-*/status.json")):
-        if read_status(status.parent)["state"] != "done":
+    for directory, _ in groups(config.parent):
+        if read_status(directory).get("state") != "done":
             continue
-        for row in _last_rows(status.with_name("scores.csv"), settings["steps"]):
+        for row in _last_rows(directory / "scores.csv", settings["steps"]):
             yield {
                 "algorithm": row["algorithm"],
                 "task": row["task"],

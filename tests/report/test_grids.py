@@ -146,6 +146,13 @@ def test_finished_runs_are_collected_under_the_published_names(tmp_path):
     assert row["cell"] in set(published["cell"][published["algorithm"] == "BC"])
 
 
+def test_a_copy_of_a_group_of_seeds_does_not_count_again(tmp_path):
+    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    for name in ("seeds-7", "seeds-7.bak"):
+        write_run(tmp_path / "a" / name, algo, 7, "done")
+    assert grids.collect(tmp_path)["seed"].tolist() == [7]
+
+
 def test_a_label_may_be_called_na(tmp_path):
     algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label="NA")
