@@ -200,9 +200,10 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         text = f"they are {shape} and no vectors, which most algorithms refuse."
         found.append(Finding(False, "observations", text))
     if data.observations.dtype == np.float32 and data.observations.ndim == 2:
-        mean, std = data.observations.mean(0, dtype=np.float64), data.observations.std(0)
+        mean = data.observations.mean(0, dtype=np.float64)
+        constant = (data.observations == data.observations[0]).all(0)
         labels = contents.labels["observations"]
-        for i in np.flatnonzero(std == 0):
+        for i in np.flatnonzero(constant):
             text = f"it is {mean[i]:g} in every row."
             found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
         for i in np.flatnonzero(np.abs(mean) > LARGE):

@@ -266,6 +266,16 @@ def test_what_looks_wrong_is_remarked(tmp_path):
         assert words in text, text
 
 
+def test_a_feature_that_never_changes_is_remarked_whatever_its_rounding(tmp_path):
+    states = DATA.observations.copy()
+    states[:, 1] = 0.3
+    assert states[:, 1].std() > 0
+    np.savez(tmp_path / "x.npz", obs=states, action=PLAIN[1], reward=PLAIN[2], episode=EPISODES)
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+    texts = [f.text for f in check(task)[0] if f.where.endswith("[1]")]
+    assert texts == ["it is 0.3 in every row."]
+
+
 def test_a_sound_file_has_no_remarks(tmp_path):
     neorl2(tmp_path / "x.npz")
     task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
