@@ -133,9 +133,12 @@ def _transfer(url: str, part: Path) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as e:
-        if have and e.code == 416 and e.headers.get("Content-Range") == f"bytes */{have}":
-            return
-        raise
+        if not have or e.code != 416:
+            raise
+        if e.headers.get("Content-Range") != f"bytes */{have}":
+            part.unlink()  # of another file than is there today
+            _transfer(url, part)
+        return
     with answer:
         resumed = answer.status == 206
         if resumed and _first_byte(answer.headers.get("Content-Range")) != have:

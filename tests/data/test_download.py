@@ -27,7 +27,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path != "/file":
             return self.send_error(404)
         start = int(asked[6:-1]) if asked and self.honours_range else 0
-        if start == len(BODY):
+        if start >= len(BODY):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(BODY)}")
             return self.end_headers()
@@ -106,6 +106,12 @@ def test_an_address_that_is_none_is_a_sentence(tmp_path):
 def test_a_part_that_is_already_whole(server, tmp_path):
     (tmp_path / "f.bin.part").write_bytes(BODY)
     assert download.fetch(server.url, tmp_path / "f.bin").read_bytes() == BODY
+
+
+def test_a_part_longer_than_the_file_starts_over(server, tmp_path):
+    (tmp_path / "f.bin.part").write_bytes(b"of a longer file of before" + BODY)
+    assert download.fetch(server.url, tmp_path / "f.bin").read_bytes() == BODY
+    assert server.ranges[1:] == [None]
 
 
 def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
