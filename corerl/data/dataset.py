@@ -148,7 +148,8 @@ class Dataset:
             truncated: (N,) where it was cut off, by a time limit or by the recording.
             next_observations: those that followed; without them, the next row's, and none where an episode
                 was cut off, so that its last row makes no transition.
-            has_next: (N,) where a given next observation is real; without it, everywhere.
+            has_next: (N,) where the next observation, given or the next row's, is real; without it,
+                everywhere.
             episode: (N,) numbers or names, or (N, K), several in a row; where any changes, an episode was
                 cut off unless it terminated.
             behaviour_log_prob: (N,) log-densities of the actions in the units in which they are given, or
@@ -204,8 +205,9 @@ class Dataset:
         if next_observations is None:
             next_observations = np.roll(observations, -1, axis=0)
             next_observations[ended] = observations[ended]  # nothing may bootstrap from it
-            has_next = ~cut
-            has_next[-1] = ended[-1]
+            recorded = ~cut
+            recorded[-1] = ended[-1]
+            has_next = recorded if has_next is None else recorded & has_next
         actions = scaled(id, np.asarray(actions), low, high)
         if behaviour_log_prob is not None and actions.ndim == 2:
             width = actions.shape[1]

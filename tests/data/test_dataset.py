@@ -182,3 +182,11 @@ def test_arrays_that_are_given_are_never_written():
     d.returns_to_go()
     for field, array in given.items():
         np.testing.assert_array_equal(array, before[field], field)
+
+
+def test_rows_that_have_no_next_stay_so_without_next_observations():
+    """Row 1 has none by its flag, row 2 was cut off, and the recording ends with row 4."""
+    given = {"actions": np.zeros((5, 1)), "rewards": np.ones(5), "truncated": [0, 0, 1, 0, 0]}
+    data = Dataset.from_arrays(np.arange(5.0), **given, has_next=[1, 0, 1, 1, 1])
+    assert data.has_next.tolist() == [True, False, False, True, False]
+    assert data.transitions().rows.tolist() == [0, 3]
