@@ -99,13 +99,12 @@ class Ensemble(Critics):
             x = F.relu(layer(x))
             passed.append((x > 0).to(x.dtype))
         q = self.layers[-1](x).squeeze(-1)
-        gradient = self.layers[-1].weight.mT
-        for layer, gate in zip(self.layers[-2::-1], passed[::-1], strict=True):
-            weight = (
-                layer.weight if layer is not self.layers[0] else layer.weight[:, :, -action_dim:]
-            )
+        weights = [layer.weight for layer in self.layers]
+        weights[0] = weights[0][:, :, -action_dim:]
+        gradient = weights[-1].mT
+        for weight, gate in zip(weights[-2::-1], passed[::-1], strict=True):
             gradient = (gradient * gate) @ weight.mT
-        return q, gradient
+        return q, gradient.expand(*q.shape, -1)
 
 
 class Noise(NamedTuple):

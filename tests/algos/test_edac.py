@@ -72,10 +72,16 @@ def test_five_updates_equal_the_equations(version, tolerance):
 
 @pytest.mark.parametrize(
     "between",
-    [{"activation": "tanh"}, {"layer_norm": True}, {"activation": "elu", "layer_norm": True}],
+    [
+        {"hidden_layers": 0},
+        {"hidden_layers": 1},
+        {"activation": "tanh"},
+        {"layer_norm": True},
+        {"activation": "elu", "layer_norm": True},
+    ],
 )
 def test_critics_that_are_penalised_are_the_ones_that_act(between):
-    """Other activations and LayerNorm: the same values as without a gradient, and their differences."""
+    """Depths, activations and LayerNorm: the same values as without a gradient, and their differences."""
     critic = make(**between).critic.double()
     scramble(critic)
     states, actions = (torch.rand(SEEDS, B, n, dtype=torch.float64) for n in (O, A))
