@@ -61,6 +61,10 @@ def test_rlpd_beside_wsrl_is_wsrls_agent_without_pre_training():
     assert (algo.policy_lr, algo.critic_lr, algo.online.capacity) == (1e-4, 3e-4, 2_000_000)
     assert algo.data.clip_actions == 0.99999 and algo.data.reward_shift == 0
     assert cell("rlpd_wsrl", "d4rl/antmaze-umaze-v2").algo.critic_subsample == 1
+    for task in ("d4rl/antmaze-umaze-v2", "d4rl/kitchen-mixed-v0", "adroit/door-binary"):
+        wsrl = cell("wsrl", task)
+        online = wsrl.steps - wsrl.algo.online.pretrain_steps
+        assert cell("rlpd_wsrl", task).steps == online == 500_000
     names = {cell.label or cell.algo.label for cell in cells(["sweep=wsrl_locomotion"])}
     tables = {cell.table for cell in cells(["sweep=wsrl_locomotion"])}
     assert (names, tables) == ({"WSRL", "RLPD"}, {None, "rlpd_wsrl"})
