@@ -230,7 +230,8 @@ def train(cfg: Config, run: Run) -> None:
         pairs = PairBuffer(compared, run.seeds, at_once, run.device)
         of_score = replace(spec, rngs=seeding.generators(run.seeds, "score"))
         model = PreferenceModel(cfg.score, of_score, max(cfg.length, pairs.length))
-        model_keys = transformer.dropout_keys(run.seeds, model.network.places, run.device)
+        places = model.network.places
+        model_keys = transformer.dropout_keys(run.seeds, places, run.device, "score dropout")
         parts |= {"score": model, "pairs": pairs, "model_keys": model_keys}
         fit = compile.captured(model.update, run.mode)
     else:

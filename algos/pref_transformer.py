@@ -163,7 +163,8 @@ def train(cfg: Config, run: Run) -> None:
     agent = iql.IQL(cfg, spec)
     of_reward = replace(spec, rngs=seeding.generators(run.seeds, "reward"))
     reward = RewardModel(cfg.reward, of_reward, pairs.length)
-    keys = transformer.dropout_keys(run.seeds, reward.network.places, run.device)
+    places = reward.network.places
+    keys = transformer.dropout_keys(run.seeds, places, run.device, "reward dropout")
     dropout = run.dropout(cfg, cfg.batch_size)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)

@@ -168,6 +168,20 @@ def indices(
     return Stream(seeds, purpose, draw, device, step_bytes=8 * batch_size)
 
 
+def numbers(
+    seeds: Sequence[int], purpose: str, batch_size: int, device: torch.device | str = "cpu"
+) -> Stream:
+    """Returns a stream of whole numbers `(S, batch_size)` for row numbers where rows are still counted.
+
+    They are far wider than any size, so that the remainder of the division by it is uniform on [0, size).
+    """
+
+    def draw(g: torch.Generator, block: int) -> Tensor:
+        return torch.randint(2**62, (block, batch_size), generator=g, device=device)
+
+    return Stream(seeds, purpose, draw, device)
+
+
 def _check(probabilities: np.ndarray, size: int) -> None:
     require(
         np.shape(probabilities) == (size,),

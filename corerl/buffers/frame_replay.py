@@ -106,12 +106,7 @@ class FrameReplay:
         self._steps = torch.arange(n_step, device=device)
         self._powers = discount ** torch.arange(n_step + 1, device=device)
         self._back = torch.arange(stack - 1, -1, -1, device=device)
-
-        def draw(rng: torch.Generator, block: int) -> Tensor:
-            # Far wider than any size, so that the remainder is uniform on rows not yet counted.
-            return torch.randint(2**62, (block, batch_size), generator=rng, device=device)
-
-        self._numbers = seeding.Stream(seeds, "batch", draw, device)
+        self._numbers = seeding.numbers(seeds, "batch", batch_size, device)
 
     def __len__(self) -> int:
         """Steps per seed."""

@@ -76,11 +76,6 @@ class OfflineBuffer(PackedRows):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def next_action_dim(self) -> int:
-        """Features of the next action; 0 where batches have none."""
-        return self._sizes[5]
-
     def sample(self, count: int | None = None) -> Batch:
         """Samples the next batch of every seed, drawn with replacement; of it the first `count`."""
         return self._draw(count)[0]
@@ -123,6 +118,7 @@ class ReplayBuffer:
         seeds: the S seeds; each has its own stream of row numbers.
         batch_size: B.
         device: where the rows live.
+        purpose: of the stream of row numbers (`seeding`); another one beside a dataset's batches.
 
     Raises:
         CorerlError: the device has no room for them.
@@ -136,6 +132,7 @@ class ReplayBuffer:
         seeds: Sequence[int],
         batch_size: int,
         device: torch.device | str = "cpu",
+        purpose: str = "batch",
     ):
         self._sizes = [observation_dim, action_dim, 1, observation_dim, 1, 1]
         shape = (len(seeds), capacity, sum(self._sizes))
@@ -146,12 +143,7 @@ class ReplayBuffer:
         self._columns = np.split(incoming, np.cumsum(self._sizes)[:-1], axis=1)
         self._added = 0
         self._starts = torch.arange(len(seeds), device=device)[:, None] * capacity
-
-        def draw(rng: torch.Generator, block: int) -> Tensor:
-            # Far wider than any size, so that the remainder is uniform on rows not yet counted.
-            return torch.randint(2**62, (block, batch_size), generator=rng, device=device)
-
-        self._numbers = seeding.Stream(seeds, "batch", draw, device)
+        self._numbers = seeding.numbers(seeds, purpose, batch_size, device)
 
     def __len__(self) -> int:
         """Transitions per seed."""

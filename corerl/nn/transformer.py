@@ -164,15 +164,21 @@ def branching(past: Tensor, branches: int, length: int) -> Tensor:
 
 
 def dropout_keys(
-    seeds: Sequence[int], places: int, device: torch.device | str = "cpu"
+    seeds: Sequence[int],
+    places: int,
+    device: torch.device | str = "cpu",
+    purpose: str = "dropout",
 ) -> seeding.Stream:
-    """Returns a stream of keys `(S, places)` int32, one for each place where the network drops units."""
+    """Returns a stream of keys `(S, places)` int32, one for each place where the network drops units.
+
+    A run with two such networks gives each a `purpose` (`seeding`).
+    """
 
     def draw(rng: torch.Generator, block: int) -> Tensor:
         shape, dtype = (block, places), torch.int32
         return torch.randint(-(2**31), 2**31, shape, dtype=dtype, generator=rng, device=device)
 
-    return seeding.Stream(seeds, "dropout", draw, device)
+    return seeding.Stream(seeds, purpose, draw, device)
 
 
 def dropout(x: Tensor, key: Tensor | None, rate: float) -> Tensor:

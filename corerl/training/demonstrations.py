@@ -42,12 +42,7 @@ class Ranked(OfflineBuffer):
         order = np.argsort(labels, kind="stable")
         ranked = Transitions(*(None if x is None else x[order] for x in transitions))
         super().__init__(ranked, seeds, batch_size, device)
-
-        def draw(rng: torch.Generator, block: int) -> Tensor:
-            # Far wider than any piece, so that the remainder is uniform on it.
-            return torch.randint(2**62, (block, batch_size), generator=rng, device=device)
-
-        self._indices = seeding.Stream(seeds, "ranked batch", draw, device)
+        self._indices = seeding.numbers(seeds, "ranked batch", batch_size, device)
 
     def best(self, size: int, count: int | None = None) -> Batch:
         """Samples the `size` best rows alone."""

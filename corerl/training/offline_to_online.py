@@ -128,12 +128,14 @@ class Phases:
         room = run.cfg.steps - self.after
         if label is None:
             room = min(cfg.online.capacity, room)
-            self.replay = ReplayBuffer(*sizes, room, run.seeds, cfg.batch_size, run.device)
+            self.replay = ReplayBuffer(
+                *sizes, room, run.seeds, cfg.batch_size, run.device, "replay batch"
+            )
         else:
             self.warmup = max(self.warmup, _time_limit(run))
             room += 1  # a finished run makes one more step when it is loaded (load.py)
             self.replay = EpisodeReplay(
-                *sizes, room, run.seeds, cfg.batch_size, run.device, label=label
+                *sizes, room, run.seeds, cfg.batch_size, run.device, "replay batch", label=label
             )
         ratio = cfg.online.offline_ratio
         self.mixture = MixedReplay(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)

@@ -16,7 +16,7 @@ import tiny
 import torch
 from small import flatten, parameters
 
-from corerl import algos
+from corerl import algos, seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
@@ -32,6 +32,7 @@ class Watched(tiny.Short):
     disturbed: int | None = None
 
     def steps(self, *, stride: int = 1, **parts):
+        self.streams = streams(parts | {f"run.{name}": s for name, s in self._streams.items()})
         self.initial = flatten(weights({k: p for k, p in parts.items() if p is not None}))
         if self.disturbed is not None:
             for tensor in weights(parts).values():
@@ -52,6 +53,17 @@ def weights(parts: dict) -> dict[str, torch.Tensor]:
         for key, tensor in parameters(agent).items()
         if "normalizer" not in key
     }
+
+
+def streams(parts: dict) -> dict[str, seeding.Stream]:
+    """The streams of random numbers that parts of a run are or hold, by where they are."""
+    found = {}
+    for name, part in parts.items():
+        if isinstance(part, seeding.Stream):
+            found[name] = part
+        elif hasattr(part, "__dict__") and type(part).__module__.startswith("corerl."):
+            found |= streams({f"{name}.{key}": value for key, value in vars(part).items()})
+    return found
 
 
 @pytest.fixture(scope="module", params=tiny.LEARNERS)
@@ -83,6 +95,17 @@ def test_a_seed_does_not_hear_its_neighbour(cfg, together):
     assert any(not torch.equal(one[name][0], other[name][0]) for name in one)
     for name in one:
         assert torch.equal(one[name][1], other[name][1]), name
+
+
+def test_no_two_streams_of_a_run_are_one(together):
+    """Streams of one purpose draw from the same random numbers."""
+    different = {id(stream): (name, stream) for name, stream in together.streams.items()}
+    known: dict[int, str] = {}
+    for name, stream in different.values():
+        begins = hash(bytes(stream.state_dict()["generators"].numpy()))
+        assert begins not in known, f"{name} and {known[begins]} are one stream"
+        known[begins] = name
+    assert known
 
 
 def run(root: Path, name: str, stop_at: int | None = None) -> Path:
