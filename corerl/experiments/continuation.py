@@ -17,7 +17,7 @@ from typing import Any
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
 from corerl.nn import compile
-from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
+from corerl.runs.checkpoint import load_checkpoint, path_in, save_checkpoint
 from corerl.runs.directory import cell_directory, config_hash, groups, read_status
 from corerl.runs.files import make_directory, read_json, write_atomically, write_json
 from corerl.training.load import settings
@@ -38,7 +38,6 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
 }
 """Algorithms whose first updates do not depend on `steps`, and the settings under which that is so. Each is
 trained both ways in the tests."""
-CHECKPOINT = "checkpoint.safetensors"
 
 
 def continue_shorter(cfg: Config) -> None:
@@ -118,7 +117,7 @@ def _is_done(directory: Path, steps: int) -> bool:
     with suppress(CorerlError):
         status = read_status(directory)
         whole = status.get("state") == "done" and status.get("step") == steps
-        return whole and not status.get("diverged") and (directory / CHECKPOINT).exists()
+        return whole and not status.get("diverged") and path_in(directory).exists()
     return False
 
 
@@ -134,6 +133,6 @@ def _copy(old: Path, new: Path, cfg: Config, steps: int) -> None:
             write_atomically(new / log, content)
     facts = read_json(old / "env.json") or {}
     write_json(new / "env.json", facts | {"continues": {"run": str(old), "steps": steps}})
-    saved = load_checkpoint(old / CHECKPOINT)
+    saved = load_checkpoint(path_in(old))
     del saved["loop"]["logs"]  # they vouch for rows of the other name
-    save_checkpoint(new / CHECKPOINT, saved)
+    save_checkpoint(path_in(new), saved)

@@ -221,7 +221,7 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
             continue
         if _status(directory).get("state") == "done":
             covered |= set(begun)
-        elif checkpoint.exists(directory / "checkpoint.safetensors"):
+        elif checkpoint.exists(checkpoint.path_in(directory)):
             covered |= set(begun)
             groups.append(begun)
     fresh = [seed for seed in seeds if seed not in covered]

@@ -49,11 +49,10 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
     shape, actions = env.observation_space.shape, int(env.action_space.n)
     spec = Spec(shape, actions, seeding.generators(seeds, "init"))
     agent = md3qn.MD3QN(cfg, spec, len(env.maze.sources))
-    if not (run / "checkpoint.safetensors").exists():
-        raise CorerlError(f"{run} has no checkpoint.safetensors, so there is no agent to draw.")
-    agent.load_state_dict(
-        checkpoint.load_checkpoint(run / "checkpoint.safetensors")["state"]["agent"]
-    )
+    path = checkpoint.path_in(run)
+    if not path.exists():
+        raise CorerlError(f"{run} has no {path.name}, so there is no agent to draw.")
+    agent.load_state_dict(checkpoint.load_checkpoint(path)["state"]["agent"])
     return agent, env
 
 

@@ -51,6 +51,11 @@ def save_checkpoint(path: Path, state: dict[str, Any], replay: ReplayFiles | Non
         replay.prune()
 
 
+def path_in(directory: Path) -> Path:
+    """Returns the path of the checkpoint of a group of seeds."""
+    return directory / "checkpoint.safetensors"
+
+
 def previous(path: Path) -> Path:
     """Returns the path of the checkpoint before the one at `path`."""
     return path.with_name(f"{path.stem}-previous{path.suffix}")

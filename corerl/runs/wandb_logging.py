@@ -77,6 +77,6 @@ def _id(directory: Path) -> str:
     A run that begins anew is another one: of the earlier one's steps wandb would drop every number.
     """
     kept = directory / "wandb-id.txt"
-    if not (kept.exists() and checkpoint.exists(directory / "checkpoint.safetensors")):
+    if not (kept.exists() and checkpoint.exists(checkpoint.path_in(directory))):
         files.write_atomically(kept, secrets.token_hex(8).encode())
     return kept.read_text()

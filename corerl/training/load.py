@@ -27,7 +27,7 @@ from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, first_line
 from corerl.runs import code
-from corerl.runs.checkpoint import load_checkpoint
+from corerl.runs.checkpoint import load_checkpoint, path_in
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
@@ -92,7 +92,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
             )
         cell = cells[0]
         groups = [group for group, _ in groups_of(cell)]
-    saved = [group for group in groups if (group / CHECKPOINT).exists() or _needs_none(group)]
+    saved = [group for group in groups if path_in(group).exists() or _needs_none(group)]
     if not saved:
         raise CorerlError(f"{cell} has no checkpoint yet: its seeds have not saved.")
     return cell, saved
@@ -112,9 +112,6 @@ def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
 def _needs_none(group: Path) -> bool:
     """Tells whether the group finished without ever saving, as an exact solver does."""
     return (read_json(group / "status.json") or {}).get("state") == "done"
-
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 def _cells(root: Path) -> list[Path]:
@@ -167,7 +164,7 @@ class _Reloading(Run):
         self.act: Callable | None = None
         self.state: dict[str, Any] = {}
         self._shared = shared
-        self._path = directory / CHECKPOINT
+        self._path = path_in(directory)
         self._saved = load_checkpoint(self._path) if self._path.exists() else {"state": {}}
         self.step = self._saved["loop"]["step"] if "loop" in self._saved else cfg.steps
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from corerl.config import Config, Data
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint
-from corerl.runs.directory import groups, read_status
-from corerl.runs.files import read_json, read_yaml
+from corerl.runs.directory import groups, read_settings, read_status
+from corerl.runs.files import read_json
 from corerl.training.run import Run
 
 SHARED = "normalizer"
@@ -61,7 +61,7 @@ def restore(agent: Any, cell: str, run: Run, algorithms: Sequence[str]) -> None:
 def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any]:
     """Returns the other run's settings, which must be alike."""
     try:
-        settings = read_yaml(folder / "config.yaml")
+        settings = read_settings(folder)
         saved = settings["algo"]
         name = saved["name"]
         task, theirs = settings["task"], dict(saved["data"])
@@ -116,7 +116,7 @@ def _state_of(folder: Path, seed: int) -> tuple[dict, tuple[int, int]]:
             if status.get("state") != "done":
                 problem = f"{directory.name} has not finished (step {status.get('step')})"
                 raise _refusal(folder, problem)
-            saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")
+            saved = checkpoint.load_checkpoint(checkpoint.path_in(directory))
             return saved["state"]["agent"], (group.index(seed), len(group))
     raise _refusal(folder, f"it has no seed {seed}")
 

@@ -76,7 +76,7 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """The checkpoint's path; the previous one stands beside it until the run is done."""
-        return self.directory / "checkpoint.safetensors"
+        return checkpoint.path_in(self.directory)
 
     # What an algorithm asks for.
 

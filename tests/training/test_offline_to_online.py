@@ -24,6 +24,7 @@ from corerl.algos import (
     rlpd,
     wsrl,
 )
+from corerl.config import RENAMED
 from corerl.errors import CorerlError
 from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
@@ -72,7 +73,8 @@ def train(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> Path:
     """Runs the job, stopped and resumed after each of `stops`; its group's folder."""
     cell = cell_directory(cfg)
     cell.mkdir(parents=True, exist_ok=True)
-    (cell / "config.yaml").write_text(yaml.safe_dump(run_directory.settings(cfg)))
+    written = run_directory.settings(cfg) | {"seeds": len(seeds)}
+    (cell / "config.yaml").write_text(yaml.safe_dump(written))
     for stop in (*stops, None):
         run = Run(cfg, list(seeds), lambda *_: None)
         save = run.save
@@ -298,6 +300,15 @@ def test_settings_that_an_older_run_does_not_name_had_their_defaults(tmp_path):
     train(goes_on(tmp_path, cell), seeds=[0])
     with pytest.raises(CorerlError, match=r"algo.activation is relu there and gelu"):
         train(goes_on(tmp_path, cell, activation="gelu"), seeds=[0])
+
+
+def test_settings_of_an_older_name_are_compared_under_todays(tmp_path, monkeypatch):
+    cell = pretrained(tmp_path, activation="gelu")
+    file = cell / "config.yaml"
+    file.write_text(file.read_text().replace("activation:", "nonlinearity:"))
+    monkeypatch.setitem(RENAMED, "algo.nonlinearity", "algo.activation")
+    with pytest.raises(CorerlError, match=r"algo.activation is gelu there and relu"):
+        train(goes_on(tmp_path, cell), seeds=[0])
 
 
 def test_another_algorithm_or_an_unfinished_run_is_refused(tmp_path):

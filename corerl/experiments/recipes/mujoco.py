@@ -43,7 +43,7 @@ from corerl.experiments.train import typed
 from corerl.experiments.worker import locked
 from corerl.nn.learner import Spec
 from corerl.runs import files
-from corerl.runs.checkpoint import load_checkpoint
+from corerl.runs.checkpoint import load_checkpoint, path_in
 from corerl.runs.directory import cell_directory, config_hash, group_name
 from corerl.runs.progress import Display
 from corerl.training.run import Interrupted, Run
@@ -153,7 +153,7 @@ def _at_medium(cfg: Config, status: dict[str, Any], step: int) -> bool:
 def trained(cfg: Config, *, medium: bool) -> dict[str, Any]:
     """Returns the checkpoint of the medium policy, or of the run's end, trained as far as is missing."""
     directory = cell_directory(cfg) / group_name(cfg.seeds)
-    latest, kept = directory / "checkpoint.safetensors", directory / "medium.safetensors"
+    latest, kept = path_in(directory), directory / "medium.safetensors"
     if not kept.exists():
         if not _stands_at_medium(cfg, latest):
             _train(UntilMedium, cfg, directory)
@@ -188,9 +188,7 @@ def _train(kind: type[Run], cfg: Config, directory: Path) -> None:
             sac.train(cfg.algo, run)
         except Interrupted:
             run.fail("interrupted", "stopped")
-            if not (
-                kind is UntilMedium and _stands_at_medium(cfg, directory / "checkpoint.safetensors")
-            ):
+            if not (kind is UntilMedium and _stands_at_medium(cfg, path_in(directory))):
                 raise
 
 
