@@ -27,8 +27,8 @@ at f71647b), each with its reason:
  6. A return is of a true episode, on the rows that D4RL keeps (code: ends are found by comparing states).
  7. q_t k_j is divided by the root of the values' dimension, which is 1, not of the keys' (code, ops.py:158):
     `reward.scale=width` divides it by that.
- 8. Learned rewards are multiplied by the episode limit (code, train_offline.py:81): 1,000, but 100 on pen and
-    200 on hammer and door, where configs/pref_transformer.yaml has `data.reward_scale` 0.1 and 0.2.
+ 8. Learned rewards are multiplied by the episode limit (code, train_offline.py:81): 1,000, but 700 on umaze,
+    100 on pen and 200 on hammer and door, where configs/pref_transformer.yaml has `data.reward_scale`.
  9. The rows of the time table that no window reaches are left out.
 """
 

@@ -104,6 +104,7 @@ def test_mrq_leaves_out_terminal_rewards_on_the_environments_of_its_curves_alone
 @pytest.mark.parametrize(
     ("task", "limit"),
     [("pen-human-v1", 100), ("hammer-cloned-v1", 200), ("door-human-v1", 200)]
+    + [("antmaze-umaze-diverse-v2", 700)]
     + [(f"{name}-v2", 1000) for name in ("hopper-medium-replay", "antmaze-medium-play")],
 )
 def test_preference_transformers_rewards_span_the_episodes_limit(task, limit):
@@ -111,5 +112,5 @@ def test_preference_transformers_rewards_span_the_episodes_limit(task, limit):
     algo = cell("pref_transformer", f"d4rl/{task}").algo
     assert algo.data.return_range and 1000 * algo.data.reward_scale == pytest.approx(limit)
     assert algo.reward.scale == "none"
-    if limit < 1000:
+    if limit < 700:
         assert (algo.beta, algo.expectile, algo.dropout) == (0.5, 0.7, 0.1)
