@@ -129,6 +129,8 @@ def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
         rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as e:
         raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
+    while rows and rows[-1] in ([], [""]):
+        rows.pop()  # editors leave blank lines at the end
     if not rows:
         raise CorerlError(f"{path} is empty; remove it or rerun what wrote it.")
     head = rows[0]

@@ -426,6 +426,15 @@ def test_corrupt_neighbours_are_named(tmp_path, name):
         load([tmp_path])
 
 
+def test_blank_lines_at_the_end_are_no_damage_but_those_between_are(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("algorithm,task,seed,score\nA,t,0,1\n\n  \n")
+    assert len(read_scores(file)) == 1
+    file.write_text("algorithm,task,seed,score\n\nA,t,0,1\n")
+    with pytest.raises(CorerlError, match="row 2: 0 fields"):
+        read_scores(file)
+
+
 def test_a_tidy_file_may_leave_out_steps(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("task, algorithm, seed, score\nd4rl/x, A, 0, 1.5\nd4rl/x, A, 1, -2\n")
