@@ -56,6 +56,14 @@ class Config(Hidden):
     # next; the best policy so far is played. 0: the last one is
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.leak or self.activation == "relu",
+            f"algo.leak={self.leak} is a ReLU's slope below 0 and algo.activation={self.activation} another "
+            "function; leave one of the two out",
+        )
+
 
 class BC(Stateful):
     """S independent learners."""

@@ -116,6 +116,13 @@ def test_bc_equals_the_equations(layers, float64):
     )
 
 
+def test_a_slope_below_zero_is_refused_beside_another_activation():
+    with pytest.raises(
+        CorerlError, match=r"algo.leak=0.1 is a ReLU's slope below 0 and algo.activ"
+    ):
+        bc.Config(leak=0.1, activation="tanh")
+
+
 def test_a_loss_without_tanh_by_hand():
     agent = BC(
         bc.Config(hidden_layers=1, hidden_width=1, squash=False, leak=0.1),
