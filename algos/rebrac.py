@@ -160,7 +160,8 @@ def train(cfg: Config, run: Run) -> None:
             batches, noises = [phases.sample(step) for _ in delay], [noise.next() for _ in delay]
             shares = None
             if cfg.phase != "offline":
-                shares = _shares(cfg, phases.left(step), phases.online(step), run.device)
+                left = phases.left(step - cfg.policy_delay + 1)  # at the call's first update
+                shares = _shares(cfg, left, phases.online(step), run.device)
             metrics = update(batches, noises, shares)
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)

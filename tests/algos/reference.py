@@ -180,16 +180,17 @@ class ReBRAC:
     def networks(self) -> tuple:
         return self.actor, self.critics, self.target_actor, self.target_critics
 
-    def iterate(self, batch, noise) -> dict:
+    def iterate(self, batch, noise, shares=(1.0, 1.0)) -> dict:
+        """`shares` are what is left of beta_1 and beta_2 while fine-tuning."""
         c = self.settings
         a_next = smoothed_target_action(self.target_actor, batch, noise, c)
         q_next = np.min([q(t, batch.next_observations, a_next) for t in self.target_critics], 0)
-        penalty = c.critic_bc_coef * ((a_next - batch.next_actions) ** 2).sum(1)
+        penalty = shares[1] * c.critic_bc_coef * ((a_next - batch.next_actions) ** 2).sum(1)
         y = batch.rewards + c.discount * (1 - batch.terminated) * (q_next - penalty)
         losses = {"critic_loss": regress_critics(self.critics, self.critic_optimizers, batch, y)}
         if self.index % c.policy_delay == 0:
             before = {k: v.copy() for k, v in self.actor.items()}
-            losses["actor_loss"] = self.improve(batch)
+            losses["actor_loss"] = self.improve(batch, shares[0] * c.actor_bc_coef)
             # The authors mix the actor's target with the actor of before its step, the critics' targets
             # with the critics of after theirs.
             polyak(self.target_actor, before if c.stale_actor_target else self.actor, c.polyak)
@@ -198,7 +199,7 @@ class ReBRAC:
         self.index += 1
         return losses
 
-    def improve(self, batch) -> float:
+    def improve(self, batch, beta: float) -> float:
         """mean [beta_1 |pi - a|^2 - lambda min_i Q_i(s, pi)], lambda = 1 / mean |min_i Q_i|, constant."""
         c, s = self.settings, batch.observations
         pi = tanh_policy(self.actor, s)
@@ -206,12 +207,12 @@ class ReBRAC:
         low = both.min(0)
         weight = 1 / np.mean(np.abs(low)) if c.normalize_q else 1.0
         error = pi - batch.actions
-        d_action = c.actor_bc_coef * 2 * error / len(s)
+        d_action = beta * 2 * error / len(s)
         for i, net in enumerate(self.critics):  # the gradient goes to the smaller critic only
             chosen = both.argmin(0) == i
             d_action = d_action + action_grad_of_q(net, s, pi, -weight / len(s) * chosen)
         self.actor_optimizer.step(policy_grad(self.actor, s, d_action))
-        return np.mean(c.actor_bc_coef * (error**2).sum(1) - weight * low)
+        return np.mean(beta * (error**2).sum(1) - weight * low)
 
 
 class IQL:

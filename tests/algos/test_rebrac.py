@@ -31,7 +31,9 @@ SWITCHES = {
     "no_critic_penalty": {"critic_bc_coef": 0.0},
     "delay_1": {"policy_delay": 1},
     "delay_3": {"policy_delay": 3},
+    "fine-tuning": {},
 }
+SHARES = {"fine-tuning": (0.75, 0.25)}
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -41,15 +43,16 @@ def test_five_updates_equal_the_equations(switch, tolerance):
     agent = ReBRAC(cfg, Spec(O, A, generators()))
     scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)
     references = [reference.ReBRAC(*actor_critic(agent, s), cfg) for s in range(SEEDS)]
-    delay = cfg.policy_delay
+    delay, shares = cfg.policy_delay, SHARES.get(switch, (1.0, 1.0))
     batches, noises = make_batches(5 * delay), make_noises(5 * delay)
     for call in range(0, 5 * delay, delay):
         rows = slice(call, call + delay)
-        metrics = agent.update(batches[rows], noises[rows])
+        left = torch.tensor(shares) if switch in SHARES else None
+        metrics = agent.update(batches[rows], noises[rows], left)
         for s, theirs in enumerate(references):
             losses = {}
             for batch, noise in zip(batches[rows], noises[rows], strict=True):
-                losses |= theirs.iterate(one_seed(batch, s), noise[s].double().numpy())
+                losses |= theirs.iterate(one_seed(batch, s), noise[s].double().numpy(), shares)
             assert_losses(metrics, s, losses, tolerance)
     for s, theirs in enumerate(references):
         assert_networks(actor_critic(agent, s), theirs.networks(), tolerance)
