@@ -77,7 +77,7 @@ class Config(Hidden, FineTuning):
     max_backup: bool = True  # the best of `samples` next actions
     critics: int = positive(2)
     critic_subsample: int | None = positive(None)  # random critics of a backup; null: all
-    layer_norm: bool = False
+    layer_norm: bool = False  # in the critics, before the activation
     tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
 
     policy_lr: float = positive(1e-4)  # also of the temperature

@@ -25,10 +25,13 @@ paper only its abstract was at hand, so that what is said of it here is our read
                                         ours: copies
  5  log-density      -                  1e-6 inside the logarithm;       -
                                         ours: exact
- 6  left out         -                  a falling risk level, cloning    -
+ 6  policy's first   -                  mean and std are Glorot's on     -
+    outputs                             their own; ours: together, up
+                                        to 5 % smaller
+ 7  left out         -                  a falling risk level, cloning    -
                                         first, fixed or learned
                                         fractions: in no file of theirs
- 7  evaluation       -                  one episode on D4RL, of which     eval.episodes
+ 8  evaluation       -                  one episode on D4RL, of which     eval.episodes
                                         CVaR at 0.1 is the mean of
                                         none; 100 on PointMass
 

@@ -117,6 +117,7 @@ class DTR(Stateful):
 
         self.policy_optimizer = optim.Adam(self.transformer.parameters(), cfg.lr)
         self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
+        # A broken last round counts, whose rate would be 0 otherwise.
         rounds = max(1, math.ceil(spec.steps / cfg.lr_every))
         factor = optim.in_rounds(optim.cosine(rounds), cfg.lr_every)
         self.policy_schedule = optim.Schedule(self.policy_optimizer, factor)

@@ -25,6 +25,8 @@ What differs from the paper and from the authors' code (ikostrikov/rlpd at c90fd
  6  LayerNorm          in the critics  before the activation, 1e-6     the authors'          layer_norm
  7  critics' losses    -               averaged                        summed (Adam: same)   -
  8  replay at update   -               with the newest step            before that step      -
+ 9  policy's outputs   -               mean and std: each Glorot's     Glorot's of both, up  -
+                                       weights of its own              to 5 % smaller
 
 An update reads what the replay held before the step that it goes with (8), so that a GPU learns while
 the simulators run.

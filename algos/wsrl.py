@@ -33,6 +33,7 @@ but for 11 and 12.
 12  replay at an update   with the newest step                      before that step      -
 13  Adams without loss    with utd > 1 all step at every update,    paper: none           zero_steps
                           along zero where no loss is taken
+14  gap on Kitchen        less the logarithm of the samples' number with it: a constant   -
 
 LayerNorm stands before the activations of policy and critics (1). An update reads what the replay
 held before the step that it goes with (12), so that a GPU learns while the simulators run. In the authors'
@@ -270,7 +271,7 @@ class WSRL(SquashedActing):
         all_rows = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
         metrics |= self._policy_step(all_rows, draws.actions, draws.next_actions)
         if coasts:
-            optim.coast(self.critic_optimizer)
+            optim.coast(self.critic_optimizer)  # also of the multiplier, which no loss has here
         return metrics
 
 

@@ -82,6 +82,9 @@ def check_warmup(cfg: Any) -> None:
 class Phases:
     """The phases of a run: which steps pre-train and which act, and what acting needs.
 
+    IQL, CQL, AWAC, ReBRAC and Cal-QL act and then update, so that the newest step is in the replay; WSRL and
+    RLPD choose the action, update, and then step, so that a GPU learns while the simulators run.
+
     Attributes:
         after: updates on the data before the first environment step.
         parts: what a resumed run must find as it was, for `run.steps`; nothing where no step acts.

@@ -136,7 +136,7 @@ class DTR:
         for target, critic in zip(self.target_critics, self.critics, strict=True):
             self.follow(target, critic, c.polyak)
         self.k += 1
-        iterations = max(1, self.steps // c.lr_every)
+        iterations = max(1, int(np.ceil(self.steps / c.lr_every)))  # a broken last round counts
         rate = c.lr * (np.cos(np.pi * (self.k // c.lr_every) / iterations) + 1) / 2
         for optimizer in (self.policy_optimizer, self.critic_optimizer):
             optimizer.param_groups[0]["lr"] = rate

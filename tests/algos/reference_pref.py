@@ -10,10 +10,10 @@ import numpy as np
 import reference
 import torch
 from agreement import SEEDS, WIDTH, A, O, as_tensor
+from reference_dt import kept
 from reference_soft import adam, leaves, mlp, numbers, polyak, q, set_grads, tensor
 from torch.distributions import Normal
 
-from corerl.nn import transformer
 from corerl.preferences.buffer import Pairs
 
 COMPARISONS, LENGTH = 3, 5
@@ -49,8 +49,8 @@ def make_keys(count: int, layers: int) -> list[torch.Tensor]:
 
 def masks(keys: torch.Tensor, rows: int, rate: float) -> np.ndarray:
     """The multipliers `(layers, rows, WIDTH)` of one seed's keys."""
-    kept = [transformer.kept(key[None], (rows, WIDTH), rate)[0].numpy() for key in keys]
-    return np.stack(kept) / (1 - rate)
+    dropped = [kept(key, rows * WIDTH, rate).reshape(rows, WIDTH) for key in keys.tolist()]
+    return np.stack(dropped) / (1 - rate)
 
 
 def crops(pairs, segment: int) -> list[tuple[torch.Tensor, ...]]:
