@@ -43,7 +43,7 @@ def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
             f"{x} and {y} have no common set of tasks: only one of them ran {lonely[0]}; "
             "compare on the tasks that both have."
         )
-    for _, both in table[table["algorithm"].isin([x, y])].groupby("task"):
+    for _, both in table[table["algorithm"].isin([x, y])].groupby("task", observed=True):
         one_unit(both)
     pairs = ((one[t][:, None], other[t][None, :]) for t in one)
     return [(a > b) + 0.5 * (a == b) for a, b in pairs]
@@ -51,7 +51,9 @@ def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
 
 def _by_task(table: pd.DataFrame, algorithm: str) -> dict[str, np.ndarray]:
     rows = rows_of(table, algorithm)
-    return {t: g["score"].to_numpy(dtype=np.float64) for t, g in rows.groupby("task")}
+    return {
+        t: g["score"].to_numpy(dtype=np.float64) for t, g in rows.groupby("task", observed=True)
+    }
 
 
 def _replicate_pairs(

@@ -79,14 +79,14 @@ def _one_row_per_run(table: pd.DataFrame, largest: str) -> pd.DataFrame:
     if "step" not in table.columns:
         return table
     table = table.reset_index(drop=True)
-    rows = table.groupby(list(RUN), sort=False)[largest].idxmax()
+    rows = table.groupby(list(RUN), sort=False, observed=True)[largest].idxmax()
     return table.loc[rows].reset_index(drop=True)
 
 
 def common_steps(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of the steps that all runs of an algorithm evaluated."""
     runs = table.drop_duplicates(list(RUN))["algorithm"].value_counts()
-    counts = table.groupby(["algorithm", "step"])["step"].transform("size")
+    counts = table.groupby(["algorithm", "step"], observed=True)["step"].transform("size")
     return table[counts == table["algorithm"].map(runs)]
 
 
@@ -96,7 +96,7 @@ def comparable(table: pd.DataFrame) -> pd.DataFrame:
     Raises CorerlError where it holds several units, or an algorithm lacks a task that another ran.
     """
     one_unit(check(table))
-    tasks = table.groupby("algorithm", sort=False)["task"].agg(set)
+    tasks = table.groupby("algorithm", sort=False, observed=True)["task"].agg(set)
     for algorithm, own in tasks.items():
         if lacking := sorted(set.union(*tasks) - own):
             raise CorerlError(
