@@ -190,7 +190,9 @@ def to_latex(table: Table) -> str:
 
 
 def _tex_line(texts: list[str]) -> str:
-    return " & ".join(texts) + r" \\"
+    # The command before a row would take a `[` or `*` at its beginning for an option.
+    begin = "{}" if texts[0].startswith(("[", "*")) else ""
+    return begin + " & ".join(texts) + r" \\"
 
 
 def _tex_cell(cell: Cell | None, spread: str, digits: int) -> str:

@@ -54,6 +54,12 @@ def test_latex_escapes_and_has_booktabs_rules():
     assert all(line.count(" & ") == 2 for line in body)
 
 
+def test_a_name_is_no_option_of_the_latex_command_before_it():
+    rows = tuple(Row(name, (Cell(1.0),)) for name in ("[3cm] x", "*star", "hopper"))
+    text = to_latex(Table("x", "x", "task", (Column("A"),), rows))
+    assert "\\midrule\n{}[3cm] x & 1.0 \\\\\n{}*star & 1.0 \\\\\nhopper & 1.0" in text
+
+
 def test_csv_keeps_full_names_and_precision():
     rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
     assert rows[0]["row"] == "d4rl/hopper"

@@ -6,7 +6,7 @@ const TEX = {
   "|": "\\textbar{}", '"': "\\textquotedbl{}",
 };
 const tex = (text) => [...text].map((c) => TEX[c] ?? ("&%$#_{}".includes(c) ? `\\${c}` : c)).join("");
-const line = (texts) => `${texts.join(" & ")} \\\\`;
+const line = (texts) => `${/^[[*]/.test(texts[0]) ? "{}" : ""}${texts.join(" & ")} \\\\`; // not an option of the command before
 
 function headText(head) {
   const told = $("small", head)?.textContent.replace("n = ", "n="), name = head.textContent.slice(0, head.textContent.length - ($("small", head)?.textContent.length ?? 0));
