@@ -120,7 +120,7 @@ def _published_cell(
     if task not in rows.index:
         return None
     r = rows.loc[task]
-    n = "" if math.isnan(r["seeds"]) else f"{r['seeds']:g}"
+    n = "" if math.isnan(r["seeds"]) else str(int(r["seeds"]))
     budget = () if math.isnan(r["steps"]) else (int(r["steps"]),)
     cell = Cell(r["mean"], r["std"], n=n, budget=budget)
     if ours is None or not of_our_kind(r["protocol"]):

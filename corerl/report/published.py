@@ -7,7 +7,8 @@ A row is one cell of somebody's table: algorithm, task, mean, std, seeds, protoc
 (maximum over training), says in other words what else was measured, or is empty where the source does
 not say. `source` is a short name and, in parentheses, where to find it.
 `ddof` is 0 or 1 where the source says which standard deviation it prints, `steps` how many updates or
-environment steps its runs had. `metric` is score (normalised, also where nothing is said), return or success.
+environment steps its runs had. `metric` is score (normalised, also where nothing is said), return or
+success; a file of one's own may say normalised or raw, as score files do.
 """
 
 import sys
@@ -26,6 +27,8 @@ COLUMNS = ["algorithm", "task", "mean", "std", "seeds", "ddof", "protocol", "sou
 COLUMNS += ["steps", "metric"]
 METRICS = {"score": "normalised", "return": "raw", "success": "success"}
 """The unit of what a row gives; other metrics have no place in a report."""
+_METRIC = {name: name for name in METRICS} | {unit: name for name, unit in METRICS.items()}
+_METRIC |= {"": "score"}  # as files have it, which may use the words of score files
 
 
 def shipped() -> list[str]:
@@ -43,7 +46,7 @@ def _shipped() -> pd.DataFrame:
 def read_published(name: str) -> pd.DataFrame:
     """Reads a part of the shipped table, or a CSV of the same columns by path (std, ... may be empty).
 
-    Raises CorerlError for an unknown name, a missing column, or a field that is not a number.
+    Raises CorerlError for an unknown name, a missing column, or a field that cannot be (seeds of 2.5).
     """
     if name in shipped():
         rows = _shipped()
@@ -66,24 +69,44 @@ def read_published(name: str) -> pd.DataFrame:
 
 
 def _typed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    rows = rows.rename(columns=str.strip)
     for column in ("algorithm", "task", "mean", "source"):
         if column not in rows.columns:
             raise CorerlError(
                 f"The published numbers {name} have no column {column!r}; "
                 f"the columns are {', '.join(COLUMNS)}."
             )
-    rows = rows.reindex(columns=COLUMNS, fill_value="")
-    rows["metric"] = rows["metric"].replace("", "score")
+    rows = rows.reindex(columns=COLUMNS, fill_value="").apply(lambda texts: texts.str.strip())
+    said = rows["metric"].str.lower()
+    _refuse(rows, name, "metric", ~said.isin(_METRIC), f"not one of {', '.join(METRICS)}")
+    rows["metric"] = said.map(_METRIC)
     for column in ("mean", "std", "seeds", "ddof", "steps"):
-        values = pd.to_numeric(rows[column], errors="coerce")
-        bad = (values.isna() & (rows[column] != "")).to_numpy()
-        if bad.any():
-            row = int(bad.argmax())
-            raise CorerlError(
-                f"{name}, row {row + 2}: {column} is {rows[column].iloc[row]!r}, not a number."
-            )
-        rows[column] = values.astype(np.float64)
+        values = pd.to_numeric(rows[column], errors="coerce").astype(np.float64)
+        given = rows[column].ne("") if column in _RULES else True
+        _refuse(rows, name, column, given & ~np.isfinite(values), "not a finite number")
+        if column in _RULES:
+            holds, wanted = _RULES[column]
+            _refuse(rows, name, column, given & ~holds(values), wanted)
+        rows[column] = values
     return rows
+
+
+_WHOLE = (lambda x: (x > 0) & (x % 1 == 0), "not a positive whole number")
+_RULES = {
+    "std": (lambda x: x >= 0, "below 0"),
+    "seeds": _WHOLE,
+    "ddof": (lambda x: x.isin([0, 1]), "neither 0 nor 1"),
+    "steps": _WHOLE,
+}
+"""What holds of a column where it is given, and what to call a value that it does not hold of."""
+
+
+def _refuse(rows: pd.DataFrame, name: str, column: str, bad: pd.Series, problem: str) -> None:
+    if bad.any():
+        row = int(bad.to_numpy().argmax())
+        found = rows[column].iloc[row]
+        told = f"{found!r}, {problem}" if found else "empty"
+        raise CorerlError(f"{name}, row {row + 2}: {column} is {told}.")
 
 
 def short_source(source: str) -> str:

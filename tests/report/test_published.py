@@ -84,11 +84,48 @@ def test_a_table_of_ones_own(tmp_path):
     row = read_published(str(file)).iloc[0]
     assert row["mean"] == 1.5 and row["protocol"] == "" and pd.isna(row["std"])
     file.write_text("algorithm,task,mean,source\nA,d4rl/x,1.5 ± 2,me\n")
-    with pytest.raises(CorerlError, match=r"mine.csv, row 2: mean is '1.5 ± 2', not a number"):
+    with pytest.raises(
+        CorerlError, match=r"mine.csv, row 2: mean is '1.5 ± 2', not a finite number"
+    ):
         read_published(str(file))
     file.write_text("algorithm,task,mean\nA,d4rl/x,1.5\n")
     with pytest.raises(CorerlError, match="no column 'source'"):
         read_published(str(file))
+
+
+FULL = {"algorithm": "A", "task": "d4rl/x", "mean": "1.5", "std": "1", "seeds": "5", "ddof": "1"}
+FULL |= {"steps": "1e6", "metric": "", "protocol": "last", "source": "me"}
+
+
+def own(tmp_path, **changes: str) -> pd.Series:
+    """The second of two rows of a file of one's own, as it is read."""
+    rows = [FULL, FULL | {"task": "d4rl/y"} | changes]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
+    return read_published(str(tmp_path / "mine.csv")).iloc[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("mean", "", "empty"),
+        ("mean", "inf", "'inf', not a finite number"),
+        ("std", "-1.0", "'-1.0', below 0"),
+        ("seeds", "2.5", "'2.5', not a positive whole number"),
+        ("seeds", "0", "'0', not a positive whole number"),
+        ("steps", "inf", "'inf', not a finite number"),
+        ("ddof", "2", "'2', neither 0 nor 1"),
+        ("metric", "cost", "'cost', not one of score, return, success"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named_with_its_row(tmp_path, column, value, problem):
+    with pytest.raises(CorerlError, match=f"mine.csv, row 3: {column} is {problem}"):
+        own(tmp_path, **{column: value})
+
+
+def test_a_file_of_ones_own_may_have_blanks_and_the_units_of_score_files(tmp_path):
+    row = own(tmp_path, algorithm=" IQL ", protocol=" last", metric=" Normalised", std=" ")
+    assert (row["algorithm"], row["protocol"], row["metric"]) == ("IQL", "last", "score")
+    assert pd.isna(row["std"]) and own(tmp_path, metric="raw")["metric"] == "return"
 
 
 def test_population_std_is_widened():
