@@ -146,22 +146,24 @@ class _Reading:
         if isinstance(environment, dict):
             self.environments[str(file)] = environment
         begun = _begun_from(self.environments.get(str(file), {}))
-        scores, rows = _read_group(folder, self.unfinished, begun)
+        config = _settings(folder.parent / "config.yaml")
+        scores, rows = _read_group(folder, config, self.unfinished, begun)
         self.parts.append(scores)
         self.runs += rows
-        flat = flatten(_settings(folder.parent / "config.yaml"))
+        flat = flatten(config)
         self.settings[str(file)] = flat
         for key in set(zip(scores["task"], scores["config"], strict=True)):
             self.configs[key] = flat
 
 
-def _read_group(folder: Path, unfinished: bool, begun: int) -> tuple[pd.DataFrame, list[tuple]]:
+def _read_group(
+    folder: Path, config: dict[str, Any], unfinished: bool, begun: int
+) -> tuple[pd.DataFrame, list[tuple]]:
     """Reads the counted scores of one group of seeds, and its rows of the list of runs.
 
     `begun` steps were made by the run that it went on from.
     """
     status = read_status(folder)
-    config = _settings(folder.parent / "config.yaml")
     file = folder / "scores.csv"
     done = status.get("state") == FINISHED
     scores = read_scores(file, running=not done) if file.exists() else _NO_SCORES

@@ -8,19 +8,7 @@ import pandas as pd
 
 from corerl.report.load import Results
 from corerl.report.page_data import Data
-
-NOT_COMPARED = (
-    "seeds",
-    "label",
-    "table",
-    "root",
-    "device",
-    "compile",
-    "processes",
-    "wandb",
-    "tensorboard",
-)
-"""Settings that name a run or say where it went; `algo.name` is the algorithm itself."""
+from corerl.runs.config_labels import NAMELESS
 
 
 def runs(results: Results, data: Data) -> str:
@@ -63,9 +51,9 @@ def _differing(results: Results) -> tuple[list[str], list[tuple]] | None:
                 values.setdefault(key, {}).setdefault(algorithm, {})[str(value)] = None
         for key in {k for flat in task.values() for k in flat}:
             found = [str(flat[key]) for flat in task.values() if key in flat]
-            if len(set(found)) > 1 and key.split(".")[0] not in NOT_COMPARED:
+            if len(set(found)) > 1:
                 keys.add(key)
-    keys -= {"algo.name", "algo.label", "task"}
+    keys -= {*NAMELESS, "algo.name", "algo.label"}
     if not keys:
         return None
     algorithms = list(dict.fromkeys(a for task in by_task.values() for a in task))
