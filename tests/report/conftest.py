@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl import report as corerl_report
+from corerl.report import cli
 
 
 @pytest.fixture
@@ -14,10 +14,10 @@ def report(tmp_path, capsys):
 
     def run(*words: object) -> tuple[int, Path, str, str]:
         parser = argparse.ArgumentParser()
-        corerl_report.add_arguments(parser)
+        cli.add_arguments(parser)
         out = tmp_path / "out"
         options = ["--replicates", "200", "--out", str(out)]
-        status = corerl_report.run(parser.parse_args([*map(str, words), *options]))
+        status = cli.run(parser.parse_args([*map(str, words), *options]))
         return status, out, *capsys.readouterr()
 
     return run

@@ -9,7 +9,8 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import add_arguments, build, figures, files
+from corerl.report import build, figures, files
+from corerl.report.cli import add_arguments
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 

@@ -19,17 +19,13 @@ from corerl.report.stats.comparisons import (
     probability_of_improvement,
     welch_interval,
 )
-from corerl.report.stats.cvar import cvar_interval, cvar_of_seeds
+from corerl.report.stats.cvar import cvar_of_seeds
 from corerl.report.stats.estimates import (
     METRICS,
     Estimate,
     aggregate,
     curves,
     estimate,
-    iqm,
-    mean,
-    median,
-    optimality_gap,
     profiles,
 )
 from corerl.report.stats.score_tables import best, check, common_steps, final
@@ -43,16 +39,11 @@ __all__ = [
     "check",
     "common_steps",
     "curves",
-    "cvar_interval",
     "cvar_of_seeds",
     "estimate",
     "final",
-    "iqm",
-    "mean",
     "mean_band",
     "mean_interval",
-    "median",
-    "optimality_gap",
     "probability_of_improvement",
     "profiles",
     "welch_interval",

@@ -5,30 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from corerl.report.stats.bootstrap import (
-    REPLICATES,
-    Runs,
-    interval,
-    percentiles,
-    replicate,
-    sort_runs,
-)
+from corerl.report.stats.bootstrap import REPLICATES, Runs, percentiles, replicate, sort_runs
 from corerl.report.stats.estimates import mean_between
 from corerl.risk.measures import check_samples
-
-
-def cvar_interval(
-    samples: np.ndarray,
-    tau: float,
-    *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    level: float = 0.95,
-) -> tuple[float, float]:
-    """Returns a percentile bootstrap interval of `cvar` over the samples; NaN for a single sample."""
-    runs = _sample_runs(samples, tau)
-    low, high = interval(runs, partial(_cvar, tau=tau), replicates, seed, level)
-    return float(low), float(high)
 
 
 def cvar_of_seeds(

@@ -80,31 +80,6 @@ def _statistic(metric: str, gamma: float) -> Callable[[Runs, np.ndarray], np.nda
     return known[metric]
 
 
-def iqm(table: pd.DataFrame) -> float:
-    """Returns the mean of the middle half of all runs of one algorithm."""
-    return _point(table, "iqm")
-
-
-def median(table: pd.DataFrame) -> float:
-    """Returns the median over tasks of each task's mean, for a table of one algorithm."""
-    return _point(table, "median")
-
-
-def mean(table: pd.DataFrame) -> float:
-    """Returns the mean over tasks of each task's mean, for a table of one algorithm."""
-    return _point(table, "mean")
-
-
-def optimality_gap(table: pd.DataFrame, gamma: float = 1.0) -> float:
-    """Returns how far the runs fall short of `gamma` on average; scores above it count as `gamma`."""
-    return _point(table, "optimality_gap", gamma)
-
-
-def _point(table: pd.DataFrame, metric: str, gamma: float = 1.0) -> float:
-    runs = runs_of(table)
-    return float(_statistic(metric, gamma)(runs, runs.weight[None])[0])
-
-
 def estimate(
     table: pd.DataFrame,
     metric: str = "iqm",
