@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.nn import compile, networks, optim, policies
+from corerl.nn import networks, optim, policies
+from corerl.nn.learner import GradientStep
 
 HELD_OUT = 0.1
 """The share of episodes that a fitted model is judged on."""
@@ -86,8 +87,8 @@ class _Model:
         sizes = [observations.shape[1], width, width, outputs]
         rngs = seeding.generators([seed], "behaviour model")
         self._network = networks.MLP(sizes, (1,), rngs).to(device)
-        self._optimizer = optim.Adam(self._network.parameters(), lr)
-        self._gradients = compile.gradients(self._loss, self._optimizer.parameters, "off")
+        optimizer = optim.Adam(self._network.parameters(), lr)
+        self._step = GradientStep(self._loss, optimizer, "off")
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         out = self._network(observations)
@@ -100,8 +101,7 @@ class _Model:
         return -self.log_prob(observations, actions).mean(-1), {}
 
     def update(self, rows: Tensor) -> None:
-        grads, _ = self._gradients(self._observations[rows], self._actions[rows])
-        self._optimizer.step(grads)
+        self._step(self._observations[rows], self._actions[rows])
 
     @torch.no_grad()
     def of_all(self) -> np.ndarray:

@@ -27,6 +27,7 @@ from corerl import config, seeding
 from corerl.config import at_least, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
+from corerl.nn.learner import GradientStep
 from corerl.ope.policies import Policy
 
 
@@ -88,10 +89,10 @@ class FQE:
         self._build(dataset)
         mode = compile.resolve(compile_mode, self._device, cfg.steps)
         mode = "compile" if mode == "graph" else mode
-        self._gradients = compile.gradients(self._loss, self._optimizer.parameters, mode)
+        self._step = GradientStep(self._loss, optim.Adam(self.critic.parameters(), cfg.lr), mode)
 
     def _pack(self, dataset: Dataset) -> None:
-        """Returns rows on the device, and what every policy does at every next state."""
+        """Puts rows on the device, and what every policy does at every next state."""
         steps = np.arange(len(dataset)) - np.repeat(
             dataset.episode_starts, dataset.episode_lengths()
         )
@@ -127,7 +128,6 @@ class FQE:
         norm = 1e-5 if cfg.layer_norm else None
         self.critic = networks.MLP(sizes, lead, rngs, layer_norm=norm).to(self._device)
         self.target = optim.target_of(self.critic)
-        self._optimizer = optim.Adam(self.critic.parameters(), cfg.lr)
 
     def fit(self, show: Callable[[int, np.ndarray], None] | None = None) -> None:
         """Makes `steps` updates. `show(step, loss (S,))` is called about every ten seconds."""
@@ -144,8 +144,7 @@ class FQE:
         rows = self._rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         following = self._next.index_select(0, (chosen + self._offsets).flatten())
         following = following.view(*chosen.shape, *self._draws)
-        grads, metrics = self._gradients(rows, following)
-        self._optimizer.step(grads)
+        metrics = self._step(rows, following)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics["loss"]
 
@@ -179,7 +178,7 @@ class FQE:
     @torch.no_grad()
     def value(self, observations: np.ndarray, steps: np.ndarray | int = 0) -> np.ndarray:
         """Returns V(s) of every policy `(S, n)` at raw observations `(n, O)`, at those time steps."""
-        return self._evaluate(observations, steps, self._value_of, self._at(observations))
+        return self._evaluate(observations, steps, self._at(observations))
 
     @torch.no_grad()
     def q(
@@ -192,19 +191,16 @@ class FQE:
             taken = one_hot.expand(len(self._seeds), *one_hot.shape)
         else:
             taken = taken[:, None].expand(len(self._seeds), len(taken), 1, -1)
-        return self._evaluate(observations, steps, self._value_of, taken)
+        return self._evaluate(observations, steps, taken)
 
-    def _value_of(self, inputs: Tensor, following: Tensor) -> Tensor:
-        return self._value(self.target, inputs, following).squeeze(-1)
-
-    def _evaluate(self, observations, steps, function, following: Tensor) -> np.ndarray:
+    def _evaluate(self, observations, steps, following: Tensor) -> np.ndarray:
         steps = np.broadcast_to(steps, len(observations))
         inputs = torch.from_numpy(self._inputs(observations, steps)).to(self._device)
         parts = []
         for start in range(0, len(inputs), 8192):
             piece = slice(start, start + 8192)
             x = inputs[piece].expand(len(self._seeds), -1, -1)
-            parts.append(function(x, following[:, piece]))
+            parts.append(self._value(self.target, x, following[:, piece]).squeeze(-1))
         return self.scale * torch.cat(parts, 1).cpu().double().numpy()
 
     def _inputs(self, observations: np.ndarray, steps: np.ndarray) -> np.ndarray:

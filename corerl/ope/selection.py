@@ -21,6 +21,7 @@ import numpy as np
 from scipy import stats
 
 from corerl.config import require
+from corerl.ope.intervals import percentiles
 from corerl.report.colours import looks
 
 
@@ -76,8 +77,7 @@ def rank_interval(
             draws.append((a @ b) / size)
     if not draws:
         return math.nan, math.nan
-    low, high = np.percentile(draws, [50 * (1 - level), 50 * (1 + level)])
-    return float(low), float(high)
+    return percentiles(np.array(draws), level)
 
 
 def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:

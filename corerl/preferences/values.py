@@ -21,7 +21,7 @@ from corerl import seeding
 from corerl.config import Settings, at_least, positive, within
 from corerl.data.dataset import Dataset
 from corerl.nn import optim
-from corerl.nn.critics import StateValue
+from corerl.nn.critics import StateValue, expectile_loss
 from corerl.nn.learner import GradientStep
 
 PIECE = 65_536
@@ -63,9 +63,7 @@ class Fit:
         """Computes the module's L; states are `(1, B, O)`, the others `(1, B)`; true ends have discount 0."""
         with torch.no_grad():
             target = rewards + discounts * self.target(next_states)
-        difference = target - self.value(states)
-        weight = torch.where(difference < 0, 1 - self.cfg.expectile, self.cfg.expectile)
-        return (weight * difference.square()).mean(-1), {}
+        return expectile_loss(target - self.value(states), self.cfg.expectile).mean(-1), {}
 
     def update(self, *batch: Tensor) -> None:
         """Takes one step, and the target follows."""
