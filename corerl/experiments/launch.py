@@ -28,9 +28,9 @@ from corerl.runs.directory import cell_directory, group_name, read_status, setti
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
-from corerl.training.environments import close, reset, step
 from corerl.training.preprocessing import Preprocess
 from corerl.training.run import idle, pick_device
+from corerl.training.stepping import close, reset, step
 from corerl.training.weighting import Weighting
 
 

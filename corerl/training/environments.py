@@ -4,10 +4,8 @@ They are stepped in this process. A step of gymnasium's MuJoCo costs 30 to 90 mi
 message to another process; an update of one seed costs milliseconds.
 """
 
-import math
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -20,12 +18,10 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.transfer import Inbox, Outbox
-from corerl.data.observations import kept_as
 from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
-
-CLOSING = 30  # seconds for all environments of a run
+from corerl.training.stepping import begin, close, note_crash, reset, step
 
 _looked_at = ContextVar("looked_at", default=False)
 
@@ -231,106 +227,3 @@ class Environments:
                 raise CorerlError(
                     f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
                 )
-
-
-# What an environment may do, in training and in evaluation alike.
-
-
-def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
-    """Returns the first observation. Raises what the environment raises, and as `step`."""
-    made = env.reset(seed=seed)
-    if not (isinstance(made, tuple) and len(made) == 2):
-        raise ValueError("its reset returns no pair (observation, info)")
-    return _checked(made[0], shape)
-
-
-def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
-    """Steps the environment; returns what `env.step` does, checked.
-
-    Raises:
-        ValueError: the observation has another shape than before, which would be broadcast, or it or the
-            reward is no finite number; it does not return five things.
-    """
-    made = env.step(action)
-    if not (isinstance(made, tuple) and len(made) == 5):
-        raise ValueError(
-            "its step returns no five (observation, reward, terminated, truncated, info)"
-        )
-    observation, reward, terminated, truncated, info = made
-    if getattr(reward, "shape", ()) != ():
-        raise ValueError(f"its reward is an array {reward.shape}, no number: return float(reward)")
-    if not math.isfinite(reward):
-        raise ValueError(f"its reward is {reward}")
-    return _checked(observation, shape), reward, terminated, truncated, info
-
-
-def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
-    observation = np.asarray(observation)
-    if shape is not None and observation.shape != shape:
-        raise ValueError(f"its observation has shape {observation.shape}, and had {shape}")
-    if observation.dtype.kind == "f" and not np.isfinite(observation).all():
-        raise ValueError("its observation holds NaN or infinity")
-    return observation
-
-
-def begin(
-    starts: Sequence[tuple[int, gymnasium.Env, int]], crashed: set[int], seeds: Sequence[int]
-) -> np.ndarray:
-    """Returns the first observations `(n, ...)` of environments of seed number i, reset with these seeds.
-
-    Those of seeds that crashed are 0.
-    """
-    first: list[np.ndarray | None] = []
-    shape = None
-    for i, env, seed in starts:
-        first.append(None)
-        if i in crashed:
-            continue
-        try:
-            first[-1] = reset(env, shape, seed)
-            shape = first[-1].shape
-        except (Exception, SystemExit) as error:
-            note_crash(crashed, i, seeds, error)
-    stacked = np.stack([np.zeros(shape) if x is None else x for x in first])
-    return stacked.astype(kept_as(stacked.shape[1:], starts[0][1].observation_space.dtype))
-
-
-def note_crash(
-    crashed: set[int], i: int, seeds: Sequence[int], error: BaseException, where: str = ""
-) -> None:
-    """Adds seed number i to those whose environment crashed: raised, ended the program, or gave what is
-    no observation or reward. The others go on.
-
-    Raises:
-        The error, where none is left; to end the program is none of an environment's rights.
-    """
-    crashed.add(i)
-    if len(crashed) == len(seeds):
-        if isinstance(error, SystemExit):
-            raise RuntimeError(f"the environment ended the program ({error!r})") from error
-        raise error
-    print(
-        f"corerl: the environment of seed {seeds[i]} crashed{where} "
-        f"({type(error).__name__}: {error}); the other seeds go on",
-        file=sys.stderr,
-    )
-
-
-def close(envs: Iterable[gymnasium.Env]) -> None:
-    """Closes environments; one that raises or hangs there keeps no finished run from its end."""
-
-    def each() -> None:
-        for env in envs:
-            try:
-                env.close()
-            except (Exception, SystemExit) as error:
-                print(
-                    f"corerl: {type(env.unwrapped).__name__} did not close: {error!r}",
-                    file=sys.stderr,
-                )
-
-    closing = threading.Thread(target=each, daemon=True)
-    closing.start()
-    closing.join(CLOSING)
-    if closing.is_alive():
-        print(f"corerl: an environment did not close in {CLOSING} s and is left", file=sys.stderr)

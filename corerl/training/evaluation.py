@@ -11,7 +11,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.config import require
 from corerl.runs.record import Episodes
-from corerl.training.environments import begin, close, note_crash, step
+from corerl.training.stepping import begin, close, note_crash, step
 
 SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""
@@ -66,7 +66,7 @@ class Evaluator:
         the n episodes of each seed; and one with a memory `reward(rewards)`, called after every step with
         `(S, n)`, 0 where one has ended.
         A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
-        crashes (`environments.note_crash`): all its returns of this call are NaN.
+        crashes (`stepping.note_crash`): all its returns of this call are NaN.
 
         Raises:
             CorerlError: actions of another shape.

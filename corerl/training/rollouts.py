@@ -14,7 +14,7 @@ from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.nn import policies
 from corerl.risk.stock_augmentation import next_stock
-from corerl.training.environments import begin, close, note_crash, step
+from corerl.training.stepping import begin, close, note_crash, step
 
 
 class Played(NamedTuple):
@@ -35,7 +35,7 @@ class Collector:
     """A player of `episodes` episodes of every seed at each call, with environment seeds from a stream.
 
     Nothing of an environment outlives a call, so that any environment can be resumed. Where a seed's
-    environment crashes (`environments.note_crash`), its rewards are NaN from there on.
+    environment crashes (`stepping.note_crash`), its rewards are NaN from there on.
 
     Args:
         make_env: builds one environment with vector observations.
