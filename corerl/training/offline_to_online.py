@@ -214,11 +214,17 @@ class EndReward(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, reward: float):
         super().__init__(env)
-        self._reward = reward
+        self._reward = np.float32(reward)  # as a dataset's rewards, where most decimals are others
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated or reward == self._reward, truncated, info
+        return (
+            observation,
+            reward,
+            terminated or np.float32(reward) == self._reward,
+            truncated,
+            info,
+        )
 
 
 def _make(run: Run, data: preprocessing.Preprocess) -> gymnasium.Env:

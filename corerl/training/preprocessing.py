@@ -78,7 +78,7 @@ def load(
     transitions = learned.transitions(next_actions)
     of_rows = None if labels is None else labels(learned)[transitions.rows]
     limit = data.clip_actions
-    if not raw:
+    if data.normalize_states and not raw:
         transitions = transitions._replace(
             observations=((transitions.observations - mean) / std).astype(np.float32),
             next_observations=((transitions.next_observations - mean) / std).astype(np.float32),

@@ -219,6 +219,17 @@ def test_environments_of_corerl_over_gymnasium_s_can_be_saved(id):
     assert opaque(env) is None and save_simulator(env)["frames"].shape[0] == 2
 
 
+def test_an_end_reward_ends_the_steps_that_it_ends_in_the_data():
+    class Pays(gymnasium.Env):
+        def step(self, action):
+            return np.zeros(1, np.float32), action, False, False, {}
+
+    env = EndReward(Pays(), 0.3)
+    data = np.array([0.1 + 0.2, 0.3, 0.31])
+    ends = (data.astype(np.float32) == np.float32(0.3)).tolist()
+    assert [bool(env.step(reward)[2]) for reward in data] == ends == [True, True, False]
+
+
 def test_a_diverged_seed_acts_as_zero():
     envs = environments("Pendulum-v1", [0, 1])
     step = envs.step(torch.tensor([[[torch.nan]], [[0.5]]]))
