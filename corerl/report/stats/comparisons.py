@@ -77,12 +77,25 @@ def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, 
     Ten seeds and fewer are too few for a percentile bootstrap of one task, which is too narrow.
     """
     n = len(scores)
-    mean = np.mean(scores, axis=0)
+    mean, std = mean_and_std(scores)
     if n < 2:
-        return mean * np.nan, mean * np.nan
-    t = scipy_stats.t.ppf(0.5 + level / 2, n - 1)
-    half = t * np.std(scores, axis=0, ddof=1) / np.sqrt(n)
+        return std, std
+    half = scipy_stats.t.ppf(0.5 + level / 2, n - 1) * std / np.sqrt(n)
     return mean - half, mean + half
+
+
+def mean_and_std(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation (ddof 1) over seeds (n, ...); the latter is NaN for one seed.
+
+    Seeds that are all alike have their score and 0, which sums miss by their rounding.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    mean = np.mean(scores, axis=0)
+    if len(scores) < 2:
+        return mean, mean * np.nan
+    alike = np.ptp(scores, axis=0) == 0.0
+    std = np.where(alike, 0.0, np.std(scores, axis=0, ddof=1))[()]
+    return np.where(alike, scores[0], mean)[()], std
 
 
 def mean_band(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 // The estimates of corerl.report.stats over the tasks that are on: a replicate is a weight on every run.
 
 const REPLICATES = 1000;
+const ROUNDING = 1e-12; // of the largest score: what sums of equal numbers in other orders differ by
 
 /** Random numbers in [0, 1) from a seed (mulberry32), so that a page shows the same numbers every time. */
 function random(seed) {
@@ -82,13 +83,14 @@ function estimates(runs, statistics, replicates = REPLICATES) {
   if (runs.single) return found;
   const next = random(0);
   const draws = names.map(() => new Float64Array(replicates));
+  const largest = Math.max(Math.abs(runs.score[0]), Math.abs(runs.score.at(-1)));
   for (let b = 0; b < replicates; b++) {
     const weights = drawn(runs, next);
     names.forEach((name, k) => (draws[k][b] = statistics[name](runs, weights)));
   }
   names.forEach((name, k) => {
-    draws[k].sort();
-    Object.assign(found[name], { low: quantile(draws[k], 0.025), high: quantile(draws[k], 0.975) });
+    const low = quantile(draws[k].sort(), 0.025), high = quantile(draws[k], 0.975);
+    Object.assign(found[name], { low, high: high - low <= ROUNDING * Math.max(Math.abs(low), largest) ? low : high });
   });
   return found;
 }
