@@ -23,6 +23,7 @@ from corerl.report.page import Picture, Words, page
 from corerl.report.page_data import Data
 from corerl.report.published import COLUMNS, read_published
 from corerl.report.run_tables import reached
+from corerl.report.scorefiles import holds_best
 from corerl.report.section import Options, Section
 from corerl.report.sections import sections
 
@@ -46,6 +47,8 @@ def build(args: argparse.Namespace) -> int:
         args.metric, args.baseline, args.replicates, args.best, args.unequal, args.risk
     )
     results = load(args.paths, args.unfinished)
+    if not args.best:
+        _refuse_best(results.scores["file"].unique())
     tables = [read_published(name) for name in args.published]
     published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     parts = sections(results, published, options)
@@ -68,12 +71,21 @@ def build(args: argparse.Namespace) -> int:
     words = Words(args.title, written, _command(args), notes)
     data = Data(results, parts, look, args.out, options)
     text = page(words, results, parts, pictures, data, options)
-    write(args.out / "scores.csv", _used(parts).to_csv(index=False))
+    write(args.out / "scores.csv", _used(parts, args.best).to_csv(index=False))
     index = write(args.out / "index.html", text)
     drawn = {folder: [Path(p.file).stem for p in of] for folder, of in pictures.items()}
     replace_earlier(args.out, _files(parts, drawn))
     _print(parts, notes, index)
     return 1 if failures else 0
+
+
+def _refuse_best(files: Iterable[str]) -> None:
+    for file in files:
+        if holds_best(Path(file)):
+            raise CorerlError(
+                f"{file} holds the best evaluation of every run, no last ones (its column evaluation); "
+                "add --best, or report the runs that it was made from."
+            )
 
 
 def _beside(parts: list[Section]) -> bool:
@@ -99,12 +111,18 @@ def _write_tables(section: Section, folder: Path) -> None:
             write(folder / f"{table.name}.{suffix}", show(table))
 
 
-def _used(parts: list[Section]) -> pd.DataFrame:
-    """Returns the tidy table of all counted scores: raw returns in `return`, the rest in `score`."""
+def _used(parts: list[Section], best: bool) -> pd.DataFrame:
+    """Returns the tidy table of all counted scores: raw returns in `return`, the rest in `score`.
+
+    The best scores say so, beside the steps that their runs made in all: those are what is held equal.
+    """
     rows = []
     for section in parts:
         column = "score" if section.scored else "return"
-        rows.append(section.runs.rename(columns={"score": column})[[*_KEYS, column]])
+        runs = section.runs.rename(columns={"score": column})
+        if best:
+            runs = runs.assign(step=runs["last_step"], evaluation="best")
+        rows.append(runs[[*_KEYS, column, *(["evaluation"] if best else [])]])
     table = pd.concat(rows, ignore_index=True)
     for column in ("algorithm", "task"):
         table[column] = table[column].map(guarded)

@@ -82,6 +82,15 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     )
 
 
+def holds_best(path: Path) -> bool:
+    """Tells a CSV whose column `evaluation` says that it holds the best evaluations of runs, not the last."""
+    with path.open("rb") as file:
+        if path.suffix != ".csv" or b"evaluation" not in file.readline():
+            return False
+    rows = _csv(path, may_be_cut=True)
+    return "evaluation" in rows.columns and rows["evaluation"].str.lower().eq("best").any()
+
+
 _NEEDED = "algorithm, task, seed, score (normalised x100) or return (raw), and optionally step"
 
 
