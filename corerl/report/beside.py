@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 import pandas as pd
 
@@ -83,11 +84,13 @@ def comparisons(section: Section, published: pd.DataFrame, options: Options) -> 
         own = rows["algorithm"] == _published_name(published["algorithm"], label, section)
         theirs = rows[own & rows["task"].isin(ours["task"])]
         if len(theirs):
-            tables.append(_comparison(label, ours, theirs, options))
+            tables.append(_comparison(section, label, ours, theirs, options))
     return tables
 
 
-def _comparison(label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: Options) -> Table:
+def _comparison(
+    section: Section, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: Options
+) -> Table:
     """Tabulates published numbers, all of tasks that we ran, beside ours."""
     own = own_cells(ours)
     tasks = sorted(set(theirs["task"]))
@@ -109,6 +112,7 @@ def _comparison(label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: O
         "task",
         tuple(columns),
         tuple(task_row(t, found[t]) for t in tasks),
+        digits=section.digits(chain(*found.values())),
         notes=(*rules, *notes),
         compares=True,
     )
@@ -186,6 +190,7 @@ def others(section: Section, published: pd.DataFrame, options: Options) -> list[
             "task",
             tuple(columns),
             tuple(task_row(t, found[t]) for t in tasks),
+            digits=section.digits(chain(*found.values())),
             notes=tuple(notes.values()),
         )
     ]

@@ -220,9 +220,8 @@ def to_csv(table: Table) -> str:
                 continue
             numbers = (cell.value, cell.std, cell.low, cell.high)
             shown = ["" if math.isnan(x) else repr(float(x)) for x in numbers]
-            steps = "-".join(map(str, dict.fromkeys([*cell.budget[:1], *cell.budget[-1:]])))
             texts = [guarded(text) for text in (row.key or row.name, head.name, head.detail)]
-            writer.writerow([*texts[:2], *shown, cell.n, steps, texts[2]])
+            writer.writerow([*texts[:2], *shown, cell.n, cell.span, texts[2]])
     return out.getvalue()
 
 

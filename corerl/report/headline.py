@@ -7,6 +7,7 @@ import pandas as pd
 
 from corerl.report import stats
 from corerl.report.section import NAMES, Options, Section
+from corerl.report.stats.comparisons import mean_and_std
 from corerl.report.tables import (
     ENOUGH_SEEDS,
     Cell,
@@ -25,8 +26,8 @@ TOP_RULE = (
     "aggregates the best."
 )
 UNEQUAL_RULE = (
-    "Runs of unequal numbers of steps stand in one row: nothing is emphasised there, and no probability "
-    "of improvement is given (--unequal does both)."
+    "Runs of unequal numbers of steps, or of known and unknown ones, stand in one row: nothing is emphasised "
+    "there, and no probability of improvement is given over such a row (--unequal does both)."
 )
 FEW_RULE = (
     f"Grey, with its n: a spread of fewer than {ENOUGH_SEEDS} seeds. Such intervals are too narrow more "
@@ -54,13 +55,20 @@ def cells(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
 def _cell(group: pd.DataFrame) -> Cell:
     scores = group["score"]
     return Cell(
-        scores.mean(),
-        scores.std(ddof=1) if len(scores) > 1 else math.nan,
+        *mean_and_std(scores),
         *stats.mean_interval(scores),
         str(len(scores)),
-        budget=tuple(sorted({int(s) for s in group["last_step"] if s > 0})),
+        budget=_budget(group),
         pretrained=int(group["pretrained"].max()),
     )
+
+
+def _budget(runs: pd.DataFrame) -> tuple[int | None, ...]:
+    """Returns the distinct numbers of steps, with None after them where some runs' are unknown."""
+    # A file without steps says 0. So does a run that has only learned from data yet, which is known.
+    known = (runs["last_step"] != 0) | (runs["pretrained"] > 0)
+    steps = sorted({max(0, int(step)) for step in runs["last_step"][known]})
+    return (*steps, None) if steps and not known.all() else tuple(steps)
 
 
 def task_row(task: str, found: list[Cell | None]) -> Row:
@@ -91,9 +99,15 @@ def _scores(section: Section, options: Options) -> Table:
         notes.append(UNEQUAL_RULE if not options.unequal else "Runs have unequal numbers of steps.")
     notes += [FEW_RULE] if any(cell.few and cell.n != "1" for cell in every) else []
     notes += [FLAT_RULE] if any(_flat(cell) for cell in every) else []
-    title = f"{section.name}: {UNITS[section.unit][0]}, {options.protocol}"
     return Table(
-        "scores", title, "task", tuple(columns), tuple(rows), notes=tuple(notes), steps=steps
+        "scores",
+        f"{section.name}: {UNITS[section.unit][0]}, {options.protocol}",
+        "task",
+        tuple(columns),
+        tuple(rows),
+        digits=section.digits(own.values()),
+        notes=tuple(notes),
+        steps=steps,
     )
 
 

@@ -66,7 +66,7 @@ def _cell(cell: Cell | None, column: Column, table: Table) -> str:
         shown += f' <span class="spread{" few" if cell.few else ""}">{html.escape(spread)}</span>'
     top = ' class="top"' if cell.top else ""
     ties = f' data-ties="{" ".join(map(str, cell.ties))}"' if cell.ties else ""
-    steps = f' data-steps="{"-".join(map(str, cell.budget))}"' if cell.budget else ""
+    steps = f' data-steps="{cell.span}"' if cell.budget else ""
     value = f' data-value="{float(cell.value)!r}"'
     return f"<td{top}{value}{ties}{steps}>{shown}{_mark(cell)}</td>"
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from corerl.report import stats
 from corerl.report.figures import curve_scores
-from corerl.report.headline import UNEQUAL_RULE
+from corerl.report.headline import UNEQUAL_RULE, cells
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
 from corerl.report.tables import ENOUGH_SEEDS
@@ -111,7 +111,10 @@ def _section(
         "looks": {n: [look[n]["color"], DASHES[look[n]["linestyle"]]] for n in names},
         "metrics": options.metrics,
         "runs": runs,
-        "curves": _curves(section.history),
+        "steps": _steps(section),
+        "curves": _jsonable(
+            _curves(section.history), 7
+        ),  # nothing rests on how exactly it is drawn
         "aggregates": None,
         "pairs": [],
     }
@@ -122,6 +125,14 @@ def _section(
             found["aggregates"][r.algorithm][r.metric] = estimate
     if section.improvement is not None:
         found["pairs"] = section.improvement.drop(columns="n").to_dict("records")
+    return found
+
+
+def _steps(section: Section) -> dict[str, dict[str, str]]:
+    """Returns {algorithm: {task: steps of its runs}}, as the table of scores has them."""
+    found: dict[str, dict[str, str]] = {name: {} for name in section.algorithms}
+    for (algorithm, task), cell in cells(section.runs).items():
+        found[algorithm][task] = cell.span
     return found
 
 
@@ -142,14 +153,14 @@ def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def _jsonable(value: Any) -> Any:
-    """Converts to plain types; numbers that are not finite are null, others keep seven digits."""
+def _jsonable(value: Any, digits: int = 12) -> Any:
+    """Converts to plain types; numbers that are not finite are null, others keep so many digits."""
     if isinstance(value, dict):
-        return {str(key): _jsonable(part) for key, part in value.items()}
+        return {str(key): _jsonable(part, digits) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(part) for part in value]
+        return [_jsonable(part, digits) for part in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value if isinstance(value, (str, int, bool, type(None))) else str(value)

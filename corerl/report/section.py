@@ -1,11 +1,12 @@
 """The options of a report, and its data on one collection of tasks in one unit."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 from corerl.report import stats
-from corerl.report.tables import Cell, Table, same_budget
+from corerl.report.tables import Cell, Table, digits_of, same_budget
 from corerl.report.units import UNITS
 
 GAMMA = 100.0  # the optimality gap's threshold: scores are percentages
@@ -70,6 +71,10 @@ class Section:
     def axis(self) -> str:
         """The label of a score on the axes of its figures."""
         return UNITS[self.unit][1]
+
+    def digits(self, cells: Iterable[Cell | None]) -> int:
+        """Returns the decimals of a table of its means: 1, and of raw returns as many as they need."""
+        return 1 if self.scored else digits_of(cells)
 
     @property
     def algorithms(self) -> list[str]:

@@ -21,7 +21,9 @@ class Cell:
     interval: bool = False  # show [low, high], also where it is unknown
     top: bool = False  # emphasised: the best of its row, or not distinguishable from it
     mark: str = ""  # UP or DOWN: differs from the reference column
-    budget: tuple[int, ...] = ()  # the distinct numbers of steps of its runs; empty: unknown
+    budget: tuple[
+        int | None, ...
+    ] = ()  # distinct steps of its runs, None of unknown; empty: all are
     pretrained: int = 0  # updates on the data before those steps
     ties: tuple[int, ...] = ()  # the columns that would share the emphasis, were they the best
 
@@ -35,8 +37,16 @@ class Cell:
         """`10k`, `2k-3k` where seeds differ, `20k+10k` after 20,000 updates on the data, or nothing."""
         if not self.budget:
             return ""
-        ends = dict.fromkeys([short(self.budget[0]), short(self.budget[-1])])
-        return (f"{short(self.pretrained)}+" if self.pretrained else "") + "-".join(ends)
+        known = [steps for steps in self.budget if steps is not None]
+        ends = "-".join(dict.fromkeys([short(known[0]), short(known[-1])]))
+        unknown = " or unknown" if None in self.budget else ""
+        return (f"{short(self.pretrained)}+" if self.pretrained else "") + ends + unknown
+
+    @property
+    def span(self) -> str:
+        """Its steps in full for programs: `2000`, `2000-3000`, `2000-?` where some are unknown."""
+        ends = dict.fromkeys([*self.budget[:1], *self.budget[-1:]])
+        return "-".join("?" if steps is None else str(steps) for steps in ends)
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,16 @@ def short(steps: float) -> str:
 def plural(count: int, word: str) -> str:
     """Counts in words: `1 run`, `2 runs`."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def digits_of(cells: Iterable[Cell | None]) -> int:
+    """Returns the decimals with which every spread, or mean without one, shows a digit; at least 1."""
+    sizes = []
+    for cell in filter(None, cells):
+        mean = abs(cell.value)
+        spread = cell.std > 1e-6 * mean  # a smaller one comes of float32's rounding
+        sizes += [cell.std if spread else mean]
+    return max([1, *(-math.floor(math.log10(size)) for size in sizes if size)])
 
 
 # ---------------------------------------------------------------------------------- what is shown

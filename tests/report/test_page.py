@@ -197,6 +197,27 @@ def test_labels_that_differ_at_their_end_are_told_apart_beside_intervals(browser
     assert browser.execute_script(f"return Math.min(...{labels}.map(t => t.getBBox().x))") >= 0
 
 
+def test_what_is_over_other_tasks_without_an_algorithm_compares_equal_steps_alone(
+    browser, report, tmp_path
+):
+    """C keeps y out of the aggregates, where A and B ran unequal numbers of steps."""
+    steps = {"Ax": 1000, "Bx": 1000, "Cx": 1000, "Ay": 1000, "By": 2000}
+    rows = [f"{c[0]},x/{c[1]},{seed},52.9,{step}" for c, step in steps.items() for seed in range(5)]
+    (tmp_path / "own.csv").write_text("algorithm,task,seed,score,step\n" + "\n".join(rows) + "\n")
+    possible = "figure[data-name=improvement], [data-chart=improvement]"
+    for words, shown in (((), 0), (("--unequal",), 2)):
+        _, out, _, _ = report(tmp_path / "own.csv", *words)
+        browser.get((out / "index.html").as_uri())
+        assert len(browser.execute_script(SHOWN, possible)) == 2
+        switch(browser, "C")
+        assert len(browser.execute_script(SHOWN, possible)) == shown
+    rows = table(browser)  # computed in the browser, of scores that are all alike
+    assert {cell for row, cells in rows.items() if "CI" in row for cell in cells} == {
+        "52.9 [n/a]",
+        "47.1 [n/a]",
+    }
+
+
 def emulate(browser, width: int, media: str) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

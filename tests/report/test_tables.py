@@ -4,7 +4,7 @@ import math
 
 from corerl.report.formats import to_csv, to_latex, to_markdown, to_text, unguarded
 from corerl.report.html_tables import to_html
-from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, short
+from corerl.report.tables import DOWN, UP, Cell, Column, Row, Table, digits_of, short
 
 TABLE = Table(
     "scores",
@@ -138,6 +138,22 @@ def test_long_names_leave_room_for_numbers():
     assert first.split() == ["hopper-medium-", "1.0", "2.0"]
     assert (second, third) == ("  stochastic:", "  O-RAAC (naive)")
     assert row.name in to_text(table)
+
+
+def test_small_returns_show_a_digit_of_every_spread():
+    small, large, alone = Cell(0.005, 1e-4), Cell(3000.0, 200.0), Cell(0.02)
+    assert [digits_of([c, large, None]) for c in (small, large, alone)] == [4, 1, 2]
+    assert digits_of([Cell(0.003, 150.0)]) == 1  # the mean is 0 within its spread
+    assert digits_of([Cell(3000.0, 1e-5), Cell(0.0, 0.0)]) == 1
+    table = Table("x", "x", "task", (Column("A"),), (Row("t", (small,)),), digits=4)
+    for text in (to_text(table), to_markdown(table), to_html(table)):
+        assert "0.0050" in text and "± 0.0001" in text
+
+
+def test_steps_that_some_runs_do_not_state_are_said():
+    cell = Cell(1.0, budget=(1000, 2000, None), n="4")
+    assert (cell.steps, cell.span) == ("1k-2k or unknown", "1000-?")
+    assert (Cell(1.0, budget=(0,)).steps, Cell(1.0).steps) == ("0", "")
 
 
 def test_steps_are_short_where_they_are_round():

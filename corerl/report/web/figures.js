@@ -81,7 +81,7 @@ function efficiencyFigure(section, now) {
 const stepsLabel = (series) => (series.some((s) => s.points[0][0] < 0) ? "steps after the switch to online" : "steps");
 
 function improvementFigure(section, now) {
-  const pairs = section.pairs.filter((p) => now.algorithms.includes(p.x) && now.algorithms.includes(p.y));
+  const pairs = section.pairs.filter((p) => [p.x, p.y].every((name) => now.algorithms.includes(name)) && comparable(section, p.x, p.y, now.shared));
   if (!pairs.length || !now.shared.length) return null;
   const one = new Set(section.pairs.map((p) => p.x)).size === 1 && section.pairs.length > 1;
   const rows = pairs.map((p) => {

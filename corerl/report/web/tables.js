@@ -42,10 +42,14 @@ function emphasise(row, figure) {
 
 const shownCells = (row) => [...row.cells].slice(1).filter((c) => isShown(c) && c.dataset.value !== undefined);
 
-function equalSteps(cells) {
-  const steps = new Set(cells.map((cell) => cell.dataset.steps ?? ""));
-  return data.unequal || (steps.size < 2 && ![...steps].some((text) => text.includes("-")));
+function alike(steps) {
+  return data.unequal || (new Set(steps).size < 2 && !steps.some((text) => text.includes("-")));
 }
+
+const equalSteps = (cells) => alike(cells.map((cell) => cell.dataset.steps ?? ""));
+
+/** Whether two algorithms ran equally many steps on each of these tasks. */
+const comparable = (section, x, y, tasks) => tasks.every((task) => alike([section.steps[x][task], section.steps[y][task]]));
 
 function updateAggregates(section, figure, heads, now) {
   const rows = $$("tbody tr[data-metric]", figure);
@@ -69,7 +73,7 @@ function updateImprovement(section, figure, now) {
     const [x, y] = JSON.parse(row.dataset.algorithms), cell = row.cells[1];
     if (row.hidden) continue;
     if (now.asWritten) restore(cell);
-    else if (!now.shared.length) row.hidden = true;
+    else if (!now.shared.length || !comparable(section, x, y, now.shared)) row.hidden = true;
     else replace(cell, improvement(scoresByTask(section, x, now.shared), scoresByTask(section, y, now.shared)), Number(figure.dataset.digits), seedCount(section, [x, y], now.shared));
   }
   figure.hidden = !$$("tbody tr", figure).some(isShown);
