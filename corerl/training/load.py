@@ -14,6 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from corerl.config import Config, renamed
+from corerl.config import Config, renamed, require
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError, first_line
 from corerl.runs import code
-from corerl.runs.checkpoint import load_checkpoint, path_in
+from corerl.runs.checkpoint import exists, load_checkpoint, path_in, previous
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
@@ -55,6 +56,7 @@ def load(
         CorerlError: there is no run, no checkpoint or no such seed, the task's data is missing, or the
             agents serve one level.
     """
+    _check_numbers(seed, tau)
     cell, groups = find(Path(path))
     if seed is not None:
         groups = [group for group in groups if seed in seeds_of_group(group.name)]
@@ -69,6 +71,14 @@ def load(
     if tau is not None:
         loaded.play_for(tau)
     return loaded if seed is None else loaded.only(seed)
+
+
+def _check_numbers(seed: int | None, tau: float | None) -> None:
+    require(
+        seed is None or isinstance(seed, Integral),
+        f"seed={seed!r} is no whole number: name one of the run's seeds, or none for all of them",
+    )
+    require(tau is None or isinstance(tau, Real), f"tau={tau!r} is no number")
 
 
 def find(path: Path) -> tuple[Path, list[Path]]:
@@ -92,7 +102,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
             )
         cell = cells[0]
         groups = [group for group, _ in groups_of(cell)]
-    saved = [group for group in groups if path_in(group).exists() or _needs_none(group)]
+    saved = [group for group in groups if exists(path_in(group)) or _needs_none(group)]
     if not saved:
         raise CorerlError(f"{cell} has no checkpoint yet: its seeds have not saved.")
     return cell, saved
@@ -164,7 +174,8 @@ class _Reloading(Run):
         self.act: Callable | None = None
         self.state: dict[str, Any] = {}
         self._shared = shared
-        self._path = path_in(directory)
+        path = path_in(directory)
+        self._path = path if path.exists() else previous(path)  # alone where a save was cut short
         self._saved = load_checkpoint(self._path) if self._path.exists() else {"state": {}}
         self.step = self._saved["loop"]["step"] if "loop" in self._saved else cfg.steps
 
@@ -181,7 +192,9 @@ class _Reloading(Run):
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
         self.state = self._state = {name: part for name, part in state.items() if part is not None}
         self._put_back()
-        yield max(stride, self.cfg.steps - stride)  # not the last, at which some have more to do
+        last = self.cfg.steps - stride  # not the last, at which some have more to do
+        for step in (min(self.step, last), last):  # first that for which the buffers were filled
+            yield max(stride, step)
 
     def log(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Does nothing: the step is only made for what comes after it."""

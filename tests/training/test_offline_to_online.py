@@ -71,19 +71,21 @@ def settings(root: Path, algo: str, seeds=2, **changes):
 
 def train(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> Path:
     """Runs the job, stopped and resumed after each of `stops`; its group's folder."""
+    for stop in (*stops, None):
+        directory = train_until(stop, cfg, seeds)
+    return directory
+
+
+def train_until(stop: int | None, cfg, seeds=(0, 1)) -> Path:
     cell = cell_directory(cfg)
     cell.mkdir(parents=True, exist_ok=True)
     written = run_directory.settings(cfg) | {"seeds": len(seeds)}
     (cell / "config.yaml").write_text(yaml.safe_dump(written))
-    for stop in (*stops, None):
-        run = Run(cfg, list(seeds), lambda *_: None)
-        save = run.save
-        run.save = lambda step, run=run, save=save, stop=stop: (
-            save(step),
-            setattr(run, "_stop", step == stop),
-        )
-        with contextlib.suppress(Interrupted):
-            MODULES[cfg.algo.name].train(cfg.algo, run)
+    run = Run(cfg, list(seeds), lambda *_: None)
+    save = run.save
+    run.save = lambda step: (save(step), setattr(run, "_stop", step == stop))
+    with contextlib.suppress(Interrupted):
+        MODULES[cfg.algo.name].train(cfg.algo, run)
     return run.directory
 
 
@@ -103,6 +105,18 @@ def test_stopped_before_at_and_after_the_switch_it_ends_as_unbroken(tmp_path, al
     )
     assert flatten(one) == flatten(two)
     assert one["replay"]["added"] == {"cal_ql": 220, "rlpd": 60}.get(algo, 40)
+
+
+@pytest.mark.parametrize("algo", ["iql", "cal_ql", "wsrl", "cqn"])
+def test_a_run_can_be_loaded_wherever_it_stopped(tmp_path, algo):
+    """Before the switch the replay of a stopped run is empty, and no online step could be made."""
+    cfg = settings(tmp_path, algo)
+    for stop in (14, 20, 26):
+        directory = train_until(stop, cfg)
+        agent = load(directory)
+        saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
+        assert agent.steps == [stop, stop]
+        assert flatten(agent.states()[0][1]["agent"].state_dict()) == flatten(saved)
 
 
 def test_a_finished_run_whose_replay_keeps_everything_can_be_loaded(tmp_path):
