@@ -35,6 +35,8 @@ class Loaded:
         self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
         self.task: Task = tasks.of(cfg)
         self._frames: np.ndarray | None = None
+        self._begun: int | None = None  # episodes of each seed
+        self._acted: tuple[int, ...] | None = None  # shape of the last actions, less features
         every = [s for part in self._parts for s in part.seeds]
         self.seeds = every if seed is None else [seed]
         self.steps = [part.step for part in self._parts for s in part.seeds if s in self.seeds]
@@ -103,19 +105,22 @@ class Loaded:
         if isinstance(observations, Mapping):
             observations = self._side_by_side(observations)
         observations = np.asarray(observations)
-        if self.task.history > 1 and observations.shape[-1] * self.task.history == shape[0]:
+        history = self.task.history
+        if history > 1 and (observations.shape or (0,))[-1] * history == shape[0]:
             observations = self._with_history(observations)
-        if observations.shape[-len(shape) :] != shape or observations.ndim - len(shape) > 1:
+        several = observations.shape[: observations.ndim - len(shape)]
+        if observations.shape != (*several, *shape) or len(several) > 1 or several == (0,):
             raise CorerlError(
                 f"{self.label} on {self.task.id} acts at observations of shape {shape} or (n, "
                 f"{', '.join(map(str, shape))}), not {observations.shape}."
             )
-        single = observations.shape == shape
-        observations = observations.astype(kept_as(shape, observations.dtype), copy=False)
-        tensor = torch.from_numpy(observations[None] if single else observations)
+        observations = _as_kept(observations, shape, self._kept)
+        tensor = torch.from_numpy(observations if several else observations[None])
+        self._follow(len(tensor))
         actions = self(tensor.to(self.device).expand(len(self.seeds), *tensor.shape))
         actions = actions.cpu().numpy()
-        actions = actions[:, 0] if single else actions
+        actions = actions if several else actions[:, 0]
+        self._acted = (len(self.seeds), *several)[self._seed is not None :]
         return actions if self._seed is None else actions[0]
 
     @cached_property
@@ -159,14 +164,36 @@ class Loaded:
             self._frames = later(self._frames, observations)
         return np.concatenate(list(self._frames), -1)
 
+    def _follow(self, episodes: int) -> None:
+        """Begins the episodes of a policy that remembers, where nobody did; refuses another number."""
+        if self._begun is None:
+            self.begin(len(self.seeds), episodes)
+        require(
+            not self.remembers or self._begun == episodes,
+            f"the number of episodes is {self._begun} since the last reset, and the observations are of "
+            f"{episodes}: call reset({episodes}) where other episodes begin",
+        )
+
     def reset(self, episodes: int = 1) -> None:
         """Begins `episodes` episodes of every seed, for a policy that remembers."""
         self._frames = None
         self.begin(len(self.seeds), episodes)
 
     def earned(self, rewards: np.ndarray) -> None:
-        """Tells a policy that remembers what its last actions earned, `(S, n)`."""
-        self.reward(torch.as_tensor(rewards, dtype=torch.float32, device=self.device))
+        """Tells a policy that remembers what its last actions earned.
+
+        Args:
+            rewards: one of each action that `act` returned, `(S,)` or `(S, n)`; of one seed a number or
+                `(n,)`.
+        """
+        require(self._acted is not None, "rewards are of actions: call act() before earned()")
+        rewards = torch.as_tensor(rewards, dtype=torch.float32, device=self.device)
+        require(
+            rewards.shape == self._acted,
+            f"the rewards have shape {tuple(rewards.shape)}, and act() returned actions of shape "
+            f"{self._acted}, features apart: give the reward of each",
+        )
+        self.reward(rewards.reshape(len(self.seeds), -1))
 
     # As an evaluator calls it (corerl/training/evaluation.py).
 
@@ -177,6 +204,7 @@ class Loaded:
 
     def begin(self, seeds: int, episodes: int) -> None:
         """Forgets; n episodes of each seed begin."""
+        self._begun, self._acted = episodes, None
         for part in self._parts:
             if hasattr(part.act, "begin"):
                 part.act.begin(len(part.seeds), episodes)
@@ -232,20 +260,48 @@ class Loaded:
         ]
         return None if outs[0] is None else torch.cat(outs)[self._order]
 
-    @cached_property
+    @property
     def shapes(self) -> Shapes:
         """Shapes of observations and actions: the environment's, or the data's without a simulator."""
+        return self._shapes_and_kept[0]
+
+    @property
+    def _kept(self) -> type:
+        """The type in which it sees observations: images' bytes as bytes, everything else as float32."""
+        return self._shapes_and_kept[1]
+
+    @cached_property
+    def _shapes_and_kept(self) -> tuple[Shapes, type]:
         with suppress(CorerlError):
             if self.task.has_env:
                 env = self.task.make_env()
                 env.close()
-                count = getattr(env.action_space, "n", None)
+                space, count = env.observation_space, getattr(env.action_space, "n", None)
                 features = 1 if count is not None else env.action_space.shape[0]
-                return Shapes(env.observation_space.shape, count and int(count), features)
+                shapes = Shapes(space.shape, count and int(count), features)
+                return shapes, kept_as(space.shape, space.dtype)
         data = self.task.load()
         count = int(data.actions.max()) + 1 if data.discrete else None
         features = 1 if data.discrete else data.actions.shape[1]
-        return Shapes(data.observations.shape[1:], count, features)
+        shape = data.observations.shape[1:]
+        return Shapes(shape, count, features), kept_as(shape, data.observations.dtype)
+
+
+def _as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
+    """Returns observations `(..., *shape)` in the type of those that were learned from, of type `kept`.
+
+    Raises:
+        CorerlError: those were images' bytes, which are scaled by 255, and these are numbers beyond.
+    """
+    if kept != np.uint8 or x.dtype == np.uint8:
+        return x.astype(kept_as(shape, x.dtype), copy=False)
+    whole = x.dtype.kind in "iu"
+    require(
+        not (x < 0).any() and not (x > (255 if whole else 1)).any(),
+        f"images are bytes in 0..255 (uint8) or such divided by 255, and these are {x.dtype} from "
+        f"{x.min():g} to {x.max():g}: give the environment's own",
+    )
+    return x.astype(np.uint8 if whole else np.float32)
 
 
 class Shapes(NamedTuple):

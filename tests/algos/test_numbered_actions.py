@@ -213,7 +213,7 @@ def test_imitators_learn_which_action_the_data_takes(name, tmp_path):
         agent.reset()
         for row in range(first, last):
             named[row] = agent.act(data.observations[row])[0]
-            agent.earned(data.rewards[row].reshape(1, 1))
+            agent.earned(data.rewards[[row]])
     assert (named == data.actions).mean() > 0.95
 
 

@@ -21,6 +21,7 @@ from corerl.errors import CorerlError
 from corerl.experiments.export import export
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
+from corerl.runs import checkpoint
 from corerl.training.collector import Collect
 from corerl.training.evaluation import Evaluator
 from corerl.training.load import load, settings
@@ -70,7 +71,7 @@ TASKS = {
 
 def trained(root: Path, case: str, seeds, own: dict | None = None, **changes) -> Path:
     module = importlib.import_module(f"corerl.algos.{case.split()[0]}")
-    task = TASKS.get(case, "corerl/pendulum")
+    task = changes.pop("task", TASKS.get(case, "corerl/pendulum"))
     options = {"steps": 40, "eval": Eval(20, 2), "compile": "off", "device": "cpu", "processes": 1}
     algo = module.Config(**CASES[case] | (own or {}))
     return train(Config(algo=algo, task=task, root=str(root), seeds=seeds, **options | changes))
@@ -146,6 +147,30 @@ def test_bytes_that_are_no_image_are_numbers(iql, monkeypatch):
     assert seen == [torch.float32]
 
 
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory):
+    return trained(
+        tmp_path_factory.mktemp("maze"), "qr_dqn", [0], steps=12, eval=Eval(12, 0), task="maze/v1"
+    )
+
+
+def test_bytes_of_an_image_are_scaled_in_whatever_type_they_come(maze, monkeypatch):
+    agent = load(maze)
+    images = np.random.default_rng(0).integers(0, 256, (2, *agent.shapes.observation), np.uint8)
+    seen = []
+    monkeypatch.setattr(
+        Loaded, "__call__", lambda self, x: seen.append(x) or torch.zeros(x.shape[:2])
+    )
+    for kind in (np.uint8, np.int64, np.int32):
+        agent.act(images.astype(kind))
+        assert seen[-1].dtype == torch.uint8 and (seen[-1][0].numpy() == images).all()
+    agent.act(images / 255)
+    assert seen[-1].dtype == torch.float32 and seen[-1].max() <= 1
+    for wrong in (images.astype(np.float32), images.astype(int) + 1, -images.astype(int)):
+        with pytest.raises(CorerlError, match="images are bytes in 0"):
+            agent.act(wrong)
+
+
 def test_densities_are_of_the_sampled_actions(iql):
     """The mean of exp(-log p) over samples that are not clipped is the volume they fill."""
     agent = load(iql, 0)
@@ -160,6 +185,74 @@ def test_densities_are_of_the_sampled_actions(iql):
     torch.testing.assert_close(density, expected)
 
 
+# Policies that remember.
+
+
+@pytest.fixture(scope="module", params=["dt", "cvar_offline", "cvar_tabular"])
+def remembering(request, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp(request.param), request.param, [3, 1])
+
+
+def rewarded(agent: Loaded) -> list[list]:
+    """The rewards `(S, n)` that the policies are told from here on."""
+    told, reward = [], agent.reward
+    agent.reward = lambda rewards: (told.append(rewards.tolist()), reward(rewards))
+    return told
+
+
+def test_rewards_belong_to_the_actions_that_were_returned(remembering):
+    """Of n episodes and as many seeds, `(n,)` would be credited to seeds."""
+    agent = load(remembering)
+    many = np.zeros((2, *agent.shapes.observation))
+    one, told = agent.only(3), rewarded(agent)
+    agent.reset(2)
+    agent.act(many)
+    agent.earned([[1, 2], [3, 4]])
+    for wrong in (1.0, [1, 2], [[1, 2]], [[1], [2]]):
+        with pytest.raises(CorerlError, match=r"act\(\) returned actions of shape \(2, 2\)"):
+            agent.earned(wrong)
+    agent.reset()
+    agent.act(many[0])
+    agent.earned(np.array([5, 6]))
+    assert told == [[[1, 2], [3, 4]], [[5], [6]]]
+    told = rewarded(one)
+    one.reset(2)
+    one.act(many)
+    one.earned([1, 2])
+    one.reset()
+    one.act(many[0])
+    one.earned(3.0)
+    assert told == [[[1, 2]], [[3]]]
+    with pytest.raises(CorerlError, match=r"have shape \(1,\), and act\(\) returned .* \(\)"):
+        one.earned([3.0])
+
+
+def test_what_remembers_begins_by_itself_and_refuses_other_episodes(remembering):
+    agent, again = load(remembering), load(remembering)
+    many = np.zeros((3, *agent.shapes.observation))
+    with pytest.raises(CorerlError, match=r"call act\(\) before earned"):
+        agent.earned([1.0, 1.0])
+    again.reset(3)
+    np.testing.assert_array_equal(agent.act(many), again.act(many))
+    for other in (many[:2], many[0]):
+        with pytest.raises(CorerlError, match=r"episodes is 3 since the last reset.* call reset"):
+            agent.act(other)
+    agent.reset(2)
+    agent.act(many[:2])
+    agent.reset(2)
+    with pytest.raises(CorerlError, match=r"call act\(\) before earned"):
+        agent.earned(np.ones((2, 2)))
+
+
+def test_observations_that_are_none_are_refused(iql, tmp_path):
+    latest = load(trained(tmp_path, "bc", [0], history=4))
+    for agent in (load(iql), latest):
+        for wrong in (0.5, np.zeros((0, 3)), np.zeros((2, 2, 3)), "text"):
+            with pytest.raises(CorerlError, match="acts at observations of shape"):
+                agent.act(wrong)
+            agent.reset()
+
+
 def test_loading_changes_nothing_on_disk(iql):
     def files():
         return {f: f.read_bytes() for f in sorted(iql.rglob("*")) if f.is_file()}
@@ -167,6 +260,17 @@ def test_loading_changes_nothing_on_disk(iql):
     before = files()
     load(iql)
     assert files() == before
+
+
+def test_of_a_save_cut_short_the_checkpoint_before_is_loaded(iql, tmp_path):
+    """A kill between the two renames of a save leaves it alone, and training goes on from it."""
+    cell = shutil.copytree(iql, tmp_path / "iql")
+    for path in cell.glob("seeds-*/checkpoint.safetensors"):
+        path.rename(checkpoint.previous(path))
+    agent = load(cell)
+    assert agent.seeds == [0, 2] and agent.steps == [40, 40]
+    np.testing.assert_array_equal(agent.act(np.ones(3)), load(iql).act(np.ones(3)))
+    assert not any(cell.glob("seeds-*/checkpoint.safetensors"))
 
 
 def test_loading_resumes_no_episode_and_speaks_of_none(tmp_path, capsys):
@@ -205,6 +309,11 @@ def test_what_cannot_be_loaded_says_why(iql, tmp_path):
         load(tmp_path / "nowhere")
     with pytest.raises(CorerlError, match="no checkpoint of seed 7"):
         load(iql, 7)
+    for wrong in ("2", [2], 2.0):
+        with pytest.raises(CorerlError, match="is no whole number: name one of the run's seeds"):
+            load(iql, wrong)
+    with pytest.raises(CorerlError, match="tau='x' is no number"):
+        load(iql, tau="x")
     with pytest.raises(CorerlError, match="has no seed 7; there are 0, 2"):
         load(iql).only(7)
     assert load(iql.parents[2]).path == iql  # the only run below the root
