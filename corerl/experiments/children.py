@@ -6,10 +6,11 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple
 
 from corerl.config import Config
 from corerl.errors import CorerlError
@@ -18,6 +19,17 @@ from corerl.experiments.process import lasting_output, numerics
 from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.progress import Display
 from corerl.training.run import Interrupted
+
+SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
+"""What a status must have to be shown."""
+
+
+class Child(NamedTuple):
+    """A process that trains these seeds, and when it began."""
+
+    process: BaseProcess
+    seeds: list[int]
+    since: float
 
 
 def train(
@@ -28,38 +40,43 @@ def train(
     Returns every group and the exit status of its process.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
-    waiting, running, ended = list(groups), [], []
+    waiting, ended = list(groups), []
+    running: list[Child] = []
     with _forwarded_signals(running) as stopped:
         while running or (waiting and not stopped):
             while waiting and len(running) < processes and not stopped:
-                seeds = waiting.pop(0)
-                running.append((_started(cfg, seeds, threads), seeds))
+                running.append(_started(cfg, waiting.pop(0), threads))
+                if stopped:  # while it started, so that it was not told
+                    running[-1].process.terminate()
             time.sleep(0.2)
-            for child, seeds in list(running):
-                _show_status(display, cfg, cell_directory(cfg) / group_name(seeds))
-                if child.exitcode is not None:
-                    running.remove((child, seeds))
-                    ended.append((child.exitcode, seeds))
-                    if child.exitcode < 0 and not stopped:
-                        _tell_killed(seeds, -child.exitcode)
+            for child in list(running):
+                status = child.process.exitcode
+                # What another process finished since the plan was done before the child began.
+                _show_status(
+                    display, cfg, child.seeds, 0.0 if status == worker.DONE else child.since
+                )
+                if status is not None:
+                    running.remove(child)
+                    ended.append((status, child.seeds))
+                    if status < 0 and not stopped:
+                        _tell_killed(child.seeds, -status)
     if stopped:
         raise Interrupted
     return ended
 
 
-def _started(cfg: Config, seeds: list[int], threads: int) -> BaseProcess:
+def _started(cfg: Config, seeds: list[int], threads: int) -> Child:
     """Starts a child that trains these seeds.
 
     Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent, who passes it
     on: an interpreter that has not begun would end in a traceback.
     """
     context = multiprocessing.get_context("spawn")
-    child = context.Process(target=_child, args=(cfg, seeds, threads, os.getpid()))
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with _without_script():
-        child.start()
-    signal.signal(signal.SIGINT, handler)
-    return child
+    process = context.Process(target=_child, args=(cfg, seeds, threads, os.getpid()))
+    since = time.time()
+    with _handled(signal.SIG_IGN, signal.SIGINT), _without_script():
+        process.start()
+    return Child(process, seeds, since)
 
 
 def _tell_killed(seeds: list[int], number: int) -> None:
@@ -81,13 +98,13 @@ def _without_script() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _show_status(display: Display, cfg: Config, directory: Path) -> None:
+def _show_status(display: Display, cfg: Config, seeds: list[int], since: float) -> None:
+    """Shows how far a group is; an older status than `since` tells of an attempt that has ended."""
+    name = group_name(seeds)
     with suppress(CorerlError):
-        status = read_status(directory)
-        if "steps" not in status:
-            return
-        label = cfg.label or cfg.algo.label
-        display.show(f"{label} {cfg.task} {directory.name}", status)
+        status = read_status(cell_directory(cfg) / name)
+        if status.keys() >= SHOWN and status.get("updated", 0.0) >= since:
+            display.show(f"{cfg.label or cfg.algo.label} {cfg.task} {name}", status)
 
 
 def _child(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
@@ -130,15 +147,8 @@ def terminated_like_ctrl_c() -> Iterator[None]:
                     os.kill(child, signal.SIGTERM)
         raise KeyboardInterrupt
 
-    try:
-        old = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: the caller handles signals
+    with _handled(stop, signal.SIGTERM):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
 
 
 def _children() -> list[int]:
@@ -148,19 +158,29 @@ def _children() -> list[int]:
 
 
 @contextmanager
-def _forwarded_signals(running: list) -> Iterator[list[int]]:
+def _forwarded_signals(running: list[Child]) -> Iterator[list[int]]:
     """Forwards stop signals of this process to its children, which save and end."""
     stopped: list[int] = []
 
     def forward(number, frame) -> None:
         stopped.append(number)
-        for child, _ in running:
-            if child.is_alive():
-                os.kill(child.pid, signal.SIGTERM)
+        for child in running:
+            if child.process.is_alive():
+                os.kill(child.process.pid, signal.SIGTERM)
 
-    old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled(forward, signal.SIGINT, signal.SIGTERM):
         yield stopped
+
+
+@contextmanager
+def _handled(handler: Callable | signal.Handlers, *numbers: int) -> Iterator[None]:
+    """Handles these signals so, and afterwards as before; outside the main thread the caller handles them."""
+    old = {}
+    with suppress(ValueError):
+        for number in numbers:
+            old[number] = signal.signal(number, handler)
+    try:
+        yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for number, before in old.items():
+            signal.signal(number, before)
