@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from corerl.config import Config, seed_list
-from corerl.runs.directory import cell_directory
+from corerl.runs.directory import cell_directory, counted
 
 
 def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Returns the last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
     found: dict[int, dict[str, Any]] = {}
-    for file in sorted(cell.glob("seeds-*/scores.csv")):
-        with file.open(newline="") as lines:
+    for directory, _ in counted(cell):
+        with suppress(FileNotFoundError), (directory / "scores.csv").open(newline="") as lines:
             for row in csv.DictReader(lines):
                 if int(row["seed"]) in seeds:
                     found[int(row["seed"])] = {key: _number(value) for key, value in row.items()}

@@ -12,13 +12,13 @@ from corerl.errors import CorerlError, nearest
 from corerl.runs import config_labels, terminal
 from corerl.runs.directory import (
     cell_directory,
+    counted,
     group_name,
     read_settings,
     read_status,
     settings,
     strays,
 )
-from corerl.runs.directory import groups as groups_of
 from corerl.runs.files import below
 
 
@@ -83,7 +83,7 @@ def of_cell(cfg: Config, name: str = "") -> Iterator[Group]:
 
 def _of(cell: Path, label: str, task: str, wanted: list[int], steps: int) -> Iterator[Group]:
     seen: set[int] = set()
-    for directory, seeds in groups_of(cell):
+    for directory, seeds in counted(cell):
         seen |= set(seeds)
         yield _group(cell, label, task, seeds, directory, steps)
     missing = [seed for seed in wanted if seed not in seen]

@@ -8,6 +8,7 @@ same settings stand beside each other.
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
@@ -137,6 +138,30 @@ def groups(cell: Path) -> Iterator[tuple[Path, list[int]]]:
         with suppress(CorerlError):
             found.append((seeds_of_group(directory.name), directory))
     yield from ((directory, seeds) for seeds, directory in sorted(found))
+
+
+def counted(cell: Path) -> Iterator[tuple[Path, list[int]]]:
+    """Yields the groups of a cell, less those that ended before they saved and whose seeds others have."""
+    found = list(groups(cell))
+    times = Counter(seed for _, seeds in found for seed in seeds)
+    for directory, seeds in found:
+        shared = all(times[seed] > 1 for seed in seeds)
+        if not shared or _is_kept(directory) or not _kept(found).issuperset(seeds):
+            yield directory, seeds
+
+
+def _kept(found: list[tuple[Path, list[int]]]) -> set[int]:
+    return {seed for directory, seeds in found if _is_kept(directory) for seed in seeds}
+
+
+def _is_kept(directory: Path) -> bool:
+    """Tells whether a group is done, or has saved what it goes on from."""
+    from corerl.runs import checkpoint  # loads torch, for which few cells have a reason
+
+    with suppress(CorerlError):  # a damaged status: the checkpoint tells
+        if read_status(directory).get("state") == "done":
+            return True
+    return checkpoint.exists(checkpoint.path_in(directory))
 
 
 def strays(cell: Path) -> list[Path]:

@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -88,11 +89,21 @@ def held(lock: Path, busy: str) -> Iterator[None]:
     except OSError as error:
         raise _write_error(lock, error) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Busy(busy) from error
+        if not _locked(file):
+            time.sleep(
+                0.2
+            )  # who only looks whether somebody holds it (`corerl status`) has let go by then
+            if not _locked(file):
+                raise Busy(busy)
         yield
+
+
+def _locked(file: TextIO) -> bool:
+    """Locks an open file, unless another process has."""
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def remove_half_written(directory: Path) -> None:

@@ -1,7 +1,9 @@
 """What `corerl status` says of a sweep and of a folder, and what the dry run makes of it."""
 
+import fcntl
 import itertools
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from corerl.config import Eval
 from corerl.errors import CorerlError
 from corerl.experiments import dry_run, launch, rates, status, worker
 from corerl.runs import files, provenance, terminal
+from corerl.runs.checkpoint import path_in
 from corerl.runs.directory import cell_directory
 
 
@@ -58,6 +61,34 @@ def test_running_is_told_from_killed():
     with worker.locked(folder):
         assert states(cfg) == [([0], "running")]
     assert states(cfg) == [([0], "stopped")]
+
+
+def test_a_group_that_ended_before_it_saved_does_not_count_beside_those_that_have_its_seeds():
+    cfg = config(Path("runs"), "bc", seeds=2)
+    begun(cell_directory(cfg), "seeds-0-1", "running", 3)
+    begun(cell_directory(cfg), "seeds-0", "done", 40)
+    assert states(cfg) == [([0], "done"), ([0, 1], "stopped")]  # no other has seed 1
+    begun(cell_directory(cfg), "seeds-1", "failed", 3)
+    assert ([0, 1], "stopped") in states(cfg)  # one of both will be gone on with, or neither
+    begun(cell_directory(cfg), "seeds-1", "done", 40)
+    assert states(cfg) == [([0], "done"), ([1], "done")]
+    path_in(cell_directory(cfg) / "seeds-0-1").touch()  # the same command goes on with it
+    assert ([0, 1], "stopped") in states(cfg)
+
+
+def test_who_looks_whether_seeds_are_trained_keeps_nobody_from_training_them():
+    folder = Path("seeds-0")
+    with worker.locked(folder):
+        pass
+    with open(folder / ".lock") as looked:
+        fcntl.flock(looked, fcntl.LOCK_EX)
+        letting_go = threading.Timer(0.05, fcntl.flock, [looked, fcntl.LOCK_UN])
+        letting_go.start()
+        with worker.locked(folder):
+            pass
+        letting_go.join()
+    with worker.locked(folder), pytest.raises(files.Busy), worker.locked(folder):
+        pass
 
 
 def test_a_failed_seed_shows_the_last_line_of_its_traceback(monkeypatch, capsys):
