@@ -29,6 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.experiments import launch, scores
 from corerl.experiments.composition import cells
+from corerl.experiments.own_files import quoted
 from corerl.runs.directory import cell_directory
 
 if TYPE_CHECKING:
@@ -142,13 +143,18 @@ def _plain(value: Any) -> Any:
     """Returns a path as text, a number or an array of numpy or torch as Python's."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value.item() if np.ndim(value) == 0 else value.tolist()
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _spelled(key: str, value: Any) -> str:
+    value = _plain(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_spelled(key, part) for part in value)}]"
     try:
-        return json.dumps(value, default=_plain)
-    except (AttributeError, TypeError) as error:
+        return json.dumps(value)
+    except TypeError as error:
         raise CorerlError(
             f"{key}={value!r} is neither a number, a text nor a list of them."
         ) from error

@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import replace
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich import box
@@ -72,8 +73,12 @@ def in_shell(task: tasks.Task, settings: list[str]) -> str:
 def override(key: str, value: str) -> str:
     """Returns `key=value`, quoted where a shell or Hydra would read more in it."""
     plain = re.fullmatch(r"[\w/.+-]*", value, re.ASCII)
-    word = f"{key}={value}" if plain else '{}="{}"'.format(key, value.replace('"', '\\"'))
-    return shlex.quote(word)
+    return shlex.quote(f"{key}={value if plain else quoted(value)}")
+
+
+def quoted(text: str) -> str:
+    """Returns a text in quotes, as Hydra reads it: a backslash is one unless a quote comes after it."""
+    return QuotedString(text, Quote.double).with_quotes()
 
 
 def task_of(id: str, settings: list[str]) -> tasks.Task:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 from small import random_dataset
 
 import corerl
@@ -67,6 +69,22 @@ def test_settings_are_those_of_the_command_line(once):
     assert (cfg.task, cfg.seeds, cfg.algo.expectile) == ("corerl/pendulum", [1, 4], 0.75)
     assert cfg.algo.data.normalize_states and cfg.eval.episodes == 3
     assert trained.seeds == (1, 4) and trained.path.parts[:3] == ("runs", "corerl", "pendulum")
+
+
+def test_a_text_arrives_as_it_is(once):
+    text = 'Größe "a\\b", \\"x\\\\'
+    corerl.train("bc", task="corerl/pendulum", label=text)
+    assert once[0].label == text
+
+
+@pytest.mark.parametrize(
+    "value", ["é", "a\\b", "a\\", '"', '\\"', ["ü", "a\\b", 'b"'], [1, 2.5, True, None], []]
+)
+def test_a_value_is_spelled_as_hydra_reads_it(value):
+    word = f"key={notebook._spelled('key', value)}"
+    read = OverridesParser.create().parse_override(word).value()
+    read = [part.text if isinstance(part, QuotedString) else part for part in np.ravel(read)]
+    assert (read if isinstance(value, list) else read[0]) == value
 
 
 def test_equal_arrays_are_the_same_run_and_others_another(once):
