@@ -137,9 +137,9 @@ def _cell(value: Any) -> str:
 
 
 def _bring(task: tasks.Task):
-    if task.collection in ("corerl", "gym", "risk"):
+    reader = tasks.READERS.get(task.collection)
+    if reader is None or task.collection in ("corerl", "risk"):
         return task.load()
-    reader = tasks.READERS[task.collection]
     if found := reader.find(task.name):
         return found
     with download.alone():

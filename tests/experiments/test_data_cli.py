@@ -37,6 +37,12 @@ def test_make_info_and_list(data, tmp_path):
     assert "risk/halfcheetah-replay-stochastic-regenerated" in data("list", "risk")  # unfolded
 
 
+@pytest.mark.parametrize("task", ["maze/v0", "gym/Pendulum-v1"])
+def test_what_has_no_data_is_not_fetched(data, task):
+    with pytest.raises(CorerlError, match=f"{task} is an online task"):
+        data("download", task)
+
+
 def test_unknown_suite_and_offline_download(data, monkeypatch):
     with pytest.raises(CorerlError, match="No recipe makes corerl/lander; there are: pendulum"):
         data("make", "lander")
