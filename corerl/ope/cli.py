@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--horizon", type=int, help="steps of an episode that count (default: the longest's)")
     cut = "episodes that stop earlier without an end"
     add("--leave-out-cut", action="store_true", default=None, help=cut)
-    add("--behaviour", choices=("auto", "recorded", "fitted"), help="propensities")
+    add("--behaviour", choices=("recorded", "fitted", "auto"), help="propensities")
     add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
     add("--kernel", choices=tuple(KERNELS), help="default: gaussian")
     add("--bandwidth", type=float, help="in standard deviations of the data's actions (default: 1)")
@@ -133,8 +133,7 @@ def run(args: argparse.Namespace) -> int:
             datasets[task] = task.load()
         if datasets[task].discrete:
             _refuse(args, _OF_KERNELS, f"{task.id} has numbered actions, which need no kernel")
-        own = replace(options.fqe, discount=discount if discount < 1 else 0.99)
-        asked = replace(options, discount=discount, fqe=own)
+        asked = replace(options, discount=discount)
         for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
             _print(console, agent, task.id, judgement)

@@ -32,7 +32,7 @@ class Options:
     discount: float = 0.99
     horizon: int | None = None  # steps of an episode that count; null: the longest episode's
     leave_out_cut: bool = False  # episodes that stop earlier without an end
-    behaviour: str = "auto"  # recorded | fitted | auto: recorded where they are
+    behaviour: str = "recorded"  # recorded | fitted; auto, of older commands, is recorded
     clip: float | None = None  # weights are clipped at this quantile
     kernel: str = "gaussian"  # for continuous actions, where the policy takes one action
     bandwidth: float = 1.0  # in standard deviations of the data's actions
@@ -46,7 +46,7 @@ class Options:
     seed: int = 0  # of everything drawn
 
     def __post_init__(self):
-        kinds = ("auto", "recorded", "fitted")
+        kinds = ("recorded", "fitted", "auto")
         require(
             self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
         )
@@ -250,12 +250,9 @@ def _interval(options: Options) -> str:
 
 
 def _behaviour(dataset: Dataset, options: Options, device) -> Behaviour:
-    use_recorded = options.behaviour == "recorded" or (
-        options.behaviour == "auto" and dataset.behaviour_log_prob is not None
-    )
-    if options.behaviour == "auto" and not use_recorded:
-        return recorded(dataset)  # which says what there is to choose
-    return recorded(dataset) if use_recorded else fitted(dataset, seed=options.seed, device=device)
+    if options.behaviour == "fitted":
+        return fitted(dataset, seed=options.seed, device=device)
+    return recorded(dataset)
 
 
 def _weights(
