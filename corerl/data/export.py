@@ -21,39 +21,35 @@ import h5py
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from corerl.data import minari
+from corerl.data import minari, own_files
 from corerl.data.contents import SCALED
 from corerl.data.dataset import Dataset
-from corerl.data.observations import Flat, by_name, wrapper
+from corerl.data.observations import Flat, unflattened, wrapper
 from corerl.data.reading import one_line
 from corerl.data.replacing import replacing
 from corerl.errors import CorerlError
 
 KEYS = {
-    "observations": "observations",
-    "actions": "actions",
-    "rewards": "rewards",
-    "next_observations": "next_observations",
     "terminated": "terminals",
     "truncated": "timeouts",
+    "behaviour_log_prob": "infos/action_log_probs",
 }
+"""D4RL's names where they are not ours."""
 
 
 def to_hdf5(dataset: Dataset, path: Path, facts: dict[str, Any]) -> None:
     """Writes `dataset` in D4RL's layout, with `facts` as attributes.
 
-    `has_next` is kept beside it where a row's next observation is not real.
+    `has_next` is kept beside it where a row's next observation is not real. A dictionary's parts are arrays
+    of their own, `observations/position`: without their names nobody could tell in which order they lie.
 
     Raises:
         CorerlError: the file cannot be written.
     """
     with replacing(path) as part, h5py.File(part, "w") as file:
-        for field, key in KEYS.items():
-            file.create_dataset(key, data=getattr(dataset, field), compression="gzip")
-        if not dataset.has_next.all():
-            file.create_dataset("has_next", data=dataset.has_next)
-        if dataset.behaviour_log_prob is not None:
-            file.create_dataset("infos/action_log_probs", data=dataset.behaviour_log_prob)
+        for field, array in own_files.fields_of(dataset).items():
+            if field != "has_next" or not array.all():
+                file.create_dataset(KEYS.get(field, field), data=array, compression="gzip")
         for name, value in (facts | ({} if dataset.discrete else {"actions": SCALED})).items():
             file.attrs[name] = value if isinstance(value, str) else json.dumps(value)
 
@@ -133,26 +129,8 @@ def _in_space(
 ) -> np.ndarray | dict[str, Any]:
     """Restores flat observations to the environment's type, a dictionary where it has parts."""
     if isinstance(space, spaces.Dict):
-        parts = parts or by_name(space)
-        ends = np.cumsum([spaces.flatdim(part) for part in parts.values()])[:-1]
-        pieces = zip(parts, np.split(flat, ends, axis=1), strict=True)
-        return _nested(space, {name: _shaped(parts[name], piece) for name, piece in pieces})
+        return unflattened(space, flat, parts)
     return flat if space is None else flat.astype(space.dtype)
-
-
-def _shaped(space: spaces.Space, flat: np.ndarray) -> np.ndarray:
-    if isinstance(space, spaces.Box):
-        return flat.astype(space.dtype).reshape(-1, *space.shape)
-    return np.stack([spaces.unflatten(space, row) for row in flat])
-
-
-def _nested(space: spaces.Dict, pieces: Mapping[str, np.ndarray], inside: str = "") -> dict:
-    return {
-        name: _nested(part, pieces, f"{inside}{name}/")
-        if isinstance(part, spaces.Dict)
-        else pieces[f"{inside}{name}"]
-        for name, part in space.items()
-    }
 
 
 def _spaces(dataset: Dataset) -> dict[str, spaces.Space]:

@@ -142,6 +142,35 @@ def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...
     return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
 
 
+def unflattened(
+    space: spaces.Dict, flat: np.ndarray, parts: Mapping[str, spaces.Space] | None = None
+) -> dict[str, Any]:
+    """Returns the dictionary of flat observations `(n, O)`, each part as the environment shows it.
+
+    Args:
+        parts: spaces by name in the order in which they lie; None: the space's own.
+    """
+    parts = parts or by_name(space)
+    ends = np.cumsum([spaces.flatdim(part) for part in parts.values()])[:-1]
+    pieces = zip(parts, np.split(flat, ends, axis=1), strict=True)
+    return _nested(space, {name: _shaped(parts[name], piece) for name, piece in pieces})
+
+
+def _shaped(space: spaces.Space, flat: np.ndarray) -> np.ndarray:
+    if isinstance(space, spaces.Box):
+        return flat.astype(space.dtype).reshape(-1, *space.shape)
+    return np.stack([spaces.unflatten(space, row) for row in flat])
+
+
+def _nested(space: spaces.Dict, pieces: Mapping[str, np.ndarray], inside: str = "") -> dict:
+    return {
+        name: _nested(part, pieces, f"{inside}{name}/")
+        if isinstance(part, spaces.Dict)
+        else pieces[f"{inside}{name}"]
+        for name, part in space.items()
+    }
+
+
 def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:
     """Returns the type in which observations are kept: images' bytes as bytes, everything else as float32."""
     return np.uint8 if len(shape) == 3 and dtype == np.uint8 else np.float32

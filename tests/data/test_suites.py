@@ -309,7 +309,7 @@ def test_goal_observations_are_stored_as_the_environment_gives_them():
         {"observation": spaces.Box(-9, 9, (3,)), "achieved_goal": box, "desired_goal": box}
     )
     parts = {key: part.sample() for key, part in space.items()}
-    stored = collecting._in_space(space, spaces.flatten(space, parts)[None])
+    stored = collecting._as_shown(space, spaces.flatten(space, parts)[None])
     assert {key: value[0].tolist() for key, value in stored.items()} == {
         key: value.tolist() for key, value in parts.items()
     }

@@ -18,7 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from corerl import seeding
 from corerl.data import download, suites
 from corerl.data.minari import writing
+from corerl.data.observations import unflattened
 from corerl.data.reading import npz
+from corerl.data.replacing import replacing
 from corerl.errors import CorerlError
 from corerl.runs import files, provenance
 
@@ -109,7 +111,7 @@ def _require_same(existing: dict, wanted: dict, problem: str, folder: Path) -> N
 
 
 def _played(name: str, parts: Path, chunk: Chunk, size: int) -> tuple[list[Episode], float]:
-    """Yields episodes of `size` steps in all, from the chunks on disk and then from new ones.
+    """Returns episodes of `size` steps in all, from the chunks on disk and then from new ones.
 
     Also the seconds that playing them took, whenever that was.
     """
@@ -138,18 +140,16 @@ def _played(name: str, parts: Path, chunk: Chunk, size: int) -> tuple[list[Episo
 
 
 def _save(path: Path, episodes: list[Episode], started: float) -> None:
-    part = path.with_suffix(".part")
     fields = ("observations", "actions", "rewards")
     arrays = {f: np.concatenate([getattr(e, f) for e in episodes]) for f in fields}
-    with open(part, "wb") as file:
+    with replacing(path) as part:
         np.savez(
-            file,
+            part,
             **arrays,
             lengths=[len(e.rewards) for e in episodes],
             terminated=[e.terminated for e in episodes],
             seconds=time.monotonic() - started,
         )
-    part.replace(path)
 
 
 def _load(path: Path) -> tuple[list[Episode], float]:
@@ -178,7 +178,7 @@ def _write(name: str, recipe: dict, episodes: list[Episode], policy: str, facts:
             suites.minari_id(name),
             [
                 EpisodeBuffer(
-                    observations=_in_space(env.observation_space, episode.observations),
+                    observations=_as_shown(env.observation_space, episode.observations),
                     actions=episode.actions,
                     rewards=episode.rewards,
                     terminations=_last(episode, episode.terminated),
@@ -210,13 +210,8 @@ def _described(episodes: list[Episode], facts: dict) -> dict:
     return facts | versions | {"sha256": checksum(episodes)}
 
 
-def _in_space(space: spaces.Space, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
-    """Restores flat observations `(T + 1, O)` to the environment's form: a dictionary where it has goals."""
-    if not isinstance(space, spaces.Dict):
-        return flat
-    widths = [spaces.flatdim(part) for part in space.spaces.values()]
-    parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)
-    return dict(zip(space.spaces, parts, strict=True))
+def _as_shown(space: spaces.Space, flat: np.ndarray) -> np.ndarray | dict[str, np.ndarray]:
+    return unflattened(space, flat) if isinstance(space, spaces.Dict) else flat
 
 
 def _last(episode: Episode, value: bool) -> np.ndarray:
