@@ -18,12 +18,12 @@ from pathlib import Path
 
 from corerl.config import require
 from corerl.data.tasks import Task
-from corerl.errors import CorerlError
 from corerl.experiments import own_files
 from corerl.preferences import label_session
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
+from corerl.preferences.sources import vectors
 from corerl.runs import files
 
 CROP = 64
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return _agree(task, args.agreement)
     require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
     require(args.length > 0, f"--length {args.length} must be positive")
-    dataset = _vectors(task)
+    dataset = vectors(task.load())
     out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
     require(out.suffix == ".npz", f"--out {out} must end in .npz")
     busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
@@ -95,15 +95,6 @@ def _serve(server: Server, no_browser: bool) -> None:
         pass
     finally:
         server.server_close()
-
-
-def _vectors(task: Task):
-    dataset = task.load()
-    if dataset.discrete or dataset.observations.ndim != 2:
-        raise CorerlError(
-            f"Preferences are learned on vectors of observations and actions, and {task.id} has others."
-        )
-    return dataset
 
 
 def _agree(task: Task, paths: list[Path]) -> int:

@@ -52,7 +52,7 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     """Prints how many labels there are of each kind, and an example; writes `--out`.
 
     Raises:
-        CorerlError: as `preferences.load`, or `--out` is asked of segments that are no dataset's rows, or is
+        CorerlError: as `sources.load`, or `--out` is asked of segments that are no dataset's rows, or is
             there already.
     """
     names = ("source", "path", "crossing", "pairs", "length", "seed", "discount")

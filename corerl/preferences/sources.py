@@ -1,7 +1,7 @@
 """Preferences between segments: what an algorithm's `Config` says of them, and where they come from.
 
     preferences: Preferences = field(default_factory=Preferences)       in an algorithm's Config
-    comparisons = preferences.load(run, cfg.preferences)                 in its train
+    comparisons = loading.comparisons(run, cfg.preferences, limit)      in its train
 
 Labels of different sources are different data: no table may mix them.
 """
@@ -116,7 +116,7 @@ def load(run: Run, cfg: Preferences) -> Comparisons:
 def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Comparisons:
     """Loads comparisons as `load` does, but calls `dataset` only where labels need it (not for `ipl`)."""
     if cfg.source == "teacher":
-        return teachers.teach(_vectors(dataset()), cfg)
+        return teachers.teach(vectors(dataset()), cfg)
     root = _root(cfg)
     if cfg.sha256 and checksum(cfg) != cfg.sha256:
         raise CorerlError(
@@ -126,13 +126,13 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     if cfg.source == "ipl":
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
-        return readers.read_own(root, _vectors(dataset()), task.history).first(cfg.pairs)
+        return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
         f"the labels of {cfg.source} are on D4RL's data, and {task.id} is not of it",
     )
     found = readers.read_rows(cfg.source, root, task.name)
-    compared = readers.on_rows(_vectors(dataset()), found, cfg.source, cfg.crossing)
+    compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)
     return compared.first(cfg.pairs)
 
 
@@ -153,7 +153,8 @@ def _fitting(task: Task, compared: Comparisons) -> Comparisons:
     return compared
 
 
-def _vectors(dataset: Dataset) -> Dataset:
+def vectors(dataset: Dataset) -> Dataset:
+    """Returns `dataset`. Raises CorerlError where preferences cannot be learned on it."""
     require(
         not dataset.discrete and dataset.observations.ndim == 2,
         f"preferences are learned on vector observations and continuous actions, and {dataset.id} has "
