@@ -33,7 +33,7 @@ def reading(
 
 @contextmanager
 def npz(path: Path | str, kind: str = "an npz file") -> Iterator[Npz]:
-    """Returns the arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
+    """A block with the arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
     with reading(path, kind), zipfile.ZipFile(path) as archive:
         yield Npz(archive)
 

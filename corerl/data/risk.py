@@ -95,7 +95,7 @@ def make_env(name: str) -> gymnasium.Env:
         made = _named(SMALL[name])(**OPTIONS.get(name, {}))
         return made if isinstance(made, gymnasium.Env) else _named("mdps:FiniteEnv")(made)
     hazard = _hazard(name)
-    env = simulators._make(hazard.environment, max_episode_steps=hazard.steps)
+    env = simulators.make(hazard.environment, max_episode_steps=hazard.steps)
     return stochastic_mujoco.StochasticPenalty(env, hazard)
 
 

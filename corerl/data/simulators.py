@@ -70,11 +70,11 @@ def make_d4rl(name: str) -> gymnasium.Env:
     """Makes the nearest maintained environment of a D4RL dataset; CorerlError where none is faithful."""
     family = name.partition("-")[0]
     if family in LOCOMOTION:
-        env = _make(LOCOMOTION[family])
+        env = make(LOCOMOTION[family])
         return _pad_observations(env, ANT_CONTACT_FORCES) if family == "ant" else env
     if family in ADROIT:
         _import("gymnasium_robotics", ROBOTICS)
-        return D4RLAdroit(_make(ADROIT[family], max_episode_steps=d4rl.time_limit(name)), family)
+        return D4RLAdroit(make(ADROIT[family], max_episode_steps=d4rl.time_limit(name)), family)
     raise CorerlError(
         f"d4rl/{name} can be trained but not evaluated: {REFUSED.get(family, 'no simulator fits')}."
     )
@@ -133,7 +133,7 @@ def make_neorl2(name: str) -> gymnasium.Env:
     with _standing_in("pkg_resources"):
         _import("neorl2", NEORL2)
         try:
-            env = _make(name)
+            env = make(name)
         except (
             CorerlError,
             OSError,
@@ -168,7 +168,7 @@ def make_gym(id: str, columns: Sequence[str] = ()) -> gymnasium.Env:
         sys.path.append(
             str(Path.cwd())
         )  # a module of one's own lies where one works; the rest goes first
-    env = _make(id)
+    env = make(id)
     return _flat(env, _order(env, columns))
 
 
@@ -211,7 +211,8 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     return wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
 
 
-def _make(id, **kwargs) -> gymnasium.Env:
+def make(id: str, **kwargs) -> gymnasium.Env:
+    """Makes what gymnasium knows by this id, with actions in [-1, 1]."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*out of date.*")

@@ -45,19 +45,8 @@ from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 
 COLLECTIONS = (
-    *(
-        "d4rl",
-        "minari",
-        "adroit",
-        "neorl2",
-        "ogbench",
-        "corerl",
-        "risk",
-        "gym",
-        "maze",
-        "atari",
-        "file",
-    ),
+    *("d4rl", "minari", "adroit", "neorl2", "ogbench"),
+    *("corerl", "risk", "gym", "maze", "atari", "file"),
 )
 READERS = {
     "d4rl": d4rl,

@@ -26,9 +26,10 @@ END = -1
 """The successor that ends the episode."""
 
 EXACT = 1e-12
+"""Returns closer than this are one: they differ by the rounding of floating-point sums."""
+
 MOST_POINTS = 200_000
 """Different (state, collected) that one step of a law may reach; a step of so many takes seconds."""
-"""Returns closer than this are one: they differ by the rounding of floating-point sums."""
 
 TRUNCATION = 1e-10
 """Largest discounted reward after the step at which an endless episode is cut."""
