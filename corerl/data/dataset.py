@@ -7,24 +7,14 @@ guessed from a time limit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data.columns import (
-    EPISODES,
-    column,
-    cuts,
-    flags,
-    floats,
-    scaled,
-    scaled_density,
-    shape,
-    side_by_side,
-)
+from corerl.data import arrays
+from corerl.data.columns import column, flags, floats, scaled, scaled_density
 from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
@@ -167,47 +157,24 @@ class Dataset:
             raise CorerlError(
                 f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
             )
-        (steps, *rest), parts = shape(id, "rewards", rewards) or (0,), ()
-        if not steps:
-            raise CorerlError(f"Dataset {id}, field rewards: it has no rows.")
-        if rest not in ([], [1]):
-            raise CorerlError(
-                f"Dataset {id}, field rewards: its shape is {(steps, *rest)} where {(steps,)} is needed; "
-                f"{EPISODES}."
-            )
-        if isinstance(observations, Mapping):
-            names = list(observations)
-            sizes = {
-                n: math.prod(shape(id, f"observations, part {n}", observations[n])) for n in names
-            }
-            parts = tuple((n, size // steps) for n, size in sizes.items())
-            observations = side_by_side(id, observations, names, steps)
-            if next_observations is not None:
-                next_observations = side_by_side(id, next_observations, names, steps)
-        given = {"observations": observations, "actions": actions, "terminated": terminated}
-        given |= {"truncated": truncated, "next_observations": next_observations}
-        for field, array in (given | {"has_next": has_next, "episode": episode}).items():
-            rows = steps if array is None else (shape(id, field, array) or (0,))[0]
-            if rows != steps:
-                raise CorerlError(
-                    f"Dataset {id}, field {field}: it has {rows} rows where rewards has {steps}."
-                )
-        ended, cut = (
-            np.zeros(steps, bool) if x is None else flags(x, field)
-            for field, x in (("terminated", terminated), ("truncated", truncated))
+        steps = arrays.count(id, rewards)
+        observations, next_observations, parts = arrays.vectors(
+            id, steps, observations, next_observations
         )
-        if episode is not None:
-            cut = cut | cuts(episode, steps)
-        cut = cut & ~ended  # flags may be the caller's own array
+        arrays.check_rows(
+            *(id, steps),
+            observations=observations,
+            actions=actions,
+            terminated=terminated,
+            truncated=truncated,
+            next_observations=next_observations,
+            has_next=has_next,
+            episode=episode,
+        )
+        ended, cut = arrays.ends(steps, terminated, truncated, episode)
         observations = floats(observations, "observations")
-        if has_next is not None:
-            has_next = flags(has_next, "has_next")
         if next_observations is None:
-            next_observations = np.roll(observations, -1, axis=0)
-            next_observations[ended] = observations[ended]  # nothing may bootstrap from it
-            recorded = ~cut
-            recorded[-1] = ended[-1]
-            has_next = recorded if has_next is None else recorded & has_next
+            next_observations, has_next = arrays.following(observations, ended, cut, has_next)
         actions = scaled(id, np.asarray(actions), low, high)
         if behaviour_log_prob is not None and actions.ndim == 2:
             width = actions.shape[1]
