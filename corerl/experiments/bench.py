@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 
+import torch
+
 from corerl import algos
 from corerl.config import KERNELS, MOST_SEEDS, require
 from corerl.errors import CorerlError, nearest
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.serve:
         measure(cases[0], _lines(), lambda rate: print(f"{rate:.1f}", flush=True))
         return 0
-    print(machine(args.threads, args.windows))
+    print(machine(pick_device(args.device), args.threads, args.windows))
     table = terminal.table(COLUMNS, left=WORDS)
     problems: dict[str, None] = {}
     for case in cases:
@@ -121,9 +123,9 @@ def _setting(text: str) -> tuple[str, object]:
     return key, yaml.safe_load(value)
 
 
-def machine(threads: int, windows: int) -> str:
+def machine(device: torch.device, threads: int, windows: int) -> str:
     """Describes the machine and the measurement in a line."""
-    facts = provenance.environment()
+    facts = provenance.environment(device)
     where = facts["gpu"] or f"{facts['cpu']}, {facts['cores']} cores"
     return (
         f"{where}; torch {facts['torch']}; {threads} thread(s) a process; {windows} windows of 1 s"

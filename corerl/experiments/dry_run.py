@@ -212,7 +212,7 @@ def _on_cores(hours: float, on_gpu: bool, gpu: str | None) -> str:
 def _gpu(cfg: Config) -> str | None:
     """Returns the GPU that the cells would run on, by its name."""
     try:
-        on_gpu = pick_device(cfg.device).type == "cuda"
+        device = pick_device(cfg.device)
     except CorerlError:  # a GPU is asked for, and this is not the machine that has it
         return "the GPU asked for"
-    return provenance.environment()["gpu"] if on_gpu else None
+    return provenance.environment(device)["gpu"]

@@ -143,7 +143,7 @@ class Found:
     def __init__(self, plan: Plan):
         self._plan, self._path = plan, plan.out / "gpu.json"
         files.make_directory(plan.out)
-        facts = provenance.environment() | {"device": plan.device}
+        facts = provenance.environment(plan.device) | {"device": plan.device}
         before = files.read_json(self._path)
         same = before and _machine_and_code(before["machine"]) == _machine_and_code(facts)
         self.content = before if same else {"machine": facts}

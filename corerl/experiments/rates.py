@@ -55,7 +55,7 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """
     size = _size(cfg.algo.name, vars(cfg.algo))
-    device = gpu or provenance.environment()["cpu"]
+    device = gpu or provenance.cpu_name()
     measured = _of_runs(Path(cfg.root))
     own_rates = [rate for found, where, rate in measured if (found, where) == (size, device)]
     if own_rates:
@@ -131,7 +131,7 @@ def measure(device: str) -> None:
     from corerl.experiments.composition import cells, sweeps
     from corerl.experiments.stopwatch import Case, measure_processes
 
-    facts = provenance.environment()
+    facts = provenance.environment(device)
     seeds, mode = (1, "compile") if device == "cpu" else (10, "graph")
     place = f"{facts['cpu']}, one core" if device == "cpu" else facts["gpu"]
     jobs = (job for name in sweeps() for job in cells([f"sweep={name}"]))

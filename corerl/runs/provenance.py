@@ -14,8 +14,8 @@ import corerl
 from corerl.runs.checkpoint import FORMAT
 
 
-def environment() -> dict[str, Any]:
-    """Versions, hardware and source revision, for `env.json`."""
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Versions, hardware and source revision, for `env.json`; `gpu` where the `device` is one."""
     import gymnasium
 
     try:
@@ -35,8 +35,13 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "kernel": _kernel(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": _gpu(torch.device(device)),
     }
+
+
+def _gpu(device: torch.device) -> str | None:
+    used = device.type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_name(device) if used else None
 
 
 def _kernel() -> str:
@@ -47,7 +52,14 @@ def _kernel() -> str:
 
 
 def _git_revision() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    # Any repository around an installed package would answer: only one that holds this file may.
+    held = _git("ls-files", "--error-unmatch", Path(__file__).name)
+    return None if held is None else _git("describe", "--always", "--dirty")
+
+
+def _git(*arguments: str) -> str | None:
+    """Returns what git says in this folder; None where it fails."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         result = subprocess.run(command, capture_output=True, text=True)
     except OSError:  # an image for a GPU often has no git

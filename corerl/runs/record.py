@@ -122,11 +122,11 @@ class Record:
 
     # Beginning and going on.
 
-    def begin_anew(self) -> None:
-        """Clears what an earlier attempt left that no checkpoint covers."""
+    def begin_anew(self, device: torch.device | str = "cpu") -> None:
+        """Clears what an earlier attempt left that no checkpoint covers; the run is on this `device`."""
         files.make_directory(self.directory)
         own = self.facts | {"code": code.digest(self.cfg.algo.name)}
-        files.write_json(self.directory / "env.json", provenance.environment() | own)
+        files.write_json(self.directory / "env.json", provenance.environment(device) | own)
         for log in self._logs.values():
             log.begin_anew()
         self._earlier = 0.0

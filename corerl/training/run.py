@@ -245,7 +245,7 @@ class Run:
             if self._previous < self.cfg.steps:
                 self.record.go_on(self._previous)
         else:
-            self.record.begin_anew()
+            self.record.begin_anew(self.device)
         self.record.status["compile"] = self.mode.told()
         self.record.start_clock(self._previous)
         return self._previous

@@ -82,7 +82,7 @@ def test_the_last_stage_has_all_of_the_time_that_is_left(tmp_path, monkeypatch):
             return []
 
         monkeypatch.setattr(gpu, f"_{stage}", told)
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     gpu.run(gpu.dry(tmp_path), ["tests"], start + 600)
     gpu.run(gpu.dry(tmp_path), ["train", "bench"], start + 600)
     assert given == {"tests": 10.0, "bench": 6.0, "train": 10.0}
@@ -93,7 +93,7 @@ def test_a_stage_that_fails_is_told_and_the_others_have_their_turn(tmp_path, mon
         yield rate("iql", "graph", 10, [1.0])
         raise RuntimeError("no memory left")
 
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     monkeypatch.setattr(gpu, "_bench", bench)
     monkeypatch.setattr(gpu, "_call", lambda *_: (0, "fine"))
     assert gpu.run(gpu.dry(tmp_path), ["bench", "demo"], minutes(1)) == 1
@@ -112,7 +112,7 @@ def test_a_later_call_measures_what_no_call_has(tmp_path, monkeypatch):
         asked.extend((case.algo, case.compile, case.seeds, workers) for job in jobs for case in job)
         return [(case, "out of time") for job in jobs for case in job]
 
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     monkeypatch.setattr(turns, "measured", measured)
     plan = replace(gpu.dry(tmp_path), names=("sac", "iql"), modes=("graph", "off"), workers=6)
     gpu.run(plan, ["bench"], minutes(1))
@@ -135,7 +135,7 @@ def test_a_later_call_measures_what_no_call_has(tmp_path, monkeypatch):
 
 def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        gpu.provenance, "environment", lambda: FACTS | {"gpu": None, "cpu": "a CPU"}
+        gpu.provenance, "environment", lambda device: FACTS | {"gpu": None, "cpu": "a CPU"}
     )
     plan = gpu.dry(tmp_path)
     found = gpu.Found(plan)
@@ -152,15 +152,15 @@ def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp
         "ReBRAC, ten seeds, batch 256: 2,000 updates/s of each seed, aim 2,500: **missed**" in text
     )
     written = {"gpu": None, "git": "abc-dirty"}  # where the page itself is in git
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS | written)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS | written)
     assert "bench" in gpu.Found(plan).content
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS | {"git": "another"})
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS | {"git": "another"})
     assert "bench" not in gpu.Found(plan).content
 
 
 def test_failing_tests_are_on_the_page_and_are_the_exit_status(tmp_path, monkeypatch):
     plan = gpu.dry(tmp_path)
-    monkeypatch.setattr(gpu.provenance, "environment", lambda: FACTS)
+    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     asked = []
 
     def call(command, until):

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from corerl.runs.directory import (
     settings,
 )
 from corerl.runs.record import STEP_OF
+from corerl.training.run import Run
 
 STATE = {
     "loop": {"step": 7, "sums": {"loss": torch.tensor([1.5, torch.nan])}, "diverged": {3: 40}},
@@ -432,6 +434,35 @@ def test_the_environment_says_what_ran():
     assert facts["corerl"] == corerl.__version__ and facts["torch"] == torch.__version__
     assert facts["cores"] >= 1 and facts["cpu"]
     json.dumps(facts)
+
+
+def test_a_gpu_is_named_only_where_a_run_is_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"H100 {device}")
+    assert provenance.environment("cpu")["gpu"] is None
+    assert provenance.environment("cuda:1")["gpu"] == "H100 cuda:1"
+    run = Run(config(tmp_path, eval=Eval(episodes=0)), [0], lambda *_: None)
+    run.device = torch.device("cuda:0")
+    next(run.steps())
+    assert files.read_json(run.directory / "env.json")["gpu"] == "H100 cuda:0"
+
+
+def test_a_repository_around_an_installed_package_is_not_its_revision(tmp_path, monkeypatch):
+    file = tmp_path / "site-packages" / "provenance.py"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr(provenance, "__file__", str(file))
+
+    def git(*arguments):
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", tmp_path, *names, *arguments], check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "theirs")
+    assert provenance.environment()["git"] is None
+    git("add", ".")
+    git("commit", "-m", "a clone of ours")
+    assert provenance.environment()["git"]
 
 
 def test_a_machine_without_git_has_no_revision(tmp_path, monkeypatch):
