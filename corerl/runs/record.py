@@ -203,10 +203,14 @@ class Record:
         for name, value in metrics.items():
             if name not in self._sums:
                 self._sums[name] = self._zeros(name, value)
-            elif self._sums[name].device != value.device:
-                self._sums[name] = self._sums[name].to(value.device)
             self._counts[name] = self._counts.get(name, 0) + 1
+        self._move(value.device)
         torch._foreach_add_([self._sums[name] for name in metrics], list(metrics.values()))
+
+    def _move(self, device: torch.device) -> None:
+        """Moves all sums to where metrics are made: a checkpoint's are on the CPU."""
+        if any(total.device != device for total in self._sums.values()):
+            self._sums = {name: total.to(device) for name, total in self._sums.items()}
 
     def _note_names(self, step: int, names: set[str]) -> None:
         """Starts the clock anew at the first metrics, and where new names take the place of others.
