@@ -154,8 +154,10 @@ def _tell_best(folder: Path) -> None:
     path = folder / "optimization_results.yaml"
     if path.exists():
         found = yaml.safe_load(path.read_text()) or {}
+        best = found.get("best_value")  # Optuna's name; other sweepers have their own
         chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
-        print(f"corerl: best {found.get('best_value'):.2f} with {chosen} ({path})", file=sys.stderr)
+        told = f"found {path}" if best is None else f"best {best:.2f} with {chosen} ({path})"
+        print(f"corerl: {told}", file=sys.stderr)
 
 
 def _count(arguments: list[str]) -> int | None:

@@ -24,7 +24,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
-from corerl.experiments.train import _with_search
+from corerl.experiments.train import _tell_best, _with_search
 from corerl.runs.directory import cell_directory
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
@@ -632,3 +632,18 @@ def test_help_shows_every_setting_with_its_comment(capsys):
         (shown,) = [given for given in text.splitlines() if given.strip().startswith(line)]
         assert "# " in shown
     assert "eval.every=5000" in text and "wandb.mode=disabled" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"best_value": 1.234, "best_params": {"algo.lr": 0.1}}, "best 1.23 with algo.lr=0.1 "),
+        ({"best_evaluated_result": 1.2}, "found "),
+        ({"best_value": None, "best_params": {}}, "found "),
+        (None, "found "),
+    ],
+)
+def test_what_a_search_found_is_told_whatever_the_sweeper_wrote(tmp_path, capsys, written, told):
+    (tmp_path / "optimization_results.yaml").write_text(yaml.safe_dump(written))
+    _tell_best(tmp_path)
+    assert capsys.readouterr().err.startswith(f"corerl: {told}")
