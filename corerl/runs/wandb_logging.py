@@ -9,6 +9,7 @@ from typing import Any
 from corerl.config import Config
 from corerl.errors import first_line
 from corerl.runs import checkpoint, files
+from corerl.runs.directory import config_hash, group_name, settings
 
 
 class WandbLogger:
@@ -21,8 +22,6 @@ class WandbLogger:
         self._run: Any = None
         if cfg.wandb.mode == "disabled":
             return
-        from corerl.runs.directory import config_hash, group_name, settings
-
         cell = f"{cfg.task}/{cfg.algo.name}-{config_hash(cfg)}"
         try:
             import wandb
