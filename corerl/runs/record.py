@@ -14,19 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.config import Config, require
+from corerl.config import Config
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
 from corerl.runs.directory import config_hash, read_status
-from corerl.runs.mirrors import LINE, Mirrors
+from corerl.runs.means import Means
+from corerl.runs.mirrors import Mirrors
 
 SCORE_COLUMNS = (
     # One row per seed; `success` is the share of episodes that solved the task, where that is known.
     "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
 )
-EPISODIC, KNOWN = "episode_return", "episode_return known"
-"""The metric that is NaN where no episode has ended yet, and the count of updates at which it is not."""
 KEPT = ("score", "return", "evaluated")
 """Fields of the status that a resumed run goes on with."""
 
@@ -50,15 +49,6 @@ class Episodes(NamedTuple):
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
-
-
-def _with_known(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns metrics whose `EPISODIC` is 0 where it is not known, with `KNOWN` 1 where it is."""
-    value = metrics.get(EPISODIC)
-    if not isinstance(value, Tensor):
-        return metrics
-    missing = value.isnan()
-    return metrics | {EPISODIC: value.masked_fill(missing, 0.0), KNOWN: (~missing).float()}
 
 
 def _told(names: list[str], values: np.ndarray) -> str:
@@ -85,6 +75,7 @@ class Record:
             count from the first metrics, and anew where new ones take the place of others: random steps
             and steps that learn take unequal time.
         diverged: the step at which a seed was found to be NaN.
+        means: the running means of what is not written yet.
         facts: what `env.json` says of this run beside versions and hardware.
     """
 
@@ -105,8 +96,7 @@ class Record:
         self._hash = config_hash(cfg)
         self._logs = {name: files.Log(directory / name) for name in STEP_OF}
         self._mirrors = Mirrors(cfg, self.seeds, directory)
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self.means = Means(len(self.seeds))
         self._clock = (0, 0.0, 0.0)
         self._latest: set[str] = set()
         self._seen: set[str] = set()
@@ -165,9 +155,7 @@ class Record:
         return self._earlier + time.monotonic() - self._began
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "sums": self._sums,
-            "counts": self._counts,
+        return self.means.state_dict() | {
             "diverged": self.diverged,
             "status": {name: self.status.get(name) for name in KEPT},
             "logs": {name: log.state_dict() for name, log in self._logs.items()},
@@ -175,10 +163,7 @@ class Record:
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on as after `step`: what was written later is cut, since it will be computed again."""
-        count = state.get("count", 0)  # older checkpoints have one of all metrics
-        self._counts = state.get("counts", dict.fromkeys(state["sums"], count) if count else {})
-        # on the CPU; `add` knows where the metrics are
-        self._sums = {name: state["sums"][name] for name in self._counts}
+        self.means.load_state_dict(state)
         self.diverged = state["diverged"]
         self.status |= state["status"]
         for name, log in self._logs.items():
@@ -189,28 +174,10 @@ class Record:
 
     # Metrics.
 
-    @torch.no_grad()  # metrics with a graph would keep every update's until the line is written
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Adds `{name: (S,)}` to the running means, on the device; an update may leave names out.
-
-        Means are float32, of float64 metrics float64; `EPISODIC`'s is over the updates at which it is known.
-
-        Raises:
-            CorerlError: a new metric has another shape, or the name of a line's own field.
-        """
-        metrics = _with_known(metrics)
+        """Adds `{name: (S,)}` to the running means; raises as `Means.add`."""
         self._note_names(step, set(metrics))
-        for name, value in metrics.items():
-            if name not in self._sums:
-                self._sums[name] = self._zeros(name, value)
-            self._counts[name] = self._counts.get(name, 0) + 1
-        self._move(value.device)
-        torch._foreach_add_([self._sums[name] for name in metrics], list(metrics.values()))
-
-    def _move(self, device: torch.device) -> None:
-        """Moves all sums to where metrics are made: a checkpoint's are on the CPU."""
-        if any(total.device != device for total in self._sums.values()):
-            self._sums = {name: total.to(device) for name, total in self._sums.items()}
+        self.means.add(metrics)
 
     def _note_names(self, step: int, names: set[str]) -> None:
         """Starts the clock anew at the first metrics, and where new names take the place of others.
@@ -221,37 +188,14 @@ class Record:
             self._clock = (step, time.monotonic(), 0.0)
         self._latest, self._seen = names, self._seen | names
 
-    def _zeros(self, name: str, value: Tensor) -> Tensor:
-        """Returns the sum of a metric, still zero."""
-        require(
-            name not in LINE,
-            f"Give the metric {name!r} another name: every line has its own {name}",
-        )
-        shape = getattr(value, "shape", None)
-        found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"
-        require(
-            isinstance(value, Tensor) and shape == (len(self.seeds),),
-            f"The metric {name!r} is a {found}; make it a Tensor ({len(self.seeds)},), a number per seed",
-        )
-        return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
-
     def write_metrics(self, step: int) -> None:
         """Writes a line per seed: of each metric that was given since the last one, its mean."""
         self.find_divergence(step)
-        counts = self._counts | {EPISODIC: self._sums.get(KNOWN)}
-        means = {
-            name: (value / counts[name]).tolist()
-            for name, value in self._sums.items()
-            if name != KNOWN
-        }
-        self._sums, self._counts = {}, {}
+        means = self.means.take()
         lines = [
             {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
             for i, seed in enumerate(self.seeds)
         ]
-        for line in lines:
-            if math.isnan(line.get(EPISODIC, 0)):
-                line[EPISODIC] = None
         self._write_lines(step, lines)
 
     def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
@@ -260,11 +204,7 @@ class Record:
 
     def find_divergence(self, step: int) -> None:
         """Looks for NaN and overflow in the metrics that are not written yet."""
-        if self._sums:
-            sums = torch.stack(list(self._sums.values())).cpu().numpy()
-            self._note_divergence(step, list(self._sums), sums)
-
-    def _note_divergence(self, step: int, names: list[str], values: np.ndarray) -> None:
+        names, values = self.means.on_host()
         for i in np.flatnonzero(~np.isfinite(values).all(0)):
             seed = self.seeds[i]
             if seed in self.diverged:

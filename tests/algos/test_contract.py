@@ -20,7 +20,7 @@ from corerl import algos, seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.runs.record import EPISODIC
+from corerl.runs.means import EPISODIC
 from corerl.training.run import Interrupted, Run
 
 UPDATES = 3

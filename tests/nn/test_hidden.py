@@ -14,7 +14,7 @@ from corerl.nn.encoders import Encoder
 from corerl.nn.hidden import ACTIVATIONS, Hidden
 from corerl.nn.networks import MLP, LayerNorm
 from corerl.runs.directory import config_hash
-from corerl.runs.record import EPISODIC
+from corerl.runs.means import EPISODIC
 
 
 def config_of(name: str) -> type:

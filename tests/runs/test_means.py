@@ -12,4 +12,4 @@ def test_a_resumed_runs_sums_are_all_where_its_metrics_are(tmp_path):
     saved = {"sums": {"before": torch.ones(1)}, "counts": {"before": 1}}
     run.record.load_state_dict(run.record.state_dict() | saved, 1)
     run.record.add(2, {"now": torch.ones(1, device="meta")})
-    assert [total.device.type for total in run.record._sums.values()] == ["meta", "meta"]
+    assert [total.device.type for total in run.record.means.sums.values()] == ["meta", "meta"]

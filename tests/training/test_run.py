@@ -257,7 +257,7 @@ def test_metrics_stay_where_they_are_made_when_a_run_is_resumed(tmp_path):
         run.device = torch.device("meta")
         run.record.load_state_dict(state, 1)
         run.record.add(2, {"loss": torch.ones(1, device=device)})
-        assert run.record._sums["loss"].device.type == device
+        assert run.record.means.sums["loss"].device.type == device
 
 
 def record_of(tmp_path: Path, *updates: dict) -> Run:
@@ -356,7 +356,7 @@ def test_an_episodes_return_counts_where_one_has_ended_and_no_missing_loss_is_fo
 def test_metrics_that_an_update_did_not_detach_keep_no_graph(tmp_path):
     run = record_of(tmp_path, {"loss": torch.ones(2, requires_grad=True) * 2})
     run.record.add(2, {"loss": torch.ones(2, requires_grad=True) * 2})
-    assert not run.record._sums["loss"].requires_grad
+    assert not run.record.means.sums["loss"].requires_grad
 
 
 @pytest.mark.parametrize(
