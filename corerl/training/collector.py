@@ -225,6 +225,10 @@ class Experience(Stateful):
         """Ends these seeds' episodes in the replay, as `FrameReplay.end_episodes`."""
         self.replay.end_episodes(seeds, reached)
 
+    def close(self) -> None:
+        """Closes the environments."""
+        self.envs.close()
+
     def metrics(self) -> dict[str, Tensor]:
         """Returns of the last training episodes `(S,)`."""
         return {"episode_return": self.envs.episode_returns}

@@ -287,6 +287,9 @@ class Run:
 
     def close(self) -> None:
         """Closes environments and mirrors, and lets go of what was trained."""
+        for part in self._state.values():
+            if hasattr(part, "close"):
+                part.close()
         # The run is in a cycle, and its replay's memory is the next run's.
         self._state, self._watch = {}, None
         self._streams.clear()

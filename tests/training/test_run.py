@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib
 import json
 import os
 import re
@@ -15,8 +16,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
+import tiny
 import torch
 from small import FIXED, config, group, train
 
@@ -68,6 +71,26 @@ def count(run: Run, stride: int = 1, metric=lambda step: [float(step), 10.0 * st
         run.evaluate(step, agent.act)
         run.save(step)
     return agent
+
+
+@pytest.mark.parametrize("algo", ["sac", "qr_dqn"])
+def test_the_environments_that_it_trained_in_are_closed(algo, tmp_path, monkeypatch):
+    made, closed = [], []
+    make = tasks.Task.make_env
+
+    class Counted(gymnasium.Wrapper):
+        def close(self):
+            closed.append(self)
+
+    def make_counted(task):
+        made.append(Counted(make(task)))
+        return made[-1]
+
+    monkeypatch.setattr(tasks.Task, "make_env", make_counted)
+    cfg = replace(tiny.settings(algo), root=str(tmp_path), eval=Eval(episodes=0), compile="off")
+    run = Run(replace(cfg, device="cpu"), [0, 4], quiet)
+    importlib.import_module(f"corerl.algos.{algo}").train(cfg.algo, run)
+    assert made and closed == made
 
 
 def metrics(run: Run) -> list[dict]:
