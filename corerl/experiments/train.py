@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import textwrap
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 
 import hydra
@@ -80,21 +80,50 @@ def _show(listed: list[Config], package: str | None) -> int:
     return 0
 
 
+@dataclass
+class Outcome:
+    """What became of the cells: whether any began here, what went wrong, and what another process trains.
+
+    Nothing of it is known where a launcher runs copies of this process elsewhere.
+    """
+
+    begun: bool = False
+    problems: list[str] = field(default_factory=list)
+    busy: list[tuple[str, Config]] = field(default_factory=list)
+
+
 def _launch(arguments: list[str], informs: bool = False) -> int:
     """Runs the command line; where it `informs`, Hydra prints what it is asked and nothing runs."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
     named = with_own_files(_with_search(arguments))
     register()
-    begun: list[str] = []
-    problems: list[str] = []
-    busy: list[tuple[str, Config]] = []
+    outcome = Outcome()
+    try:
+        _hydra_run(named, outcome)
+    except Interrupted:
+        command = shlex.join(["corerl", "train", *arguments])
+        print(
+            f"corerl: stopped and saved. Resume with the same command: {command}", file=sys.stderr
+        )
+        return 130
+    if not informs:
+        _tell_end(named, outcome)
+    return 0
 
+
+def _hydra_run(named: list[str], outcome: Outcome) -> None:
+    """Has Hydra compose the cells and its launcher run them, here or elsewhere.
+
+    Raises:
+        Interrupted: stopped by a signal, after saving.
+        CorerlError: what Hydra, the sweeper or the launcher refuses, or cannot do.
+    """
     count = _count(named)
 
     def job(cfg: DictConfig) -> float | None:
-        begun.append("here")  # stays empty where a launcher runs a copy of this elsewhere
+        outcome.begun = True
         with lasting_output():
-            found = _job(cfg, problems, busy, count)
+            found = _job(cfg, outcome, count)
         # Optuna ends at NaN, and takes None for a failed trial; its like want a number.
         to_optuna = HydraConfig.get().sweeper._target_.endswith(".OptunaSweeper")
         return None if to_optuna and math.isnan(found) else found
@@ -108,35 +137,37 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
             launched(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise CorerlError(sentence(error)) from error
-    except Interrupted:
-        command = shlex.join(["corerl", "train", *arguments])
-        print(
-            f"corerl: stopped and saved. Resume with the same command: {command}", file=sys.stderr
-        )
-        return 130
     except CorerlError:
         raise
     except Exception as error:
         if "No trials are completed" in str(error):  # Optuna's, which writes no results then
             raise CorerlError(NO_TRIAL) from error
-        if begun:
+        if outcome.begun:
             raise
         if isinstance(error, UNREADABLE):
             raise CorerlError(sentence(error)) from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
-    searched = None if informs else search_folder(named)
+
+
+def _tell_end(named: list[str], outcome: Outcome) -> None:
+    """Prints what a search has found.
+
+    Raises:
+        CorerlError: cells are not done.
+    """
+    problems = list(outcome.problems)
+    searched = search_folder(named)
     if searched:
         _tell_best(searched)
-    elif not begun and not informs:
+    elif not outcome.begun:
         problems += _unfinished(named)
-    problems += [problem for problem, cell in busy if _left(cell)]
+    problems += [problem for problem, cell in outcome.busy if _left(cell)]
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
-    return 0
 
 
 def _with_search(arguments: list[str]) -> list[str]:
@@ -261,9 +292,7 @@ def _fields(settings: object, prefix: str) -> list[str]:
     ]
 
 
-def _job(
-    cfg: DictConfig, problems: list[str], busy: list[tuple[str, Config]], count: int | None
-) -> float:
+def _job(cfg: DictConfig, outcome: Outcome, count: int | None) -> float:
     """Runs one cell. In a sweep its failure is kept in its directory, so that the others still run.
 
     What another process is training may be done by the end of the sweep, so that it is kept apart.
@@ -289,9 +318,9 @@ def _job(
             raise
         told = worker.told(error)
         if isinstance(error, Busy) and job is not None:
-            busy.append((told, job))
+            outcome.busy.append((told, job))
         else:
-            problems.append(told)
+            outcome.problems.append(told)
         if in_sweep:
             print(f"corerl: {told}", file=sys.stderr)
             if job is not None:
