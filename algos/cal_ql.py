@@ -182,6 +182,31 @@ def bellman_and_gap(
     return bellman, gap, metrics
 
 
+def all_losses(
+    agent: Any, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Adds every loss of a step of `agent`, either's learner; no parameter is in two of them.
+
+    Returns are `(S, B)`; uniforms `(S, samples, B, A)` and subsets `(S, 2, critics)` are uniform on [0, 1).
+    """
+    cfg = agent.cfg
+    policy, log_pi, policy_metrics = policy_loss(
+        agent.policy, agent.critic, agent.alpha, batch, noise.actions
+    )
+    chosen = agent.subset(subsets[:, 0])
+    y, next_log_pi = backup(agent.policy, agent.target, cfg.discount, batch, noise.backup, chosen)
+    states = batch.observations, batch.next_observations
+    with torch.no_grad():
+        proposals = conservative.proposals(agent.policy, *states, noise, uniforms)
+    bellman, gap, metrics = bellman_and_gap(
+        cfg, agent.critic, batch, y, returns, proposals, agent.subset(subsets[:, 1])
+    )
+    penalty, multiplier_loss = agent.penalty(gap)
+    loss = policy + agent.temperature_loss(log_pi, next_log_pi)
+    loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
+    return loss, metrics | policy_metrics | {"alpha": agent.alpha}
+
+
 class CalQL(SquashedActing):
     """S independent learners."""
 
@@ -215,7 +240,7 @@ class CalQL(SquashedActing):
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
         self.temperature_optimizer = alpha
         q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        self._step = GradientStep(self.loss, (pi, alpha, q), spec.mode)
+        self._step = GradientStep(partial(all_losses, self), (pi, alpha, q), spec.mode)
 
     @property
     def alpha(self) -> Tensor:
@@ -223,30 +248,9 @@ class CalQL(SquashedActing):
         value = self.temperature()  # its logarithm, but WSRL's is as it is
         return torch.exp(value) if self.cfg.tuning == "log" else value
 
-    # Losses. Batch fields are (S, B, ...), returns (S, B), uniforms (S, samples, B, A) and subsets
-    # (S, 2, critics), the latter two uniform on [0, 1); each loss is (S,).
-
-    def loss(
-        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Adds every loss of a step; no parameter is in two of them."""
-        cfg = self.cfg
-        policy, log_pi, policy_metrics = policy_loss(
-            self.policy, self.critic, self.alpha, batch, noise.actions
-        )
-        subset = ensembles.subset(subsets[:, 0], cfg.critics, cfg.critic_subsample)
-        y, next_log_pi = backup(self.policy, self.target, cfg.discount, batch, noise.backup, subset)
-        states = batch.observations, batch.next_observations
-        with torch.no_grad():
-            proposals = conservative.proposals(self.policy, *states, noise, uniforms)
-        subset = ensembles.subset(subsets[:, 1], cfg.critics, cfg.critic_subsample)
-        bellman, gap, metrics = bellman_and_gap(
-            cfg, self.critic, batch, y, returns, proposals, subset
-        )
-        penalty, multiplier_loss = self.penalty(gap)
-        loss = policy + self.temperature_loss(log_pi, next_log_pi)
-        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
-        return loss, metrics | policy_metrics | {"alpha": self.alpha}
+    def subset(self, uniforms: Tensor) -> Tensor | None:
+        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
+        return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample)
 
     def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
         """Computes -log alpha * (log pi + target entropy), the authors' form; SAC's eq. 18 has alpha.

@@ -54,7 +54,7 @@ from corerl import seeding
 from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
-from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
@@ -178,48 +178,29 @@ class WSRL(SquashedActing):
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
         self.temperature_optimizer = alpha
         q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        self._pretraining_step = GradientStep(self.pretraining_loss, (pi, alpha, q), spec.mode)
+        pretraining = partial(cal_ql.all_losses, self)
+        self._pretraining_step = GradientStep(pretraining, (pi, alpha, q), spec.mode)
         self._critic_step = GradientStep(self.bellman_loss, q, spec.mode)
         joint = self.policy_and_temperature_loss
         self._policy_step = GradientStep(joint, (pi, alpha), spec.mode)
 
-    # Losses of both halves. Batch fields are (S, B, ...); each loss is (S,).
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature of each seed, `(S,)`, with its gradient."""
+        return self.temperature()
 
-    def temperature_loss(self, next_log_pi: Tensor) -> Tensor:
-        """Computes alpha * (entropy at s' - target entropy), from log-densities `(S, K, B)`."""
+    # Losses. Pre-training's are Cal-QL's, with the temperature's and the penalty that follow. Batch fields
+    # are (S, B, ...); each loss is (S,).
+
+    def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
+        """Computes alpha * (entropy at s' - target entropy), from log-densities at s' `(S, K, B)` alone."""
         entropy = -next_log_pi.detach().mean((1, 2))
-        return self.temperature() * (entropy - self.target_entropy)
-
-    def backup(self, batch: Batch, noise: Tensor, subset: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns y `(S, B)` as Cal-QL has it, and the next actions' log-densities `(S, K, B)`."""
-        return cal_ql.backup(self.policy, self.target, self.cfg.discount, batch, noise, subset)
+        return self.alpha * (entropy - self.target_entropy)
 
     def subset(self, uniforms: Tensor) -> Tensor | None:
         """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
         draw = ensembles.with_replacement
         return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample, draw)
-
-    # Pre-training: Cal-QL's, with another temperature and multiplier.
-
-    def pretraining_loss(
-        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Adds every loss of a step; arguments as of `CalQL.loss`."""
-        cfg = self.cfg
-        policy, _, policy_metrics = cal_ql.policy_loss(
-            self.policy, self.critic, self.temperature(), batch, noise.actions
-        )
-        y, next_log_pi = self.backup(batch, noise.backup, self.subset(subsets[:, 0]))
-        states = batch.observations, batch.next_observations
-        with torch.no_grad():
-            proposals = conservative.proposals(self.policy, *states, noise, uniforms)
-        bellman, gap, metrics = cal_ql.bellman_and_gap(
-            cfg, self.critic, batch, y, returns, proposals, self.subset(subsets[:, 1])
-        )
-        penalty, multiplier_loss = self.penalty(gap)
-        loss = policy + self.temperature_loss(next_log_pi)
-        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
-        return loss, metrics | policy_metrics | {"alpha": self.temperature()}
 
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the conservative term per critic, and its multiplier's loss, from the mean gap `(S,)`."""
@@ -242,7 +223,8 @@ class WSRL(SquashedActing):
         self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Regresses all critics towards r + discount * min Q'(s', a') of a subset; `noise` (S, K, B, A)."""
-        y, _ = self.backup(batch, noise, self.subset(uniforms))
+        chosen, discount = self.subset(uniforms), self.cfg.discount
+        y, _ = cal_ql.backup(self.policy, self.target, discount, batch, noise, chosen)
         q = self.critic(batch.observations, batch.actions[:, None]).squeeze(2)
         loss = (q - y[:, None]).square().mean(-1).sum(1)
         return loss, {"bellman_loss": loss, "q": q.mean((1, 2)), "target_q": y.mean(-1)}
@@ -251,14 +233,13 @@ class WSRL(SquashedActing):
         self, batch: Batch, noise: Tensor, next_noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds both, from the same parameters; the noises (S, B, A) are for states and next states."""
-        alpha = self.temperature()
-        policy, _, metrics = cal_ql.policy_loss(
-            self.policy, self.critic, alpha, batch, noise[:, None]
+        policy, log_pi, metrics = cal_ql.policy_loss(
+            self.policy, self.critic, self.alpha, batch, noise[:, None]
         )
         with torch.no_grad():
             next_log_pi = self.policy.sample(batch.next_observations, next_noise)[1]
-        loss = policy + self.temperature_loss(next_log_pi[:, None])
-        return loss, metrics | {"alpha": alpha}
+        loss = policy + self.temperature_loss(log_pi, next_log_pi[:, None])
+        return loss, metrics | {"alpha": self.alpha}
 
     def finetune(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
         """Takes one critic step per batch, then one of policy and temperature on all rows together."""

@@ -43,8 +43,7 @@ def test_on_kitchen_all_that_pre_train_are_wsrls(name, agent):
     low, high = made.policy.limits
     assert (math.exp(low), math.exp(high)) == pytest.approx((1e-5, 10.0))
     assert not hasattr(made.policy, "multiplier")
-    alpha = made.alpha if name != "wsrl" else made.temperature()
-    assert alpha.item() == pytest.approx(1.0)
+    assert made.alpha.item() == pytest.approx(1.0)
 
 
 def test_rlpd_beside_wsrl_is_wsrls_agent_without_pre_training():
