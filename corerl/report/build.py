@@ -63,7 +63,7 @@ def build(args: argparse.Namespace) -> int:
         folder = args.out / section.folder
         _write_tables(section, folder)
         pictures[section.folder] = _draw(section, folder, plans[section.folder], failures)
-    notes = [*results.notes, *_unfinished_notes(results.runs), *failures]
+    notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts), *failures]
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
         notes.append(f"No number of {names} is of these algorithms on these tasks in their unit.")
@@ -201,6 +201,12 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 
 
 # ------------------------------------------------------------------------------------------ words
+
+
+def _boxes(parts: list[Section]) -> list[str]:
+    letters = figures.boxes(name for s in parts for name in [*s.algorithms, *s.tasks])
+    told = f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
+    return [told] if letters else []
 
 
 def _unfinished_notes(runs: pd.DataFrame) -> list[str]:

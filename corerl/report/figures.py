@@ -5,6 +5,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
 from corerl.report import stats
@@ -27,6 +29,8 @@ GREY = "#8c8f94"
 INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
 HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
 LEGEND = 8  # points
+LETTER = 0.55  # the mean width of a letter, of its size
+LINE = 0.15  # inches, of text on an axis
 TAIL = 0.1  # level of the tail that mean returns are drawn against
 MOST_POINTS = 200  # of a task's curve: more only make the file large
 STYLE = {
@@ -120,8 +124,8 @@ def improvement(table: pd.DataFrame, look: dict) -> Figure:
         names, event = rows["x"], f"… > {rows['y'][0]}"
     else:
         names, event = rows["y"], f"{rows['x'][0]} > …"
-    label, shown = textwrap.wrap(f"P({event})", 46), [_broken(name) for name in names]
-    height = _pitch(shown) * len(rows) + 0.15 * len(label) + 0.95
+    label, shown = textwrap.wrap(f"P({event})", 40), [_broken(name) for name in names]
+    height = _pitch(shown) * len(rows) + LINE * len(label) + 0.95
     figure, (axis,) = grid(1, 1, HALF[0], height)
     few = [int(str(n).partition("-")[0]) < ENOUGH_SEEDS for n in rows["n"]]
     _intervals(axis, rows, [look[n]["color"] for n in names], few)
@@ -140,7 +144,7 @@ def _broken(name: str) -> str:
 
 def _pitch(names: Iterable[str]) -> float:
     """Returns the inches from one row to the next that names of so many lines need."""
-    return max(0.34, 0.06 + 0.15 * max(name.count("\n") + 1 for name in names))
+    return max(0.34, 0.06 + LINE * max(name.count("\n") + 1 for name in names))
 
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:
@@ -238,12 +242,14 @@ def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
     """Makes a figure of a panel per task, three in a row, each `height` inches high; panels by task."""
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
-    figure, axes = grid(down, across, max(HALF[0], 3.1 * across), height * down + 0.5)
+    width = max(HALF[0], 3.1 * across)
+    titles = _titles(tasks, 0.9 * (width / across - 0.5))
+    lines = max(title.count("\n") for title in titles.values())
+    figure, axes = grid(down, across, width, (height + LINE * lines) * down + 0.5)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     for axis in axes[::across]:
         axis.set_ylabel(unit)
-    titles = _titles(tasks)
     panels = dict(zip(tasks, axes, strict=False))
     for task, axis in panels.items():
         axis.set_title(titles[task])
@@ -257,12 +263,13 @@ def curve_scores(rows: pd.DataFrame) -> pd.DataFrame:
     return scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
 
 
-def _titles(tasks: list[str]) -> dict[str, str]:
-    """Returns the last parts of the ids, which fit above a panel, where they tell the tasks apart."""
-    last = {task: task.rpartition("/")[2] for task in tasks}
-    if len(set(last.values())) == len(tasks):
-        return last
-    return {task: task.partition("/")[2] or task for task in tasks}
+def _titles(tasks: list[str], width: float) -> dict[str, str]:
+    """Returns the last parts of the ids, where they tell the tasks apart, in lines of so many inches."""
+    names = {task: task.rpartition("/")[2] for task in tasks}
+    if len(set(names.values())) < len(tasks):
+        names = {task: task.partition("/")[2] or task for task in tasks}
+    letters = int(72 * width / (LETTER * STYLE["axes.titlesize"]))
+    return {task: textwrap.fill(name, letters) for task, name in names.items()}
 
 
 def _legend(figure: Figure, axes: Iterable) -> None:
@@ -270,12 +277,16 @@ def _legend(figure: Figure, axes: Iterable) -> None:
     known = {}
     for axis in axes:
         known |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    longest = max(map(len, known), default=0)
-    entry = LEGEND * (0.55 * longest + 5) / 72  # letters of about 0.55 of their size, and the line
+    names = [_broken(name) for name in known]
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    entry = LEGEND * (LETTER * longest + 5) / 72  # the letters, and the line before them
     fit = max(1, min(5, int(figure.get_figwidth() // entry)))
-    extra_rows = max(0, math.ceil(len(known) / fit) - 1)  # lines of names, at the cost of no panel
-    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * extra_rows)
-    figure.legend(list(known.values()), list(known), loc="outside upper center", ncols=fit)
+    down = math.ceil(len(names) / fit)
+    columns = [names[i : i + down] for i in range(0, len(names), down)] if names else []
+    lines = max((sum(name.count("\n") + 1 for name in column) for column in columns), default=1)
+    extra = 1.5 * LEGEND / 72 * (lines - 1)  # at the cost of no panel
+    figure.set_figheight(figure.get_figheight() + extra)
+    figure.legend(list(known.values()), names, loc="outside upper center", ncols=fit)
 
 
 def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
@@ -315,9 +326,19 @@ def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes, bool]:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = draw()
         png, svg = io.BytesIO(), io.BytesIO()
-        figure.savefig(png, format="png", dpi=200, facecolor="white")
-        figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+")  # one for each letter: see `boxes`
+            figure.savefig(png, format="png", dpi=200, facecolor="white")
+            figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
     return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
+
+
+def boxes(texts: Iterable[str]) -> str:
+    """Returns the letters that the font lacks, for which a figure has boxes."""
+    font = get_font(findfont(FontProperties()))
+    return "".join(
+        dict.fromkeys(c for text in texts for c in text if not font.get_char_index(ord(c)))
+    )
 
 
 def inline(svg: bytes, name: str, label: str) -> str:

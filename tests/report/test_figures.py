@@ -1,5 +1,8 @@
 import functools
+import itertools
+import warnings
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,6 +84,42 @@ def test_long_names_stay_on_the_paper():
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= paper.x1, text.get_text()
     above, below = (label.get_window_extent() for label in axis.get_yticklabels())
     assert not above.overlaps(below)
+
+
+LONG = (
+    "x" * 180,
+    "A long name with many words that describe the method and its settings lr=3e-4 batch=256",
+    "BC",
+)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 4])
+def test_long_names_stay_on_the_paper_above_panels_and_in_legends(tasks):
+    names = [f"x/a_very_long_task_name_that_goes_on_and_on_for_{t}-medium-v2" for t in range(tasks)]
+    rows = [(a, t, 0, k, 1.0 * k) for a in LONG for t in names for k in (1, 2)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    with matplotlib.rc_context(figures.STYLE):
+        figure = figures.tasks(history, looks(LONG), "score")
+        figure.canvas.draw()
+    panels, paper = [axis for axis in figure.axes if axis.get_visible()], figure.bbox
+    assert len(panels) == tasks
+    texts = [axis.title.get_window_extent() for axis in panels]
+    texts.append(figure.legends[0].get_window_extent())
+    for box in texts:
+        assert box.x0 >= 0 and box.x1 <= paper.x1 and box.y1 <= paper.y1
+    for one, other in itertools.combinations(texts, 2):
+        assert not one.overlaps(other)
+    heights = [axis.get_window_extent().height for axis in panels]
+    assert min(heights) / figure.dpi > 1.2  # inches that are left for the curves
+
+
+def test_letters_that_the_font_lacks_are_named_and_draw_no_warning():
+    rows = [("中文", "x/t", 0, k, 1.0) for k in (1, 2)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures.render(lambda: figures.tasks(history, looks(["中文"]), "score"), "tasks")
+    assert figures.boxes(["中文", "IQL τ=0.5 é", "文"]) == "中文"
 
 
 def test_improvement_of_one_over_the_others():

@@ -14,7 +14,7 @@ function range(values, pad = 0.04) {
   let low = Infinity, high = -Infinity;
   for (const v of values) if (v !== null && Number.isFinite(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
   if (low > high) return [0, 1];
-  if (low === high) return [low - 0.5, high + 0.5];
+  if (high - low <= ROUNDING * Math.max(Math.abs(low), Math.abs(high))) return [low - 0.5, high + 0.5];
   return [low - pad * (high - low), high + pad * (high - low)];
 }
 
