@@ -1,6 +1,7 @@
 """Arrays of recorded steps, a field each, in the shapes and dtypes that a Dataset holds."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,30 @@ EPISODES = (
 AS_NUMBERED = "where they are numbered, write them as whole numbers (1, not 1.0; an integer dtype)"
 
 
+def array(x: Any, field: str) -> np.ndarray:
+    """Returns an array of numpy, of whatever holds one; of a tensor its numbers, in float32 from bfloat16.
+
+    Raises:
+        CorerlError: some of it is masked, and would count as what lies under the mask.
+    """
+    if np.ma.is_masked(x):
+        raise CorerlError(
+            f"field {field}: {np.ma.count_masked(x):,} of its entries are masked: fill them "
+            "(numpy.ma.filled), or leave their rows out."
+        )
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        x = x.float() if str(x.dtype) == "torch.bfloat16" else x
+    return np.asarray(x)
+
+
 def flags(x: np.ndarray, field: str) -> np.ndarray:
     """Returns (N,) bool from flags (N,) or (N, 1) of any dtype that holds nothing but 0 and 1.
 
     Raises:
         CorerlError: something else, which `astype(bool)` would take for True; the row is named.
     """
-    x = column(x)
+    x = column(array(x, field))
     if x.dtype == bool:
         return x
     _refuse_kind(x, field)
@@ -32,15 +50,16 @@ def flags(x: np.ndarray, field: str) -> np.ndarray:
 
 
 def floats(x: np.ndarray, field: str) -> np.ndarray:
-    """Returns float32 numbers, infinite where that cannot hold them; bytes stay bytes.
+    """Returns float32 numbers, infinite where that cannot hold them; bytes of observations stay bytes.
 
     Raises:
-        CorerlError: complex numbers, texts or objects.
+        CorerlError: complex numbers, texts or objects; or some are masked.
     """
-    x = np.asarray(x)
+    x = array(x, field)
     _refuse_kind(x, field)
+    seen = field in ("observations", "next_observations")
     with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
-        return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+        return x if seen and x.dtype == np.uint8 else np.asarray(x, np.float32)
 
 
 def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
@@ -57,15 +76,23 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
     """Lays the named parts of a dictionary side by side, `(steps, widths in sum)`.
 
     Raises:
-        CorerlError: a part is missing, or has another number of rows.
+        CorerlError: a part is missing, is a dictionary itself, or has another number of rows.
     """
+    if not names:
+        raise CorerlError(f"Dataset {id}, observations: the dictionary is empty.")
     for name in names:
+        if isinstance(inner := given.get(name), Mapping):
+            told = ", ".join(f"{name}/{key}" for key in inner)
+            raise CorerlError(
+                f"Dataset {id}, observations: part {name} is a dictionary itself: write {told} in its place."
+            )
         if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
             raise CorerlError(
                 f"Dataset {id}, observations: part {name} needs {steps} rows, as rewards have, also in "
                 "next_observations."
             )
-    return np.concatenate([np.asarray(given[name]).reshape(steps, -1) for name in names], 1)
+    parts = [array(given[name], f"observations, part {name}") for name in names]
+    return np.concatenate([part.reshape(steps, -1) for part in parts], 1)
 
 
 def _refuse_kind(x: np.ndarray, field: str) -> None:
@@ -76,7 +103,7 @@ def _refuse_kind(x: np.ndarray, field: str) -> None:
 
 def column(x: np.ndarray) -> np.ndarray:
     """Returns (N,) where there is one column, (N, 1); everything else as it is."""
-    x = np.asarray(x)
+    x = x if isinstance(x, np.ma.MaskedArray) else array(x, "")  # refused where the field is known
     return x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
 
 
@@ -93,7 +120,7 @@ def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
     Raises:
         CorerlError: a row names no episode.
     """
-    names = np.asarray(episode).reshape(steps, -1)
+    names = array(episode, "episode").reshape(steps, -1)
     unnamed = missing(names).any(1)
     if unnamed.any():
         problem = f"names no episode{such(unnamed)}"

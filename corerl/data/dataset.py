@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import arrays
-from corerl.data.columns import column, flags, floats, scaled, scaled_density
+from corerl.data.columns import array, column, flags, floats, scaled, scaled_density
 from corerl.data.soundness import check
 from corerl.errors import CorerlError
 
@@ -90,7 +90,7 @@ class Dataset:
             truncated = truncated.copy()
             truncated[-1] = True
         ends = terminated | truncated if len(terminated) == len(truncated) else truncated
-        actions = np.asarray(actions)
+        actions = array(actions, "actions")
         discrete = actions.dtype.kind in "biu"
         actions = column(actions).astype(np.int64) if discrete else floats(actions, "actions")
         if has_next is None:
@@ -175,7 +175,7 @@ class Dataset:
         observations = floats(observations, "observations")
         if next_observations is None:
             next_observations, has_next = arrays.following(observations, ended, cut, has_next)
-        actions = scaled(id, np.asarray(actions), low, high)
+        actions = scaled(id, array(actions, "actions"), low, high)
         if behaviour_log_prob is not None and actions.ndim == 2:
             width = actions.shape[1]
             behaviour_log_prob = scaled_density(behaviour_log_prob, low, high, width)

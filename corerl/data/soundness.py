@@ -44,6 +44,8 @@ def _check_shapes(dataset: Dataset) -> None:
         array = getattr(dataset, field)
         if len(array) != n:
             raise _error(dataset, field, f"it has {len(array)} rows where rewards has {n}")
+        if 0 in array.shape[1:]:
+            raise _error(dataset, field, f"its shape is {array.shape}: its rows hold nothing")
         if shape is not None and array.shape != shape:
             raise _error(dataset, field, f"its shape is {array.shape} where {shape} is needed")
         if array.dtype.type not in dtypes:

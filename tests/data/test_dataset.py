@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
@@ -190,3 +191,69 @@ def test_rows_that_have_no_next_stay_so_without_next_observations():
     data = Dataset.from_arrays(np.arange(5.0), **given, has_next=[1, 0, 1, 1, 1])
     assert data.has_next.tolist() == [True, False, False, True, False]
     assert data.transitions().rows.tolist() == [0, 3]
+
+
+# What a person's own arrays may be.
+
+
+def steps(**changed) -> Dataset:
+    """Four steps of one episode."""
+    given = {"observations": np.ones((4, 2)), "actions": np.zeros((4, 1)), "rewards": np.ones(4)}
+    given |= {"terminated": np.zeros(4, bool), "truncated": np.arange(4) == 3}
+    return Dataset.from_arrays(**given | changed)
+
+
+def test_rewards_may_be_bytes():
+    sparse = np.array([0, 0, 1, 1], np.uint8)
+    dataset = steps(rewards=sparse)
+    assert dataset.rewards.dtype == np.float32 and dataset.rewards.tolist() == [0, 0, 1, 1]
+    assert dataset.with_rewards(sparse).rewards.dtype == np.float32
+    assert steps(observations=np.ones((4, 3, 2, 2), np.uint8)).observations.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    "field", ["observations", "actions", "rewards", "terminated", "next_observations", "episode"]
+)
+def test_what_is_masked_is_no_number(field):
+    """Under the mask lies anything, such as -9999."""
+    shapes = {"observations": (4, 2), "next_observations": (4, 2), "actions": (4, 1)}
+    hidden = np.ma.masked_array(np.zeros(shapes.get(field, 4)), mask=False)
+    assert len(steps(**{field: hidden})) == 4
+    hidden[1] = np.ma.masked
+    with pytest.raises(CorerlError, match=rf"field {field}: \d of its entries are masked"):
+        steps(**{field: hidden})
+
+
+def test_a_masked_part_of_a_dictionary_is_named():
+    hidden = np.ma.masked_equal([0, 1, 2, -9999], -9999)
+    with pytest.raises(CorerlError, match="observations, part v: 1 of its entries are masked"):
+        steps(observations={"p": np.ones((4, 2)), "v": hidden})
+
+
+def test_tensors_may_have_gradients_or_be_bfloat16():
+    numbers = torch.linspace(-1, 1, 4)
+    dataset = steps(
+        observations={"a": numbers.clone().requires_grad_(), "b": numbers[:, None].bfloat16()},
+        actions=numbers[:, None].clone().requires_grad_(),
+        rewards=numbers.bfloat16(),
+    )
+    rounded = numbers.bfloat16().float().tolist()
+    assert dataset.rewards.tolist() == rounded == dataset.observations[:, 1].tolist()
+    assert dataset.observations[:, 0].tolist() == dataset.actions[:, 0].tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"observations": {}}, "observations: the dictionary is empty"),
+        (
+            {"observations": {"arm": {"p": np.ones(4), "v": np.ones(4)}}},
+            "part arm is a dictionary itself: write arm/p, arm/v in its place",
+        ),
+        ({"observations": np.ones((4, 0))}, r"observations: its shape is \(4, 0\): its rows hold"),
+        ({"actions": np.ones((4, 0))}, r"actions: its shape is \(4, 0\): its rows hold nothing"),
+    ],
+)
+def test_observations_and_actions_that_are_none(changed, told):
+    with pytest.raises(CorerlError, match=told):
+        steps(**changed)
