@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,14 @@ class Contents:
         """Returns the setting that names a field's columns, and what there is to name."""
         choice = f", of {', '.join(self.others[:30])}" if self.others else ""
         return f"data.columns.{field}=NAME{choice}"
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """Names and widths of the arrays `observations/...` of a dictionary's parts, as they are laid."""
+        names = [re.sub(r"\[\d+\]$", "", label) for label in self.labels["observations"]]
+        if kind_of(self.path) not in ("npz", "hdf5") or not all("/" in name for name in names):
+            return ()
+        return tuple((part(name), len(list(columns))) for name, columns in groupby(names))
 
     @property
     def done(self) -> str:

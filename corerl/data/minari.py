@@ -20,6 +20,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -243,6 +244,8 @@ def _is_whole(folder: Path) -> bool:
 def _read(source, id: str) -> Dataset:
     """Reads a minari.MinariDataset as a Dataset."""
     n, space = source.total_steps, source.observation_space
+    if isinstance(space, spaces.Discrete):
+        raise CorerlError("its observations are numbers: only boxes and dictionaries can be read.")
     image = isinstance(space, spaces.Box) and space.dtype == np.uint8
     shape = space.shape if image else (spaces.flatdim(space),)
     observations = np.empty((n, *shape), np.uint8 if image else np.float32)
@@ -274,7 +277,7 @@ def _read(source, id: str) -> Dataset:
     if not discrete:
         box = source.action_space
         actions = unit_actions(actions.reshape(n, -1), box.low.ravel(), box.high.ravel())
-    return Dataset.from_steps(
+    dataset = Dataset.from_steps(
         id,
         observations,
         actions,
@@ -283,6 +286,10 @@ def _read(source, id: str) -> Dataset:
         columns["terminations"],
         columns["truncations"],
     )
+    if not isinstance(space, spaces.Dict):
+        return dataset
+    widths = {name: spaces.flatdim(part) for name, part in by_name(space).items()}
+    return replace(dataset, parts=tuple(widths.items()))
 
 
 def _check_count(row: int, steps: int, at_least: bool) -> None:
@@ -297,7 +304,7 @@ def _check_observations(number: int, space: spaces.Space, value, rows: int) -> N
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             _check_observations(number, part, value[key], rows)
-    elif isinstance(space, spaces.Box):
+    elif isinstance(space, spaces.Box | spaces.Discrete):
         _check_shape(number, "observations", value, (rows, *space.shape))
 
 
@@ -328,13 +335,23 @@ def _episodes(source) -> Iterator[dict]:
 
 
 def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
-    """Returns (T + 1, D) of a box, or of a dictionary of boxes side by side, in the space's order."""
+    """Returns (T + 1, D) of a box, or of a dictionary's boxes and numbers side by side, in its order."""
     if isinstance(space, spaces.Dict):
         parts = [_numbers(part, value[key], image) for key, part in space.spaces.items()]
         return np.concatenate(parts, axis=1)
+    array = np.asarray(value[()])
+    if isinstance(space, spaces.Discrete):
+        return _one_hot(array - space.start, int(space.n))
     if not isinstance(space, spaces.Box):
         raise CorerlError(
-            f"its observations hold a {type(space).__name__}: only boxes can be read."
+            f"its observations hold a {type(space).__name__}: only boxes can be read, and numbers in a "
+            "dictionary."
         )
-    array = np.asarray(value[()])
     return array if image else array.reshape(len(array), -1)
+
+
+def _one_hot(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Returns (T + 1, count), as gymnasium flattens a Discrete."""
+    if ((numbers < 0) | (numbers >= count)).any():
+        raise CorerlError(f"its observations hold a number that is none of its Discrete({count}).")
+    return np.eye(count, dtype=np.float32)[numbers]

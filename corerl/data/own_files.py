@@ -106,7 +106,8 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
     if done_may_be_cut(contents, data):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
-    return Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+    dataset = Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+    return replace(dataset, parts=contents.parts) if contents.parts else dataset
 
 
 def done_may_be_cut(contents: Contents, data: Data) -> bool:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 import corerl
-from corerl.config import require
+from corerl.config import Data, require
 from corerl.data import export
 from corerl.data.dataset import Dataset
+from corerl.data.observations import Flat, wrapper
+from corerl.data.own_files import with_parts
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.experiments import own_files
@@ -49,13 +52,15 @@ def run(args: argparse.Namespace) -> int:
         made += f"{', '.join(map(str, seeds))}, {args.episodes} episodes each"
         by = agent.label
     else:
-        task = own_files.task_of(args.what, args.settings)
+        task = _ordered(own_files.task_of(args.what, args.settings))
         dataset, made, by = task.load(), f"{task.id}", task.id
+    env = _environment(task)
+    dataset = _with_parts(dataset, env)
     if minari:
         left_out = export.to_minari(
             dataset,
             args.out.removeprefix("minari/"),
-            _environment(task),
+            env,
             {
                 "algorithm_name": by,
                 "author": "corerl",
@@ -71,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         facts = {"source": made, "corerl": corerl.__version__}
         export.to_hdf5(dataset, Path(args.out), facts)
         print(f"{args.out}: {made}")
+    if env is not None:
+        env.close()
     print(f"  {dataset}")
     return 0
 
@@ -122,6 +129,23 @@ class Recorder(gymnasium.Wrapper):
         self._steps.append((*row, bool(terminated), bool(truncated)))
         self._now = following
         return result
+
+
+def _ordered(task: Task) -> Task:
+    """Returns the task with the order of its file's parts of observations, as a run has it."""
+    if task.collection != "file":
+        return task
+    data = task.data or Data()
+    return replace(task, data=replace(data, columns=with_parts(task.name, data.columns)))
+
+
+def _with_parts(dataset: Dataset, env: gymnasium.Env | None) -> Dataset:
+    """Returns the dataset with the names and widths of the parts of the environment's observations."""
+    if env is None:
+        return dataset
+    parts = getattr(wrapper(env, Flat), "parts", {})
+    widths = tuple((name, spaces.flatdim(space)) for name, space in parts.items())
+    return dataset if widths == dataset.parts else replace(dataset, parts=widths)
 
 
 def _environment(task: Task) -> gymnasium.Env | None:

@@ -10,8 +10,9 @@ from gymnasium import spaces
 from small import config, train
 
 import corerl
+from corerl.cli import main
 from corerl.config import Columns, Data, Eval
-from corerl.data import observations, own_files
+from corerl.data import export, observations, own_files, tasks
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
@@ -177,7 +178,7 @@ class Arm(Parts):
         return {"arm": {"velocity": np.float32(7), "position": position}, "mode": 2}
 
 
-gymnasium.register("NestedParts-v0", entry_point=Arm)
+gymnasium.register("NestedParts-v0", entry_point="test_observations:Arm")
 
 
 def test_parts_of_parts_have_names_and_a_dictionary_is_all_of_its_own():
@@ -271,6 +272,73 @@ def test_parts_are_vectors_or_as_their_space_has_them():
         observations.flattened(several | {"mode": [2, 2]}, known)
     with pytest.raises(CorerlError, match=r"is 3: none of Discrete\(3\)"):
         observations.flattened(one | {"mode": 3}, known)
+
+
+# Exported.
+
+
+def test_an_exported_file_keeps_the_names_of_parts_and_reads_back_in_the_environments_order(
+    tmp_path, capsys
+):
+    """Without names the policy would see arm/position where it learned arm/velocity."""
+    env, names = (
+        "env=gym/test_observations:NestedParts-v0",
+        ("arm/velocity", "arm/position", "mode"),
+    )
+    given, path, out = arrays(), tmp_path / "arm.npz", tmp_path / "arm.hdf5"
+    parts = {"arm/velocity": given["rewards"], "arm/position": np.arange(48).reshape(12, 2, 2)}
+    parts["mode"] = np.eye(3)[np.arange(12) % 3]
+    plain = {name: given[name] for name in ("actions", "rewards", "truncated")}
+    np.savez(path, **plain, **{f"observations/{name}": part for name, part in parts.items()})
+    told = ",".join(f"observations/{name}" for name in names[::-1])
+    for settings in ([env], [], [env, f"data.columns.observations=[{told}]"]):
+        assert main(["data", "export", f"file/{path}", str(out), *settings]) == 0
+        (cfg,) = cells(["algo=bc", f"task=file/{out}", env])
+        task = tasks.of(cfg)
+        order = list(observations.wrapper(task.make_env(), observations.Flat).parts)
+        expected = [parts[name].reshape(12, -1) for name in order]
+        np.testing.assert_allclose(task.load().observations, np.concatenate(expected, 1), rtol=1e-6)
+
+
+def test_what_a_policy_does_keeps_the_names_of_parts(tmp_path):
+    given, out = arrays(), tmp_path / "played.hdf5"
+    data = Dataset.from_arrays(
+        {name: given[f"observations/{name}"] for name in ("velocity", "position")},
+        *(given["actions"], given["rewards"]),
+        truncated=given["truncated"],
+    )
+    env = "gym/test_observations:Parts-v0"
+    tiny = {"seeds": 1, "steps": 2, "processes": 1, "hidden_width": 8}
+    run = corerl.train("bc", dataset=data, env=env, root=str(tmp_path), **tiny)
+    for file in (out, tmp_path / "again.hdf5"):
+        what = str(run.path) if file == out else f"file/{out}"
+        assert main(["data", "export", what, str(file), "--episodes", "1"]) == 0
+        with h5py.File(file) as held:
+            assert held["observations/velocity"][:, 0].tolist() == [0, 1, 2, 3]
+            assert held["next_observations/velocity"][:, 0].tolist() == [1, 2, 3, 4]
+            assert held["observations/position"][0].tolist() == [5, 7]
+    (cfg,) = cells(["algo=bc", f"task=file/{out}", f"env={env}"])
+    task = tasks.of(cfg)
+    assert task.load().observations[0].tolist() == task.make_env().reset()[0].tolist()
+
+
+def test_numbers_in_dictionaries_come_back_from_minari(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = resolve("gym/test_observations:NestedParts-v0").make_env()
+    rows = np.stack([env.reset()[0], *(env.step(np.zeros(1))[0] for _ in range(4))])
+    data = Dataset.from_arrays(
+        rows[:-1],
+        np.zeros((4, 1)),
+        np.ones(4),
+        truncated=np.arange(4) == 3,
+        next_observations=rows[1:],
+    )
+    export.to_minari(data, "test/arm-v0", env, {"algorithm_name": "a test"})
+    task = resolve("minari/test/arm-v0")
+    back = task.load()
+    assert back.parts == (("arm/position", 4), ("arm/velocity", 1), ("mode", 3))
+    assert back.observations[0].tolist() == task.make_env().reset()[0].tolist()
+    assert back.next_observations[-1].tolist() == [4, 1, 2, 3, 7, 0, 0, 1]
 
 
 # History.
