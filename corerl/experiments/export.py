@@ -1,8 +1,9 @@
 """A policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
 
-The file takes raw observations, float32 `(n, O)`, and returns the policy's greedy actions, with which it is
-evaluated but for a share of random ones: `(n, A)` in [-1, 1], or with `--units env` in the environment's
-own, or numbers `(n,)`. The normaliser is inside, and one seed's weights alone.
+The file takes raw observations, float32 `(n, O)`, or uint8 `(n, channels, height, width)` where the policy
+learned from images' bytes, and returns the policy's greedy actions, with which it is evaluated but for a
+share of random ones: `(n, A)` in [-1, 1], or with `--units env` in the environment's own, or numbers `(n,)`.
+The normaliser is inside, and one seed's weights alone.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     """Writes the file, holds it against the policy that it was made from, and says what it takes."""
     facts = export(args.run, args.out, args.seed, units=args.units)
     print(f"{args.out}: {facts['algorithm']} on {facts['task']}, seed {facts['seed']}")
+    shape = ", ".join(map(str, facts["observation_shape"]))
     print(
-        f"  observation float32 (n, {', '.join(map(str, facts['observation_shape']))}) -> action; actions "
-        f"are {facts['actions']}"
+        f"  observation {facts['observation_dtype']} (n, {shape}) -> action; actions are {facts['actions']}"
     )
     for name in ("greedy", "observation_parts", "history"):
         if name in facts:
@@ -107,6 +108,7 @@ def export(
         "seed": agent.seeds[0],
         "step": agent.steps[0],
         "observation_shape": list(shape),
+        "observation_dtype": f"{probe.dtype}".removeprefix("torch."),
         "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
     }
     if random:
@@ -269,7 +271,8 @@ def _need_onnx() -> None:
 
 def _write(policy: Policy, probe: Tensor, out: Path) -> None:
     batch = {"observation": {0: torch.export.Dim("n", min=1)}}
-    with _quiet():
+    # Gradients are off already: else the file turns them off, and for its user too where it is called amiss.
+    with _quiet(), torch.no_grad():
         program = torch.export.export(
             policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
         )

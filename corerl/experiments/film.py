@@ -44,6 +44,8 @@ def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None
 def run(args: argparse.Namespace) -> int:
     """Writes the film and prints what its episodes returned."""
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
+    known = args.fps is None or 0 < args.fps < float("inf")
+    require(known, f"--fps {args.fps} must be positive and finite")
     require(args.out.suffix in KINDS, f"--out {args.out} ends neither in .mp4 nor in .gif")
     write = _writer(args.out)
     # Read when a simulator is first imported: without a screen, it must draw into memory.

@@ -208,6 +208,9 @@ def test_an_environment_that_cannot_be_drawn_is_named(run, tmp_path):
         film.drawn(resolve("risk/D1").make_env(), "rgb_array", "risk/D1")
     with pytest.raises(CorerlError, match=r"ends neither in \.mp4 nor in \.gif"):
         film.run(_arguments(run, out=tmp_path / "film.mov"))
+    for fps in (0, -1, np.nan, np.inf):
+        with pytest.raises(CorerlError, match=f"--fps {fps} must be positive"):
+            film.run(_arguments(run, out=tmp_path / "film.gif", fps=fps))
 
 
 def _arguments(run: Path, **other):
@@ -361,6 +364,27 @@ def test_only_an_objective_that_follows_the_rewards_is_not_exported(tmp_path, ob
     else:
         with pytest.raises(CorerlError, match="acts on the whole episode"):
             export_policy(cell_directory(cfg), tmp_path / "p.pt2")
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory) -> Path:
+    """Learned from images' bytes."""
+    own = {"data": Collect(learning_starts=8, capacity=40), "target_every": 8}
+    root = tmp_path_factory.mktemp("seeing")
+    cfg = config(root, "qr_dqn", own=own, task="maze/v1", steps=12, eval=Eval(12, 0))
+    launch.launch(cfg)
+    return cell_directory(cfg)
+
+
+def test_a_policy_of_bytes_says_so_and_leaves_gradients_on(seeing, tmp_path, capsys):
+    out = tmp_path / "p.pt2"
+    assert main(["export", str(seeing), str(out)]) == 0
+    assert "observation uint8 (n, 3, 84, 84) -> action" in capsys.readouterr().out
+    policy = torch.export.load(out).module()
+    assert policy(torch.zeros(2, 3, 84, 84, dtype=torch.uint8)).shape == (2,)
+    with pytest.raises((RuntimeError, AssertionError)):
+        policy(torch.zeros(2, 3, 84, 84))
+    assert torch.is_grad_enabled()
 
 
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
