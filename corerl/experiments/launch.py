@@ -24,7 +24,14 @@ from corerl.experiments.process import numerics
 from corerl.experiments.worker import BUSY, DONE, Busy
 from corerl.nn import compile
 from corerl.runs import checkpoint, code, files
-from corerl.runs.directory import cell_directory, group_name, read_status, settings, strays
+from corerl.runs.directory import (
+    cell_directory,
+    counted,
+    group_name,
+    read_status,
+    settings,
+    strays,
+)
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
@@ -64,21 +71,21 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     if task.has_env:
         _check_simulator(cfg, task)
     if task.collection == "file":
-        task.load()  # its faults are told once, rather than by every seed
+        spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
     on_gpu = device.type == "cuda"
     processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = cell_directory(cfg)
     continue_shorter(cfg)
-    write_settings(cfg)
-    (cell / "error.txt").unlink(missing_ok=True)
     for stray in strays(cell):
         print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
     groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
     _tell_other_code(cfg, groups)
     if not groups:
         print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
-        _refuse_diverged(cfg)
+        refuse_diverged(cfg)
         return
+    write_settings(cfg)
+    (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)
     title = f"{cfg.label or cfg.algo.label} {cfg.task}"
     with Display(title, groups, processes, cfg.steps, place) as display:
@@ -87,7 +94,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
         else:
             ended = children.train(cfg, groups, processes, display)
     _refuse_unfinished(cfg, ended)
-    _refuse_diverged(cfg)
+    refuse_diverged(cfg)
 
 
 def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
@@ -131,9 +138,10 @@ def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
     where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
     told = f"Another process is training in {where}; wait for it or stop it."
     if failed:
+        written = any((cell / group_name(seeds) / "error.txt").exists() for seeds in failed)
         raise SeedsFailed(
-            f"{name}: {_listed(failed)} failed, and error.txt in {cell}/seeds-* says why. The same "
-            f"command runs only what is missing.{f' {told}' if busy else ''}"
+            f"{name}: {_listed(failed)} failed{f', and error.txt in {cell}/seeds-* says why' * written}. The "
+            f"same command runs only what is missing.{f' {told}' if busy else ''}"
         )
     if busy:
         raise Busy(told)
@@ -144,10 +152,10 @@ def _listed(groups: list[list[int]]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _refuse_diverged(cfg: Config) -> None:
+def refuse_diverged(cfg: Config) -> None:
     """Raises where no seed of a cell has a result: no success, though nothing is left to run."""
     wanted, told = set(seed_list(cfg.seeds)), {}
-    for directory, seeds in groups_of(cell_directory(cfg)):
+    for directory, seeds in counted(cell_directory(cfg)):
         diverged = _status(directory).get("diverged", {})
         told |= {seed: diverged[str(seed)] for seed in seeds if str(seed) in diverged}
     if wanted <= told.keys():

@@ -85,7 +85,8 @@ def train(
         "corerl.train needs either task=... or dataset=..., one",
     )
     root = Path(settings.get("root", Config.root))
-    given = {"task": task, "seeds": seeds if isinstance(seeds, int) else list(seeds), **settings}
+    seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
+    given = {"task": task, "seeds": seeds, **settings}
     if dataset is not None:
         given |= _own(dataset, root)
     if env is not None:
@@ -100,6 +101,11 @@ def train(
 def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
     """Returns the settings of a user's own data; arrays are written once, named by their content."""
     if not isinstance(dataset, Dataset):
+        require(
+            isinstance(dataset, str | os.PathLike),
+            f"dataset is of type {type(dataset).__name__}, neither a file nor a Dataset: make one of "
+            "arrays by corerl.Dataset.from_arrays(observations, actions, rewards, terminated, truncated)",
+        )
         path = os.fspath(dataset)
         require(own_files.find(path) is not None, f"There is no file {path}")
         return {"task": f"file/{path}"}

@@ -24,7 +24,7 @@ from small import FIXED, config, group, train
 
 from corerl import algos
 from corerl.algos import bc, iql, qr_dqn, sac
-from corerl.config import Config, Eval
+from corerl.config import Config, Data, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
@@ -86,8 +86,33 @@ def test_without_a_checkpoint_a_seed_is_fresh(tmp_path):
 # One process.
 
 
+def test_seeds_that_diverged_in_a_group_that_never_saved_have_a_result_elsewhere(tmp_path):
+    cfg = config(tmp_path, "bc")
+    cell = cell_directory(cfg)
+    begun(cell, "seeds-0-1", None, checkpoint=False)
+    facts = {"state": "interrupted", "diverged": {"0": 7, "1": 9}}
+    files.write_json(cell / "seeds-0-1" / "status.json", facts)
+    with pytest.raises(launch.Diverged):
+        launch.refuse_diverged(cfg)
+    for seed in (0, 1):
+        begun(cell, f"seeds-{seed}", "done")
+    launch.refuse_diverged(cfg)
+
+
+def test_a_reason_is_promised_where_one_was_written(tmp_path):
+    cfg = config(tmp_path, "bc")
+    with pytest.raises(
+        launch.SeedsFailed, match=r"BC on corerl/pendulum: seed 0 failed\. The same"
+    ):
+        launch._refuse_unfinished(cfg, [(1, [0])])
+    files.make_directory(cell_directory(cfg) / "seeds-0")
+    (cell_directory(cfg) / "seeds-0" / "error.txt").write_text("why")
+    with pytest.raises(launch.SeedsFailed, match=r"seed 0 failed, and error\.txt in .* says why\."):
+        launch._refuse_unfinished(cfg, [(1, [0])])
+
+
 def stamps(cell: Path) -> dict[str, int]:
-    found = [path for path in cell.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    found = [path for path in cell.rglob("*") if path.is_file()]
     return {str(path): path.stat().st_mtime_ns for path in found}
 
 
@@ -341,6 +366,20 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, changed
     with pytest.raises(CorerlError, match=problem):
         launch.launch(config(tmp_path, "bc", **changed))
     assert not list(tmp_path.iterdir())
+
+
+def test_other_actions_than_an_algorithm_takes_are_refused_before_anything_is_written(tmp_path):
+    path = tmp_path / "x.npz"
+    arrays = {
+        "observations": np.ones((8, 2)),
+        "rewards": np.ones(8),
+        "terminated": np.arange(8) % 4 == 3,
+    }
+    np.savez(path, **arrays, actions=np.linspace(-1, 1, 8)[:, None])
+    job = {"task": f"file/{path}", "data": Data(action_low=-1, action_high=1)}
+    with pytest.raises(CorerlError, match="needs actions numbered from 0, and .* continuous ones"):
+        launch.launch(config(tmp_path, "cql_discrete", **job))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_environment_that_returns_no_reward_is_noticed_before_training(tmp_path, monkeypatch):

@@ -71,6 +71,13 @@ def test_settings_are_those_of_the_command_line(once):
     assert trained.seeds == (1, 4) and trained.path.parts[:3] == ("runs", "corerl", "pendulum")
 
 
+@pytest.mark.parametrize(
+    ("seeds", "trained"), [(np.int64(2), (0, 1)), (np.array([4, 2]), (4, 2)), (range(2), (0, 1))]
+)
+def test_seeds_may_be_numbers_of_numpy(once, seeds, trained):
+    assert corerl.train("bc", task="corerl/pendulum", seeds=seeds).seeds == trained
+
+
 def test_a_text_arrives_as_it_is(once):
     text = 'Größe "a\\b", \\"x\\\\'
     corerl.train("bc", task="corerl/pendulum", label=text)
@@ -138,6 +145,10 @@ def test_actions_without_bounds_are_remarked_where_the_environment_has_others(
         ({"dataset": "x.npz"}, "no file x.npz"),
         ({"task": "corerl/pendulum", "expectil": 1}, "no setting 'algo.expectil'"),
         ({"task": "corerl/pendulum", "expectile": object()}, "neither a number"),
+        ({"task": "corerl/pendulum", "seeds": 2.0}, "must be a count"),
+        ({"task": "corerl/pendulum", "seeds": "2"}, "must be a count"),
+        ({"task": "corerl/pendulum", "seeds": None}, "must be a count"),
+        ({"dataset": np.zeros((3, 2))}, r"type ndarray, .* by corerl.Dataset.from_arrays\("),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(once, arguments, words):
