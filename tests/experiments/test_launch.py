@@ -377,7 +377,7 @@ def test_other_actions_than_an_algorithm_takes_are_refused_before_anything_is_wr
     }
     np.savez(path, **arrays, actions=np.linspace(-1, 1, 8)[:, None])
     job = {"task": f"file/{path}", "data": Data(action_low=-1, action_high=1)}
-    with pytest.raises(CorerlError, match="needs actions numbered from 0, and .* continuous ones"):
+    with pytest.raises(CorerlError, match=r"needs actions numbered from 0, and .* continuous ones"):
         launch.launch(config(tmp_path, "cql_discrete", **job))
     assert list(tmp_path.iterdir()) == [path]
 
