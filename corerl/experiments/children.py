@@ -151,6 +151,13 @@ def terminated_like_ctrl_c() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM interrupt a launcher's worker also where no update runs: submitit has it ignored there."""
+    with _handled(signal.default_int_handler, signal.SIGTERM):
+        yield
+
+
 def _children() -> list[int]:
     """Returns the ids of this process's children; none where no /proc tells."""
     files = Path("/proc/self/task").glob("*/children")

@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 import textwrap
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from corerl import algos
 from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
-from corerl.experiments.children import terminated_like_ctrl_c
+from corerl.experiments.children import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.experiments.composition import (
     cells,
     for_each_cell,
@@ -100,11 +101,12 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
     outcome = Outcome()
     try:
         _hydra_run(named, outcome)
-    except Interrupted:
-        command = shlex.join(["corerl", "train", *arguments])
-        print(
-            f"corerl: stopped and saved. Resume with the same command: {command}", file=sys.stderr
+    except KeyboardInterrupt as stop:
+        told = (
+            "stopped and saved" if isinstance(stop, Interrupted) else "stopped; what is saved stays"
         )
+        command = shlex.join(["corerl", "train", *arguments])
+        print(f"corerl: {told}. Resume with the same command: {command}", file=sys.stderr)
         return 130
     if not informs:
         _tell_end(named, outcome)
@@ -118,11 +120,11 @@ def _hydra_run(named: list[str], outcome: Outcome) -> None:
         Interrupted: stopped by a signal, after saving.
         CorerlError: what Hydra, the sweeper or the launcher refuses, or cannot do.
     """
-    count = _count(named)
+    count, here = _count(named), os.getpid()
 
     def job(cfg: DictConfig) -> float | None:
         outcome.begun = True
-        with lasting_output():
+        with lasting_output(), nullcontext() if os.getpid() == here else stopped_by_sigterm():
             found = _job(cfg, outcome, count)
         # Optuna ends at NaN, and takes None for a failed trial; its like want a number.
         to_optuna = HydraConfig.get().sweeper._target_.endswith(".OptunaSweeper")
@@ -146,6 +148,8 @@ def _hydra_run(named: list[str], outcome: Outcome) -> None:
             raise
         if isinstance(error, UNREADABLE):
             raise CorerlError(sentence(error)) from error
+        if isinstance(error, OSError) and error.filename:
+            raise CorerlError(f"{error.filename}: {error.strerror}.") from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
 
@@ -203,6 +207,8 @@ def _count(arguments: list[str]) -> int | None:
 
 def _unfinished(arguments: list[str]) -> list[str]:
     """Lists unfinished cells by their directories, after a launcher that ran them elsewhere."""
+    from corerl.experiments import launch
+
     problems = []
     for cfg in cells(arguments):
         if left := _left(cfg):
@@ -210,6 +216,11 @@ def _unfinished(arguments: list[str]) -> list[str]:
             seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
             where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
             problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
+            continue
+        try:
+            launch.refuse_diverged(cfg)
+        except launch.Diverged as error:
+            problems.append(str(error))
     return problems
 
 

@@ -1,16 +1,22 @@
 """Sweeps under Hydra's launchers: the same two cells, one of which fails, wherever they run."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from corerl.errors import CorerlError
 from corerl.experiments import composition, status
-from corerl.experiments.children import terminated_like_ctrl_c
+from corerl.experiments import train as train_module
+from corerl.experiments.children import stopped_by_sigterm, terminated_like_ctrl_c
+from corerl.runs import files
 from corerl.runs.directory import cell_directory
+from corerl.training.run import Interrupted
 
 ARGUMENTS = [
     "-m",
@@ -79,6 +85,45 @@ def test_one_failing_cell_stops_no_other_and_a_rerun_does_only_what_is_missing(
         after = stamps(cell_directory(pendulum))
         assert before.items() < after.items()
         assert {Path(name).parent.name for name in after.keys() - before.keys()} == {"seeds-2"}
+
+
+def test_a_cell_that_diverged_elsewhere_is_no_success(tmp_path):
+    arguments = [*ARGUMENTS, "task=corerl/pendulum", f"root={tmp_path}"]
+    (cell,) = composition.cells(arguments)
+    for seed in (0, 1):
+        facts = {"state": "done", "seeds": [seed], "step": 20, "diverged": {str(seed): 7}}
+        files.make_directory(cell_directory(cell) / f"seeds-{seed}")
+        files.write_json(cell_directory(cell) / f"seeds-{seed}" / "status.json", facts)
+    (problem,) = train_module._unfinished(arguments)
+    assert "BC on corerl/pendulum: every seed diverged" in problem
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [(Interrupted(), "stopped and saved."), (KeyboardInterrupt(), "stopped; what is saved stays.")],
+)
+def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, told):
+    monkeypatch.setattr(train_module, "_hydra_run", Mock(side_effect=stop))
+    assert train_module.main(["-m", "algo=bc", "task=a,b"]) == 130
+    command = "Resume with the same command: corerl train -m algo=bc task=a,b"
+    assert capsys.readouterr().err == f"corerl: {told} {command}\n"
+
+
+def test_a_folder_that_cannot_be_written_is_not_the_launchers_fault(monkeypatch):
+    refused = OSError(errno.EROFS, "Read-only file system", "ro/new")
+    monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=refused))
+    with pytest.raises(CorerlError, match=r"^ro/new: Read-only file system\.$"):
+        train_module.main(["-m", "algo=bc", "task=corerl/pendulum"])
+
+
+def test_a_worker_is_stopped_though_its_launcher_has_sigterm_ignored():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), stopped_by_sigterm():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_sigterm_is_ctrl_c_to_a_launcher_and_its_workers():
