@@ -218,6 +218,10 @@ def with_sweep(arguments: list[str]) -> list[str]:
             f"There is no sweep {names[0]!r}.{nearest(names[0], sweeps())} "
             f"Known: {', '.join(sweeps())}; and sweep=PATH.yaml is a file of your own."
         )
+    require(
+        own.stem not in ("config", "schema"),
+        f"sweep={names[0]}: corerl's own settings have this name and would be taken instead; rename the file",
+    )
     rest = [a for a in arguments if not a.startswith("sweep=")]
     folder, name = (own.parent, own.stem) if is_own else (files("corerl.sweeps"), names[0])
     return ["--config-dir", str(folder), "--config-name", name, "--multirun", *rest]

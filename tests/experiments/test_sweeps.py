@@ -160,6 +160,13 @@ def test_a_sweep_may_be_a_file_of_ones_own(tmp_path, capsys):
         cells([f"sweep={tmp_path / 'none.yaml'}"])
 
 
+def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("defaults: [config, _self_]\nsteps: 7\n")
+    with pytest.raises(CorerlError, match=r"config\.yaml: corerl's own settings have this name"):
+        cells([f"sweep={file}", "algo=bc", "task=corerl/pendulum"])
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
