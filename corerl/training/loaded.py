@@ -15,6 +15,7 @@ from torch import Tensor
 
 from corerl.config import Config, require
 from corerl.data import own_files, tasks
+from corerl.data.columns import array, floats
 from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
@@ -104,7 +105,7 @@ class Loaded:
         shape = self.shapes.observation
         if isinstance(observations, Mapping):
             observations = self._side_by_side(observations)
-        observations = np.asarray(observations)
+        observations = array(observations, "observations")
         history = self.task.history
         if history > 1 and (observations.shape or (0,))[-1] * history == shape[0]:
             observations = self._with_history(observations)
@@ -291,10 +292,11 @@ def _as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
     """Returns observations `(..., *shape)` in the type of those that were learned from, of type `kept`.
 
     Raises:
-        CorerlError: those were images' bytes, which are scaled by 255, and these are numbers beyond.
+        CorerlError: those were images' bytes, which are scaled by 255, and these are numbers beyond; or
+            these are no real numbers.
     """
     if kept != np.uint8 or x.dtype == np.uint8:
-        return x.astype(kept_as(shape, x.dtype), copy=False)
+        return floats(x, "observations").astype(kept_as(shape, x.dtype), copy=False)
     whole = x.dtype.kind in "iu"
     require(
         not (x < 0).any() and not (x > (255 if whole else 1)).any(),

@@ -251,6 +251,10 @@ def test_observations_that_are_none_are_refused(iql, tmp_path):
             with pytest.raises(CorerlError, match="acts at observations of shape"):
                 agent.act(wrong)
             agent.reset()
+    with pytest.raises(CorerlError, match="observations: it holds complex128 and no real numbers"):
+        load(iql).act(np.zeros(3, complex))
+    with pytest.raises(CorerlError, match="observations: 1 of its entries are masked"):
+        load(iql).act(np.ma.masked_equal([0, 1, -9999], -9999))
 
 
 def test_loading_changes_nothing_on_disk(iql):
