@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from corerl.config import require
 from corerl.data import download, embedded, minari, suites, tasks
 from corerl.data.dataset import Dataset
-from corerl.experiments import data_export, own_files
+from corerl.experiments import data_check, data_export, task_arguments
 from corerl.preferences import show
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
     info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
     info.add_argument("task", help="such as d4rl/hopper-medium-v2, or file/PATH")
-    info.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
+    info.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
     fetch = commands.add_parser("download", help="bring datasets to this machine")
     fetch.add_argument("task", nargs="+")
     make = commands.add_parser("make", help="make one of our own datasets")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--size", type=int, help="steps per set of a suite")
     make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
-    own_files.add_arguments(
+    data_check.add_arguments(
         commands.add_parser("check", help="what is wrong with a file of one's own")
     )
     data_export.add_arguments(
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     preferences = commands.add_parser("preferences", help="comparisons on a dataset")
     show.add_arguments(preferences)
-    preferences.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
+    preferences.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,16 +54,16 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "list":
         _list(console, args.filter)
     elif args.command == "info":
-        _info(console, own_files.task_of(args.task, args.settings))
+        _info(console, task_arguments.task_of(args.task, args.settings))
     elif args.command == "download":
         for task in [tasks.resolve(id) for id in args.task]:
             console.print(f"{task.id}: {_bring(task)}", soft_wrap=True)
     elif args.command == "check":
-        return own_files.run(console, args)
+        return data_check.run(console, args)
     elif args.command == "export":
         return data_export.run(args)
     elif args.command == "preferences":
-        show.show(console, args, own_files.task_of(args.task, args.settings))
+        show.show(console, args, task_arguments.task_of(args.task, args.settings))
     else:
         return _make(console, args)
     return 0

@@ -18,7 +18,7 @@ from corerl.data.observations import Flat, wrapper
 from corerl.data.own_files import with_parts
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.experiments import own_files
+from corerl.experiments import task_arguments
 from corerl.training.load import load
 from corerl.training.loaded import Loaded
 from corerl.training.simulation import simulate
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data export` takes."""
     parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
     parser.add_argument("out", help="FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0")
-    parser.add_argument("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
+    parser.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
     parser.add_argument("--seed", type=int, help="of a run (default: all)")
     parser.add_argument("--episodes", type=int, default=100, help="that a run plays, of every seed")
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         made += f"{', '.join(map(str, seeds))}, {args.episodes} episodes each"
         by = agent.label
     else:
-        task = _ordered(own_files.task_of(args.what, args.settings))
+        task = _ordered(task_arguments.task_of(args.what, args.settings))
         dataset, made, by = task.load(), f"{task.id}", task.id
     env = _environment(task)
     dataset = _with_parts(dataset, env)

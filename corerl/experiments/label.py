@@ -18,7 +18,7 @@ from pathlib import Path
 
 from corerl.config import require
 from corerl.data.tasks import Task
-from corerl.experiments import own_files
+from corerl.experiments import task_arguments
 from corerl.preferences import label_session
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
-    add("settings", nargs="*", help=f"of a file, {own_files.SETTINGS}")
+    add("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
     add("--pairs", type=int, default=200)
     add("--length", type=int, default=64, help="steps of a segment")
     add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves the page until Ctrl-C, or prints how files agree."""
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")  # pygame's window would swallow SIGTERM
-    task = own_files.task_of(args.task, args.settings)
+    task = task_arguments.task_of(args.task, args.settings)
     if args.agreement:
         return _agree(task, args.agreement)
     require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _training(task: Task, settings: list[str], session: Session) -> str:
     """Returns the command that trains on the labels."""
-    words = ["corerl train algo=ipl", own_files.in_shell(task, settings)]
+    words = ["corerl train algo=ipl", task_arguments.in_shell(task, settings)]
     words += ["algo.preferences.source=file"]
-    words += [own_files.override("algo.preferences.path", str(session.path))]
+    words += [task_arguments.override("algo.preferences.path", str(session.path))]
     words += ["algo.crop=null"] if session.length < CROP else []
     return " ".join(words)
 

@@ -29,7 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.experiments import launch, scores
 from corerl.experiments.composition import cells
-from corerl.experiments.own_files import quoted
+from corerl.experiments.task_arguments import quoted
 from corerl.runs.directory import cell_directory
 
 if TYPE_CHECKING:

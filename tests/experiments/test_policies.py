@@ -21,7 +21,7 @@ from corerl.experiments import export as exporting
 from corerl.experiments import film, launch, worker
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export as export_policy
-from corerl.experiments.own_files import task_of
+from corerl.experiments.task_arguments import task_of
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
 from corerl.training.collector import Collect

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
-import shlex
-from dataclasses import replace
 
-from hydra.core.override_parser.types import Quote, QuotedString
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from corerl.config import Config, require
-from corerl.data import tasks
 from corerl.data.check import check
-from corerl.errors import CorerlError
-from corerl.experiments.messages import sentence
+from corerl.experiments.task_arguments import SETTINGS, in_shell, task_of
 
-SETTINGS = (
-    "as corerl train takes them: env=gym/module:Id, data.columns.rewards=r, data.action_low=-2"
-)
 SHOWN = 40
 """Findings of one kind that are printed; a broken table can have one per column."""
 
@@ -63,39 +51,3 @@ def run(console: Console, args: argparse.Namespace) -> int:
         highlight=False,
     )
     return 0
-
-
-def in_shell(task: tasks.Task, settings: list[str]) -> str:
-    """Returns what names the task for training, quoted where a shell or Hydra would read more in it."""
-    return " ".join([override("task", task.id), *map(shlex.quote, settings)])
-
-
-def override(key: str, value: str) -> str:
-    """Returns `key=value`, quoted where a shell or Hydra would read more in it."""
-    plain = re.fullmatch(r"[\w/.+-]*", value, re.ASCII)
-    return shlex.quote(f"{key}={value if plain else quoted(value)}")
-
-
-def quoted(text: str) -> str:
-    """Returns a text in quotes, as Hydra reads it: a backslash is one unless a quote comes after it."""
-    return QuotedString(text, Quote.double).with_quotes()
-
-
-def task_of(id: str, settings: list[str]) -> tasks.Task:
-    """Returns a task by its id; of a file of one's own, with settings as on training's command line.
-
-    Raises:
-        CorerlError: as `tasks.resolve`; a setting is none, or is given for a task that has its own.
-    """
-    task = tasks.resolve(id)
-    if task.collection != "file":
-        require(
-            not settings, f"settings are of file/PATH; {id} has an environment and data of its own"
-        )
-        return task
-    try:
-        given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))
-        data, env = OmegaConf.to_object(given.data), given.env
-    except OmegaConfBaseException as error:
-        raise CorerlError(sentence(error)) from error
-    return replace(task, env=env, data=data)
