@@ -84,10 +84,12 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
 
 def holds_best(path: Path) -> bool:
     """Tells a CSV whose column `evaluation` says that it holds the best evaluations of runs, not the last."""
+    if path.suffix != ".csv":
+        return False
     with path.open("rb") as file:
-        if path.suffix != ".csv" or b"evaluation" not in file.readline():
+        if b"evaluation" not in file.readline():  # nor is it in the many files of runs
             return False
-    rows = _csv(path, may_be_cut=True)
+    rows = _csv(path)
     return "evaluation" in rows.columns and rows["evaluation"].str.lower().eq("best").any()
 
 
