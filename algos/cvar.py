@@ -79,11 +79,11 @@ from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
-from corerl.training.collector import EpsilonGreedy, Experience
 from corerl.training.deep_q import DeepQ
+from corerl.training.experience import EpsilonGreedy, Experience
 from corerl.training.racing import raced
 from corerl.training.run import Run
-from corerl.training.stocks import Player, Stocks
+from corerl.training.stocks import StockPlayer, Stocks
 
 
 @dataclass
@@ -258,7 +258,7 @@ def train(cfg: Config, run: Run) -> None:
     if cfg.stocked:
         stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
         noise = None if cfg.by_shortfall else run.uniform("noise", cfg.batch_size)
-        policy = Player(cfg, agent.act, stocks, experience.action_dim, run.seeds)
+        policy = StockPlayer(cfg, agent.act, stocks, experience.action_dim, run.seeds)
     else:
         policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
     update = compile.captured(agent.update, run.mode)

@@ -50,7 +50,7 @@ from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
 from corerl.training import preprocessing, risk_summary
-from corerl.training.offline_stocks import Player, ReturnsToGo
+from corerl.training.offline_stocks import OfflineStockPlayer, ReturnsToGo
 from corerl.training.run import Run
 
 LEVELS = 1024
@@ -232,7 +232,9 @@ def train(cfg: Config, run: Run) -> None:
     returns = ReturnsToGo(cfg.discount)
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=returns)
     agent = CVaROffline(cfg, run.spec(buffer, normalizer), returns.to_go)
-    player = Player(agent, cfg.tau, returns.first.to(run.device) if cfg.start == "data" else None)
+    player = OfflineStockPlayer(
+        agent, cfg.tau, returns.first.to(run.device) if cfg.start == "data" else None
+    )
     rows = cfg.stocks * cfg.batch_size
     stocks = run.uniform("stocks", rows, block=64)
     noise = run.normal("noise", rows, buffer.action_dim, block=64)

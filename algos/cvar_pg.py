@@ -261,7 +261,6 @@ def train(cfg: Config, run: Run) -> None:
         run.log(step, update(played, player.v, etas, level))
         run.evaluate(step, RiskPlayer(agent))
         run.save(step)
-    collector.close()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from corerl.risk.solvers import blind, ecrm, iterated, naive
 from corerl.risk.static_cvar import static
 from corerl.runs import files
 from corerl.training.run import Run
-from corerl.training.tabular import Player
+from corerl.training.tabular import TabularPlayer
 
 
 @dataclass
@@ -77,7 +77,7 @@ def train(cfg: Config, run: Run) -> None:
         print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
     files.make_directory(run.directory)
     files.write_json(run.directory / "solution.json", solution.numbers())
-    player = Player(mdp, [solution.policy] * len(run.seeds))
+    player = TabularPlayer(mdp, [solution.policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)
 

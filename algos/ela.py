@@ -42,7 +42,7 @@ from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, Player, TabularLearner
+from corerl.training.tabular import Learners, TabularLearner, TabularPlayer
 
 
 @dataclass
@@ -191,7 +191,7 @@ def train(cfg: Config, run: Run) -> None:
     learners = [ELA(cfg, env.mdp, env.features, env.measures, rng) for rng in rngs]
     value = lambda learner: return_law(env.mdp, learner.act)[0].cvar(cfg.tau)  # noqa: E731
     agent = Learners(learners, static(env.mdp, cfg.tau).value, value)
-    player = Player(env.mdp, [learner.act for learner in learners])
+    player = TabularPlayer(env.mdp, [learner.act for learner in learners])
     for step in run.steps(agent=agent):
         run.log(step, agent.update())
         run.evaluate(step, player)

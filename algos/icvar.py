@@ -45,7 +45,7 @@ from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
 from corerl.risk.solvers import iterated, iterated_optima, iterated_value
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, Player, TabularLearner, play
+from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, play
 
 
 @dataclass
@@ -232,7 +232,7 @@ def train(cfg: Config, run: Run) -> None:
     value = lambda learner: iterated_value(env.mdp, learner.table, cfg.tau)  # noqa: E731
     agent = Learners(learners, iterated(env.mdp, cfg.tau).value, value)
     policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
-    player = Player(env.mdp, policies)
+    player = TabularPlayer(env.mdp, policies)
     for step in run.steps(agent=agent):
         run.log(step, agent.update())
         run.evaluate(step, player)

@@ -31,8 +31,8 @@ from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
-from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ, learn
+from corerl.training.experience import Experience
 from corerl.training.run import Run
 
 

@@ -45,8 +45,8 @@ from corerl.nn.critics import action_values, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.kernels import gaussian_mixture
 from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ, learn
+from corerl.training.experience import Experience
 from corerl.training.run import Run
 
 

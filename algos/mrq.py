@@ -51,7 +51,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.buffers.prioritized import Pieces, PrioritisedReplay
+from corerl.buffers.prioritized import Pieces, PrioritizedReplay
 from corerl.config import Settings, at_least, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -286,7 +286,7 @@ def train(cfg: Config, run: Run) -> None:
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = max(min(cfg.capacity, run.cfg.steps), cfg.span + 1)
     rows = (capacity, run.seeds, cfg.batch_size, run.device)
-    replay = PrioritisedReplay(*sizes, *rows, horizon=cfg.span)
+    replay = PrioritizedReplay(*sizes, *rows, horizon=cfg.span)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)

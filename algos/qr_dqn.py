@@ -29,8 +29,8 @@ from corerl.nn import optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
-from corerl.training.collector import Experience
 from corerl.training.deep_q import DeepQ, learn
+from corerl.training.experience import Experience
 from corerl.training.run import Run
 
 

@@ -27,7 +27,7 @@ RUN = 128
 """Priorities that are summed together: a draw finds its run by the sums, and its step within the run."""
 
 
-class PrioritisedReplay(ReplayBuffer):
+class PrioritizedReplay(ReplayBuffer):
     """The latest steps of each seed; a step is the first of a piece in proportion to its priority.
 
     New steps get the largest priority that there has been, which never falls. A step can be the first

@@ -32,8 +32,8 @@ from corerl.data.replacing import replacing
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
-from corerl.training.collector import EpsilonGreedy
 from corerl.training.environments import not_resumed
+from corerl.training.experience import EpsilonGreedy
 from corerl.training.load import _Done, _Reloading, find, load, settings
 
 KINDS = (".onnx", ".pt2")

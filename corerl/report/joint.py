@@ -27,7 +27,7 @@ from corerl.report.files import write
 from corerl.runs import checkpoint
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import read_yaml
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 
 
 def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:

@@ -7,7 +7,7 @@ from corerl import seeding
 from corerl.config import group, positive, within
 from corerl.nn import compile
 from corerl.nn.hidden import Hidden
-from corerl.training.collector import Collect, EpsilonGreedy, Experience
+from corerl.training.experience import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 

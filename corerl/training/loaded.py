@@ -19,8 +19,8 @@ from corerl.data.columns import array, floats
 from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.training.collector import EpsilonGreedy
-from corerl.training.offline_stocks import Player
+from corerl.training.experience import EpsilonGreedy
+from corerl.training.offline_stocks import OfflineStockPlayer
 from corerl.training.run import pick_device
 
 
@@ -65,7 +65,7 @@ class Loaded:
     def tau(self) -> float | None:
         """The level of CVaR that it plays for; None where that is not chosen in play."""
         act = self._parts[0].act
-        return act.tau if isinstance(act, Player) else None
+        return act.tau if isinstance(act, OfflineStockPlayer) else None
 
     def play_for(self, tau: float) -> None:
         """Chooses the level of CVaR to play for, from the next episode on."""

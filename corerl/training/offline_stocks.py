@@ -11,7 +11,7 @@ from corerl.data.dataset import Dataset
 FIRST_STATES = 64
 
 
-class Player:
+class OfflineStockPlayer:
     """A policy with a stock for every episode: chosen at the start, then changed by the rewards.
 
     Args:

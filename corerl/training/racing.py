@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.training.evaluation import Evaluator
-from corerl.training.stocks import Player
+from corerl.training.stocks import StockPlayer
 
 AT_ONCE = 200
 """Environments of a seed that run together."""
@@ -88,8 +88,8 @@ def raced(
     """
     cfg = agent.cfg
 
-    def player() -> Player:
-        return Player(cfg, agent.act, None, actions, seeds)
+    def player() -> StockPlayer:
+        return StockPlayer(cfg, agent.act, None, actions, seeds)
 
     stocks = agent.candidates(len(seeds), agent.device)
     options = {"tau": cfg.tau, "episodes": cfg.race, "discount": cfg.discount}

@@ -11,7 +11,7 @@ from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep
 from corerl.nn.learner import Stateful
 from corerl.risk.stock_augmentation import next_stock
-from corerl.training.collector import EpsilonGreedy, Experience
+from corerl.training.experience import EpsilonGreedy, Experience
 
 Act = Callable[[Tensor, Tensor | None], Tensor]
 """Greedy actions `(S, n)` at observations `(S, n, ...)` and stocks `(S, n)`."""
@@ -89,7 +89,7 @@ class Stocks(Stateful):
         self._draws.load_state_dict(state["draws"])
 
 
-class Player(EpsilonGreedy):
+class StockPlayer(EpsilonGreedy):
     """Evaluated episodes: every one begins with its seed's best first stock and follows its rewards.
 
     Args:

@@ -10,7 +10,7 @@ from torch import Tensor
 from corerl.risk.finite_mdp import FiniteMDP, Policy
 
 
-class Player:
+class TabularPlayer:
     """A player of policies, one per seed, from one-hot observations `(S, n, O) -> (S, n)`.
 
     It remembers the time and what was collected, which an observation need not tell.

@@ -27,9 +27,9 @@ from corerl.risk.stock_augmentation import successive_halving
 from corerl.risk.stock_policy import stock_policies
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training import racing
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 from corerl.training.run import Interrupted, Run
-from corerl.training.stocks import Player, Stocks
+from corerl.training.stocks import StockPlayer, Stocks
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
 RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
@@ -253,7 +253,7 @@ def test_an_evaluated_episode_follows_its_rewards():
         seen.append(stock.tolist())
         return torch.zeros_like(stock).long()
 
-    player = Player(cfg, act, stocks, A, [0, 1])
+    player = StockPlayer(cfg, act, stocks, A, [0, 1])
     stocks.first = torch.tensor([3.0, 4.0])
     for _ in range(2):
         player.begin(2, 2)

@@ -26,7 +26,7 @@ from corerl.algos.cvar_offline import Config, CVaROffline, Stocks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
-from corerl.training.offline_stocks import Player, ReturnsToGo
+from corerl.training.offline_stocks import OfflineStockPlayer, ReturnsToGo
 from corerl.training.preprocessing import Preprocess
 
 SMALL = {"hidden_width": WIDTH, "fractions": 3, "stocks": 2, "discount": 0.9, "polyak": 0.1}
@@ -135,7 +135,7 @@ def test_a_start_stock_is_a_quantile_of_all_first_states_together():
     assert (own, value) == (pytest.approx(11.0), pytest.approx(15.5 / 1.5))
     # Played with start=own, each episode begins with that of its first state: 1 and 11, told as -+5/7.
     set_linear(agent.actor, [0, 1], [0])
-    told = torch.atanh(Player(agent, 0.5, None)(first)).flatten()
+    told = torch.atanh(OfflineStockPlayer(agent, 0.5, None)(first)).flatten()
     torch.testing.assert_close(told, torch.tensor([-5 / 7, 5 / 7]))
 
 
@@ -144,7 +144,7 @@ def test_a_player_carries_the_stock_of_every_episode_on_the_learned_scale():
     agent = make({"hidden_layers": 0, "discount": 0.5, "data": data}, 1, 1, 1)
     set_linear(agent.actor, [0, 1], [0])  # tanh of the told stock
     set_linear(agent.critic, np.zeros((2, 3, 3)), [[0, 0, 0]] * 2)
-    player = Player(agent, 0.5, torch.zeros(4, 1))
+    player = OfflineStockPlayer(agent, 0.5, torch.zeros(4, 1))
     observations = torch.zeros(1, 2, 1)
     player.begin(1, 2)
     told = torch.atanh(player(observations)).flatten()

@@ -20,7 +20,7 @@ from corerl.experiments.tables import table
 from corerl.nn import kernels
 from corerl.nn.learner import Spec
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 from corerl.training.run import Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}

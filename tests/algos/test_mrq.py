@@ -25,7 +25,7 @@ from agreement import (
 from small import config, flatten
 
 from corerl.algos.mrq import MRQ, Config, train
-from corerl.buffers.prioritized import Pieces, PrioritisedReplay
+from corerl.buffers.prioritized import Pieces, PrioritizedReplay
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.nn.two_hot import two_hot
@@ -262,7 +262,7 @@ def test_bad_settings_are_refused(bad, message):
 
 def test_episodes_too_short_for_a_piece_are_refused():
     """Three steps to a time limit, again and again, and pieces of three with one behind them."""
-    replay = PrioritisedReplay(1, 1, 8, [0], 4, horizon=3)
+    replay = PrioritizedReplay(1, 1, 8, [0], 4, horizon=3)
     row, no, yes = np.zeros((1, 1)), np.zeros(1), np.ones(1)
     for i in range(12):
         replay.add((row, row, no, row, no, yes if i % 3 == 2 else no))

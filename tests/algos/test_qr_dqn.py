@@ -16,7 +16,7 @@ from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
 from corerl.risk.quantiles import huber_quantile_loss
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}

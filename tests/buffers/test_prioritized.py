@@ -6,7 +6,7 @@ import torch
 from graphs import is_view
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corerl.buffers.prioritized import PrioritisedReplay
+from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.errors import CorerlError
 
 SEEDS = [0, 1]
@@ -28,8 +28,8 @@ def step(number: float, terminated: bool = False, truncated: bool = False):
 
 def filled(
     count: int, capacity: int = 8, ends: dict[int, str] | None = None, horizon: int = 0
-) -> PrioritisedReplay:
-    replay = PrioritisedReplay(1, 1, capacity, SEEDS, 1000, horizon=horizon)
+) -> PrioritizedReplay:
+    replay = PrioritizedReplay(1, 1, capacity, SEEDS, 1000, horizon=horizon)
     replay._rows.fill_(torch.nan)  # what is not there must not be read
     for number in range(count):
         kind = (ends or {}).get(number)
@@ -100,7 +100,7 @@ def test_drawn_are_steps_with_a_piece_behind_them(added, ends, drawn):
 
 
 def test_seeds_episodes_end_by_themselves():
-    replay = PrioritisedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
+    replay = PrioritizedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
     for number in range(6):
         truncated = np.array([number == 3, number == 4]).astype(float)
         replay.add((*step(number)[:5], truncated))
@@ -147,7 +147,7 @@ def test_what_it_says_of_its_rewards_and_ends():
 
 def test_restored_it_goes_on_with_the_same_draws():
     one = filled(11, ends={9: "terminated"}, horizon=2)
-    other = PrioritisedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
+    other = PrioritizedReplay(1, 1, 8, SEEDS, 1000, horizon=2)
     one.prioritise(torch.tensor([[0, 1]] * 2), torch.tensor([[3.0, 5.0]] * 2))
     one.sample_pieces(2)
     other.load_state_dict(one.state_dict())
@@ -160,7 +160,7 @@ def test_restored_it_goes_on_with_the_same_draws():
 
 
 def test_many_runs_of_priorities_are_drawn_in_proportion():
-    replay = PrioritisedReplay(1, 1, 1000, SEEDS, 1000, horizon=0)
+    replay = PrioritizedReplay(1, 1, 1000, SEEDS, 1000, horizon=0)
     for number in range(700):
         replay.add(step(number))
     rng = torch.Generator().manual_seed(0)
@@ -194,7 +194,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_a_draw_does_not_read_the_whole_replay():
-    replay = PrioritisedReplay(1, 1, 1_000_000, [0], 16, horizon=5)
+    replay = PrioritizedReplay(1, 1, 1_000_000, [0], 16, horizon=5)
     for number in range(8):
         replay.add([x[:1] for x in step(number)])
     with Largest() as made:

@@ -18,8 +18,8 @@ from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.buffers.transfer import Inbox, Outbox
 from corerl.data.tasks import resolve
-from corerl.training.collector import Collect, Experience
 from corerl.training.environments import Environments
+from corerl.training.experience import Collect, Experience
 from corerl.training.offline_to_online import Phases
 from corerl.training.stocks import Stocks
 

@@ -370,6 +370,6 @@ def test_neorl2_without_its_files_says_how_to_install_it(monkeypatch):
         raise CorerlError("DMSD cannot run here: No module named 'neorl2.envs.terminated'.")
 
     monkeypatch.setattr(simulators, "_import", lambda *_: None)
-    monkeypatch.setattr(simulators, "_make", half)
+    monkeypatch.setattr(simulators, "make", half)
     with pytest.raises(CorerlError, match=r"neorl2\.envs\.terminated.* git clone"):
         tasks.resolve("neorl2/DMSD").make_env()

@@ -24,7 +24,7 @@ from corerl.experiments.export import export as export_policy
 from corerl.experiments.task_arguments import task_of
 from corerl.runs.directory import cell_directory
 from corerl.training import simulation
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 from corerl.training.loaded import Loaded
 
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
 from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
-from corerl.buffers.prioritized import PrioritisedReplay
+from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.buffers.sequences import SequenceBuffer
 from corerl.errors import CorerlError
@@ -94,7 +94,7 @@ BUFFERS = {
     "replay of episodes": lambda: filled(EpisodeReplay, label=lambda x: x).sample_labelled,
     "data and replay": lambda: mixed(0.5),
     "data or replay": lambda: mixed(None),
-    "priorities": lambda: lambda: filled(PrioritisedReplay, horizon=3).sample_pieces(3),
+    "priorities": lambda: lambda: filled(PrioritizedReplay, horizon=3).sample_pieces(3),
     "frames": lambda: frames().sample,
     "windows": lambda: windows().sample,
 }

@@ -9,7 +9,7 @@ from small import config, train
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.report import joint
-from corerl.training.collector import Collect
+from corerl.training.experience import Collect
 
 OWN = {
     "particles": 3,

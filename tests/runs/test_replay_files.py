@@ -16,7 +16,7 @@ from small import config, flatten, group
 
 from corerl.algos import sac
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
-from corerl.buffers.prioritized import PrioritisedReplay
+from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Eval
 from corerl.errors import CorerlError
@@ -51,7 +51,7 @@ def add(replay, draw: np.random.Generator, count: int = 1) -> None:
 MAKERS = {
     "vectors": vectors,
     "frames": frames,
-    "prioritised": lambda: vectors(partial(PrioritisedReplay, horizon=3)),
+    "prioritised": lambda: vectors(partial(PrioritizedReplay, horizon=3)),
 }
 
 

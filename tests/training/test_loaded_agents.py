@@ -22,8 +22,8 @@ from corerl.experiments.export import export
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
 from corerl.runs import checkpoint
-from corerl.training.collector import Collect
 from corerl.training.evaluation import Evaluator
+from corerl.training.experience import Collect
 from corerl.training.load import load, settings
 from corerl.training.loaded import Loaded
 from corerl.training.offline_to_online import Online

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from corerl.algos.mrq import MRQ, Config
-from corerl.buffers.prioritized import Pieces, PrioritisedReplay
+from corerl.buffers.prioritized import Pieces, PrioritizedReplay
 from corerl.nn import networks
 from corerl.nn.learner import Spec
 
@@ -139,7 +139,7 @@ def replays(theirs) -> None:
     """Prints whether both replays hold, may draw and return the same after equal steps."""
     their = theirs.ReplayBuffer((OBSERVATIONS,), ACTIONS, 1.0, False, "cpu", 1, 5, ROOM, BATCH)
     their.priority.zero_()  # theirs are uninitialised, which a CPU may fill with NaN
-    our = PrioritisedReplay(OBSERVATIONS, ACTIONS, ROOM, [0], BATCH, horizon=5)
+    our = PrioritizedReplay(OBSERVATIONS, ACTIONS, ROOM, [0], BATCH, horizon=5)
     rng = np.random.default_rng(0)
     places, following = [], rng.normal(size=OBSERVATIONS)
     for number in range(1, STEPS + 1):

@@ -12,8 +12,8 @@ from corerl.data import tasks
 from corerl.envs import atari
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.collector import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
 from corerl.training.evaluation import Evaluator
+from corerl.training.experience import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
 
 
 def play(envs, seeds, steps):
