@@ -90,9 +90,8 @@ def held(lock: Path, busy: str) -> Iterator[None]:
         raise _write_error(lock, error) from error
     with file:
         if not _locked(file):
-            time.sleep(
-                0.2
-            )  # who only looks whether somebody holds it (`corerl status`) has let go by then
+            # Who only looks whether somebody holds it (`corerl status`) has let go by then.
+            time.sleep(0.2)
             if not _locked(file):
                 raise Busy(busy)
         yield
