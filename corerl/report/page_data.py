@@ -112,9 +112,8 @@ def _section(
         "metrics": options.metrics,
         "runs": runs,
         "steps": _steps(section),
-        "curves": _jsonable(
-            _curves(section.history), 7
-        ),  # nothing rests on how exactly it is drawn
+        # Nothing rests on how exactly they are drawn.
+        "curves": _jsonable(_curves(section.history), digits=7),
         "aggregates": None,
         "pairs": [],
     }

@@ -21,9 +21,8 @@ class Cell:
     interval: bool = False  # show [low, high], also where it is unknown
     top: bool = False  # emphasised: the best of its row, or not distinguishable from it
     mark: str = ""  # UP or DOWN: differs from the reference column
-    budget: tuple[
-        int | None, ...
-    ] = ()  # distinct steps of its runs, None of unknown; empty: all are
+    # Distinct steps of its runs, None where some are unknown; empty where all are.
+    budget: tuple[int | None, ...] = ()
     pretrained: int = 0  # updates on the data before those steps
     ties: tuple[int, ...] = ()  # the columns that would share the emphasis, were they the best
 

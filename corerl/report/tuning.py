@@ -112,7 +112,7 @@ def _finished(cell: Path) -> list[tuple[tuple[str, str], Path, set[int]]]:
     found = []
     with suppress(CorerlError):  # of what is none of ours, corerl status tells
         settings = read_settings(cell)
-        key = settings["task"], settings["label"] or settings["algo"]["label"]
+        key = settings["task"], settings.get("label") or settings["algo"]["label"]
         for directory, seeds in groups(cell):
             status = read_status(directory)
             if status.get("state") == "done":
