@@ -89,7 +89,10 @@ def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:
 
 
 def regret(estimates: np.ndarray, truths: np.ndarray, k: int = 1) -> float:
-    """Returns regret@k as a share of the range of true values: 0 for the best choice, 1 for the worst."""
+    """Returns regret@k as a share of the range of true values: 0 for the best choice, 1 for the worst.
+
+    Of policies with equal estimates the first are chosen.
+    """
     best, spread = np.max(truths), np.ptp(truths)
     lost = best - top(estimates, truths, k).best
     return float(lost / spread) if spread else 0.0
@@ -98,7 +101,8 @@ def regret(estimates: np.ndarray, truths: np.ndarray, k: int = 1) -> float:
 def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k: int) -> float:
     """Returns SharpeRatio@k; NaN where the k policies have no spread, as one alone."""
     of = top(estimates, truths, k)
-    return (of.best - behaviour) / of.std if of.std > 0 else math.nan
+    # Not by the deviation: that of equal numbers may be one of rounding.
+    return (of.best - behaviour) / of.std if of.best > of.worst else math.nan
 
 
 def error_rates(

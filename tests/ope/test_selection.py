@@ -25,6 +25,8 @@ def test_the_top_by_hand():
     assert selection.top(estimates, TRUTHS, 2) == (3.0, 1.0, 2.0, 1.0)
     assert selection.sharpe_ratio(estimates, TRUTHS, 2.5, 2) == pytest.approx(0.5)
     assert math.isnan(selection.sharpe_ratio(estimates, TRUTHS, 2.5, 1))
+    alike = np.array([0.1, 0.1, 0.1, 0.0])  # whose deviation is 1e-17
+    assert math.isnan(selection.sharpe_ratio(np.arange(4.0)[::-1], alike, 0.05, 3))
 
 
 def test_error_rates_by_hand():
