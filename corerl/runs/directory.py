@@ -144,14 +144,12 @@ def counted(cell: Path) -> Iterator[tuple[Path, list[int]]]:
     """Yields the groups of a cell, less those that ended before they saved and whose seeds others have."""
     found = list(groups(cell))
     times = Counter(seed for _, seeds in found for seed in seeds)
-    for directory, seeds in found:
-        shared = all(times[seed] > 1 for seed in seeds)
-        if not shared or _is_kept(directory) or not _kept(found).issuperset(seeds):
-            yield directory, seeds
-
-
-def _kept(found: list[tuple[Path, list[int]]]) -> set[int]:
-    return {seed for directory, seeds in found if _is_kept(directory) for seed in seeds}
+    if max(times.values(), default=1) == 1:
+        yield from found
+        return
+    kept = [group for group in found if _is_kept(group[0])]
+    have = {seed for _, seeds in kept for seed in seeds}
+    yield from (group for group in found if group in kept or not have.issuperset(group[1]))
 
 
 def _is_kept(directory: Path) -> bool:
