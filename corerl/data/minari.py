@@ -32,7 +32,7 @@ from gymnasium.envs.registration import EnvSpec
 from corerl.data import download, tables
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.observations import by_name
+from corerl.data.observations import by_name, widths
 from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
@@ -288,8 +288,7 @@ def _read(source, id: str) -> Dataset:
     )
     if not isinstance(space, spaces.Dict):
         return dataset
-    widths = {name: spaces.flatdim(part) for name, part in by_name(space).items()}
-    return replace(dataset, parts=tuple(widths.items()))
+    return replace(dataset, parts=widths(by_name(space)))
 
 
 def _check_count(row: int, steps: int, at_least: bool) -> None:

@@ -142,6 +142,11 @@ def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...
     return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
 
 
+def widths(parts: Mapping[str, spaces.Space]) -> tuple[tuple[str, int], ...]:
+    """Returns the names of parts and how many features each has, as `Dataset.parts`."""
+    return tuple((name, spaces.flatdim(space)) for name, space in parts.items())
+
+
 def unflattened(
     space: spaces.Dict, flat: np.ndarray, parts: Mapping[str, spaces.Space] | None = None
 ) -> dict[str, Any]:

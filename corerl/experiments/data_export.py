@@ -8,13 +8,12 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 import corerl
 from corerl.config import Data, require
 from corerl.data import export
 from corerl.data.dataset import Dataset
-from corerl.data.observations import Flat, wrapper
+from corerl.data.observations import Flat, widths, wrapper
 from corerl.data.own_files import with_parts
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
@@ -143,9 +142,8 @@ def _with_parts(dataset: Dataset, env: gymnasium.Env | None) -> Dataset:
     """Returns the dataset with the names and widths of the parts of the environment's observations."""
     if env is None:
         return dataset
-    parts = getattr(wrapper(env, Flat), "parts", {})
-    widths = tuple((name, spaces.flatdim(space)) for name, space in parts.items())
-    return dataset if widths == dataset.parts else replace(dataset, parts=widths)
+    parts = widths(getattr(wrapper(env, Flat), "parts", {}))
+    return dataset if parts == dataset.parts else replace(dataset, parts=parts)
 
 
 def _environment(task: Task) -> gymnasium.Env | None:
