@@ -32,7 +32,8 @@ class Data:
     ):
         self._groups: dict[str, dict[str, Any]] = {}
         self._settings: list[dict[str, Any]] = []
-        known = {r.file: r for r in results.runs.itertuples()}
+        # Of a file with several rows the last one counts: seeds that are in no number come first.
+        known = {r.file: r for r in results.runs.sort_values("counted", kind="stable").itertuples()}
         for file in dict.fromkeys([*results.scores["file"], *results.runs["file"]]):
             self._groups[file] = self._group(file, known.get(file), results, out)
         places = {file: i for i, file in enumerate(self._groups)}

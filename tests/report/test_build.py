@@ -1,4 +1,5 @@
 import argparse
+import json
 import re
 import shlex
 from html.parser import HTMLParser
@@ -109,6 +110,14 @@ def test_the_page_says_how_updates_ran(report, tmp_path):
     rows = re.search(r'<h2 id="runs">.*?</section>', page, re.S)[0]
     assert "updates ran" in rows and rows.count(f"<td>{ran}</td>") == 1
     assert f'"compile":"{ran}"' in page.replace('": "', '":"')
+
+
+def test_a_number_leads_to_its_own_runs_not_to_a_seed_that_diverged(report, tmp_path):
+    write_run(tmp_path / "runs", TASKS[0], "IQL", diverged={2: 1500})
+    _, out, _, _ = report(tmp_path / "runs")
+    (text,) = re.findall(r'id="data">(.*?)</script>', (out / "index.html").read_text(), re.S)
+    (group,) = json.loads(text)["groups"]
+    assert (group["state"], group["steps"]) == ("done", "3,000")
 
 
 @pytest.mark.parametrize("every", [2500, 1500])  # no step of the other task's; one

@@ -1,6 +1,10 @@
 """The page in a headless Chromium, by clicking."""
 
+import json
 import re
+import shutil
+import subprocess
+from importlib import resources
 from itertools import product
 from pathlib import Path
 
@@ -10,6 +14,7 @@ from trees import write_run
 
 from corerl.report import stats
 from corerl.report.load import load
+from corerl.report.tables import number
 
 TASKS = ("d4rl/halfcheetah-medium-v2", "d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 SHOWN = "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility())"
@@ -43,6 +48,22 @@ def page(browser, report, tmp_path):
 
     yield open_page
     assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
+@pytest.mark.parametrize("digits", [1, 2])
+def test_numbers_are_rounded_as_python_rounds_them(digits):
+    script = (resources.files("corerl.report") / "web/state.js").read_text()
+    (fixed,) = re.findall(r"^function fixed.*?^}", script, re.DOTALL | re.MULTILINE)
+    numbers = [sign * n / d for sign in (1, -1) for d in (8, 10, 1000) for n in range(200)]
+    numbers += [0.05, 0.15, 62.25, 1e-9, -1e-9]
+    shown = subprocess.run(
+        ["node", "-p", f"{fixed}; {json.dumps(numbers)}.map(x => fixed(x, {digits})).join()"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.strip().split(",") == [number(x, digits) for x in numbers]
 
 
 def click(browser, selector: str, text: str = "") -> None:

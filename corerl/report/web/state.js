@@ -21,9 +21,10 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** As Python prints it: rounded, and never -0.0. */
+/** As Python prints it: rounded, from the middle to the even digit, and never -0.0. */
 function fixed(x, digits) {
-  const text = x.toFixed(digits);
+  const exact = x.toFixed(20), cut = exact.slice(0, digits - 20), rest = exact.slice(digits - 20);
+  const text = /^50*$/.test(rest) && /[02468]$/.test(cut) ? cut : x.toFixed(digits);
   return text.startsWith("-") && Number(text) === 0 ? text.slice(1) : text;
 }
 
