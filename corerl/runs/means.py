@@ -35,6 +35,8 @@ class Means:
         Raises:
             CorerlError: a new metric has another shape, or the name of a line's own field.
         """
+        if not metrics:
+            return
         metrics = _with_known(metrics)
         for name, value in metrics.items():
             if name not in self.sums:

@@ -18,6 +18,7 @@ from corerl.config import Config
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
+from corerl.runs.checkpoint import exists, path_in
 from corerl.runs.directory import config_hash, read_status
 from corerl.runs.means import Means
 from corerl.runs.mirrors import Mirrors
@@ -58,12 +59,12 @@ def _told(names: list[str], values: np.ndarray) -> str:
     return ", ".join([*told[:3], *([f"and {len(told) - 3} more"] if len(told) > 3 else [])])
 
 
-def _seconds_so_far(directory: Path) -> float | None:
-    """Returns the seconds of the attempts that wrote a `status.json`; None where they did not count them."""
+def _status_so_far(directory: Path) -> dict[str, Any]:
+    """Returns the `status.json` of the attempts before this one; empty where there is none."""
     try:
-        return read_status(directory).get("seconds")
+        return read_status(directory)
     except CorerlError:  # it is damaged, and will be written anew
-        return None
+        return {}
 
 
 class Record:
@@ -101,7 +102,8 @@ class Record:
         self._latest: set[str] = set()
         self._seen: set[str] = set()
         self._began: float | None = None
-        self._earlier = _seconds_so_far(directory)
+        self._before = _status_so_far(directory)
+        self._earlier = self._before.get("seconds")
         self._published = 0.0
         self._waiting_since: float | None = None
 
@@ -274,9 +276,23 @@ class Record:
 
     def publish(self, step: int, state: str, message: str = "") -> None:
         """Writes `status.json` and shows it."""
+        self._write_status(self._status_at(step, state, message))
+
+    def end(self, step: int, state: str, message: str) -> None:
+        """Publishes how a run ended that is not done.
+
+        One that could not even go on from its checkpoint is as far as the attempt before it.
+        """
+        ended = self._status_at(step, state, message)
+        if self._began is None and exists(path_in(self.directory)):
+            told = {name: ended[name] for name in ("state", "message", "updated")}
+            ended = ended | self._before | told
+        self._write_status(ended)
+
+    def _status_at(self, step: int, state: str, message: str) -> dict[str, Any]:
         first, started, paused = self._clock
         elapsed = time.monotonic() - started - paused
-        self.status |= {
+        return self.status | {
             "state": state,
             "step": step,
             "steps": self.cfg.steps,
@@ -288,9 +304,11 @@ class Record:
             "diverged": {str(seed): at for seed, at in self.diverged.items()},
             "updated": time.time(),
         }
-        self._published = time.monotonic()
-        files.write_json(self.directory / "status.json", self.status)
-        self._show(self.name, self.status)
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        self.status, self._published = status, time.monotonic()
+        files.write_json(self.directory / "status.json", status)
+        self._show(self.name, status)
 
     def wait_for(self, text: str) -> None:
         """Shows what no update can go on without; "" when it is over. The time between does not count."""

@@ -299,7 +299,7 @@ class Run:
 
     def fail(self, state: str, message: str) -> None:
         """Marks the run as `failed` or `interrupted` in its status."""
-        self.record.publish(self._previous, state, message)
+        self.record.end(self._previous, state, message)
         self.close()
 
     def _crosses(self, step: int, every: int) -> bool:

@@ -326,6 +326,11 @@ def test_a_metrics_mean_is_over_the_updates_that_gave_it(tmp_path):
         assert metrics(resumed) == metrics(run)
 
 
+def test_an_update_may_give_no_metric_at_all(tmp_path):
+    run = record_of(tmp_path, {}, {"loss": torch.ones(2)}, {})
+    assert [line["loss"] for line in metrics(run)] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(("count", "mean"), [(3, 4.0), (0, 1.0)])
 def test_a_checkpoint_with_one_count_of_all_metrics_goes_on(tmp_path, count, mean):
     run = Run(config(tmp_path), [0], quiet)
@@ -649,6 +654,29 @@ def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
     count(Run(cfg, [0], quiet))
     with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
         list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
+
+
+def test_a_resumed_run_that_cannot_begin_is_no_run_that_lost_its_steps(tmp_path):
+    """As where its data has moved, or the job is stopped while that is read."""
+    cfg = config(tmp_path, steps=20, save_every=5)
+    run = Run(cfg, [0], quiet)
+    with pytest.raises(Interrupted):
+        for step in run.steps(agent=Counter(1)):
+            run.evaluate(step, lambda x: torch.zeros(*x.shape[:2], 1))
+            run.record.diverged = {0: 3}
+            run._stop = step == 12
+    run.fail("interrupted", "stopped by a signal")
+    before = status_file(run)
+    Run(cfg, [0], quiet).fail("failed", "its data is gone")
+    told = {
+        "state": "failed",
+        "message": "its data is gone",
+        "updated": status_file(run)["updated"],
+    }
+    assert before["step"] == 12 and status_file(run) == before | told
+    run.checkpoint.unlink()
+    Run(cfg, [0], quiet).fail("failed", "its data is gone")
+    assert status_file(run)["step"] == 0  # from which it begins anew
 
 
 class Counting(Stateful):
