@@ -55,8 +55,11 @@ def continue_shorter(cfg: Config) -> None:
             if reached := _reached(path):
                 refused[path] = reached, reason
             continue
+        unfinished: list[int] = []
         for directory, seeds in groups(path):
-            if set(seeds) <= wanted and _is_done(directory, steps):
+            if not _is_done(directory, steps):
+                unfinished += sorted(wanted & set(seeds))
+            elif set(seeds) <= wanted:
                 _copy(directory, cell / directory.name, cfg, steps)
                 wanted -= set(seeds)
                 print(
@@ -64,6 +67,11 @@ def continue_shorter(cfg: Config) -> None:
                     f"the {steps:,} steps in {directory}",
                     file=sys.stderr,
                 )
+        if unfinished and (reached := _reached(path)):
+            many = len(unfinished) > 1
+            named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"
+            reason = f"{named} {'have' if many else 'has'} not finished there, or diverged"
+            refused[path] = reached, reason
     if refused and wanted and not begun:
         path, (steps, reason) = next(iter(refused.items()))
         print(

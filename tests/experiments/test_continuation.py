@@ -89,6 +89,18 @@ def test_what_begins_anew_says_why(first, second, words, tmp_path, capsys):
     assert words in told and "begin anew" in told and "goes on" not in told
 
 
+def test_a_shorter_run_that_has_not_finished_is_told(tmp_path, capsys):
+    short = job(tmp_path, "bc", 20)
+    launch(short)
+    folder = cell_directory(short) / "seeds-0"
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"state": "interrupted", "step": 15}))
+    launch(job(tmp_path, "bc", 40))
+    told = capsys.readouterr().err
+    assert f"the 15 steps in {cell_directory(short)} stay as they are" in told
+    assert "seed 0 has not finished there" in told
+
+
 def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("obs,action,reward,done\n0,0.5,1,0\n")
     settings = {"task": f"file/{tmp_path}/x.csv", "eval": Eval(every=20, episodes=0)}
