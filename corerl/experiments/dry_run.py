@@ -103,8 +103,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
     left = [group for group in groups if group.state != "done"]
     seeds = sum(len(group.seeds) for group in groups)
     updates = sum((group.steps - group.step) * len(group.seeds) for group in left)
-    evaluations = math.ceil(cfg.steps / cfg.eval.every) if cfg.eval.episodes else 0
-    episodes = sum(len(group.seeds) for group in left) * evaluations * cfg.eval.episodes
+    evaluations = sum(_evaluations(cfg, group.step) * len(group.seeds) for group in left)
     rate = rates.known(cfg, gpu)
     refused, remark = _fitness(cfg)
     return Row(
@@ -112,13 +111,18 @@ def row(cfg: Config, gpu: str | None) -> Row:
         seeds,
         seeds - sum(len(group.seeds) for group in left),
         updates,
-        episodes,
+        evaluations * cfg.eval.episodes,
         rate,
         updates / rate.updates_per_s / 3600 if rate else None,
         None if refused else footprint.of_seed(cfg),
         refused,
         remark,
     )
+
+
+def _evaluations(cfg: Config, step: int) -> int:
+    """Counts the evaluations of one seed that come after `step`."""
+    return math.ceil(cfg.steps / cfg.eval.every) - step // cfg.eval.every
 
 
 def _fitness(cfg: Config) -> tuple[str, str]:

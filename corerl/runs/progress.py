@@ -54,7 +54,7 @@ class Display:
         self._live: Live | None = None
         self._ended = threading.Event()
         self._printed = self._began
-        self._first: tuple[int, float] | None = None
+        self._first: dict[tuple[int, ...], tuple[int, float]] = {}
         self._announced = False
 
     def __enter__(self) -> "Display":
@@ -96,16 +96,14 @@ class Display:
         now, step = self._clock(), status["step"]
         if self._announced or status["state"] != "running" or not status["learning"]:
             return
-        if self._first is None or step < self._first[0]:
-            self._first = (step, now)
-            return
-        seconds = now - self._first[1]
-        if seconds < 1 or step < self._first[0] + SURE:
+        first, since = self._first.setdefault(tuple(status["seeds"]), (step, now))
+        seconds = now - since
+        if seconds < 1 or step < first + SURE:
             return
         self._announced = True
         groups = len(self._status)
         together = min(self._at_once, groups)
-        rate = (step - self._first[0]) / seconds
+        rate = (step - first) / seconds
         left = sum(self._steps - s.get("step", 0) for s in self._status.values())
         expected = left / (rate * together)
         if expected < LONG:

@@ -147,7 +147,7 @@ def test_only_what_is_left_is_counted():
     row = dry_run.row(cfg, None)
     assert (row.seeds, row.done) == (4, 1)
     assert row.updates == 3_000 + 2 * 9_000
-    assert row.episodes == 3 * 3 * 5  # three seeds, evaluated at 4000, 8000 and 9000
+    assert row.episodes == (2 * 3 + 2) * 5  # at 4000, 8000 and 9000; of seed 1 without the first
 
 
 def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):

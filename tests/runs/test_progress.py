@@ -107,6 +107,17 @@ def test_a_long_training_says_so_at_once_and_once(clock, capsys):
     assert "cell 1 of 4, the others come on top" in told and "steps=" in told
 
 
+def test_how_long_it_takes_is_told_by_each_seeds_own_steps(clock, capsys):
+    """Two resumed seeds are far apart, and each makes 100 steps a second."""
+    shown = display(clock, seeds=2)
+    shown._steps = 1_000_000
+    for second in range(4):
+        clock.now = second
+        for seed, began in enumerate((500_000, 1_000)):
+            shown.show("", status(seed, began + 100 * second))
+    assert "about 2.1 hours at 100/s each" in capsys.readouterr().err
+
+
 def test_a_short_one_says_nothing(clock, capsys):
     shown = display(clock)
     for second, step in enumerate((0, 150, 350, 550)):
