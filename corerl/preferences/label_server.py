@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
@@ -47,9 +48,10 @@ class Server(ThreadingHTTPServer):
         self._pairs: dict[int, Future] = {}
         try:
             super().__init__((HOST, port), Handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", "there is none of that number")
             raise CorerlError(
-                f"Port {port} cannot be used ({error.strerror}): choose another --port, or 0."
+                f"Port {port} cannot be used ({why}): choose another --port, or 0."
             ) from error
 
     @property
@@ -102,6 +104,11 @@ class Server(ThreadingHTTPServer):
                     lambda: [self._pictures.segment(s, self.session.length) for s in starts]
                 )
             return self._pairs[number]
+
+    def handle_error(self, *where: Any) -> None:
+        """Tells what went wrong with a request, but not that its page was closed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*where)
 
     def server_close(self) -> None:
         super().server_close()

@@ -316,6 +316,22 @@ def test_only_this_machine_and_only_this_page(served):
     assert served.session.current() == 0 and not served.session.path.exists()
 
 
+@pytest.mark.parametrize("port", [-1, 70_000])
+def test_a_port_that_there_is_not_is_told(tmp_path, port):
+    pictures = SimpleNamespace(close=lambda: None)
+    with pytest.raises(CorerlError, match=f"Port {port} cannot be used"):
+        Server(session(tmp_path / "x.npz"), lambda: pictures, COMMAND, port)
+
+
+def test_a_page_that_is_closed_is_no_error(served, capsys):
+    for error, told in ((BrokenPipeError, False), (ZeroDivisionError, True)):
+        try:
+            raise error
+        except error:
+            served.handle_error(None, ("127.0.0.1", 1))
+        assert ("Traceback" in capsys.readouterr().err) == told
+
+
 def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):
     def full(self):
         raise CorerlError("The disk is full")
