@@ -97,6 +97,10 @@ def load(cfg: Any, run: Run) -> tuple[Comparisons, OfflineBuffer | None, Normali
     Labels that are missing show before the dataset is read.
     """
     compared = comparisons(run, cfg.preferences, cfg.data.clip_actions)
+    require(
+        compared.length > 1,
+        f"segments of {compared.id} ({compared.source}) have 1 step, and transitions need 2",
+    )
     buffer, normalizer = None, None
     weighting.refuse(cfg.data, "the rewards are what is to be learned from comparisons")
     if cfg.replay:

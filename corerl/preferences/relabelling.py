@@ -124,7 +124,8 @@ def transitions(
     weighting.refuse(data, "the rewards are what is to be learned from comparisons")
     as_it_is = replace(data, return_range=False, reward_scale=1.0, reward_shift=0.0)
     buffer, normalizer = preprocessing.load(run, as_it_is, batch_size, kind=RelabelledBuffer)
-    return rows_of(preprocessing.vectors(run), data.clip_actions), buffer, normalizer
+    dataset = preprocessing.ended(preprocessing.vectors(run), data)
+    return rows_of(dataset, data.clip_actions), buffer, normalizer
 
 
 def sequences(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from corerl.training.run import Run
 
 SOURCES = ("teacher", *readers.REPOSITORIES, "file")
+OF_TEACHERS = ("seed", "judge", "beta", "gamma", "epsilon", "skip", "equal")
+"""Settings that labels in a file do not ask; `length` and `discount` stand in tables, whoever judges."""
 
 
 @dataclass
@@ -65,6 +67,16 @@ class Preferences(Settings):
             f"{key}.judge={self.judge} does not ask",
         )
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
+        require(
+            self.source != "teacher" or self.path is None,
+            f"{key}.path={self.path} is not read with {key}.source=teacher: {key}.source=file reads it",
+        )
+        for name in OF_TEACHERS if self.source != "teacher" else ():
+            value = getattr(self, name)
+            require(
+                value == getattr(Preferences, name),
+                f"{key}.{name}={value} would change nothing: {key}.source={self.source} is no teacher",
+            )
 
 
 def checksum(cfg: Preferences) -> str | None:
@@ -124,6 +136,10 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
             f"{cfg.sha256[:12]}...): put that one back, or train anew on this one."
         )
     if cfg.source == "ipl":
+        require(
+            task.action_range is None,
+            "action_range is of the dataset's actions, and algo.preferences.source=ipl brings others",
+        )
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)

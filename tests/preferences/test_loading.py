@@ -74,6 +74,14 @@ def test_for_a_reward_states_stay_raw(run):
     np.testing.assert_array_equal(compared.observations, numbered().observations)
 
 
+def test_segments_of_one_step_have_no_transition(run, monkeypatch):
+    step = Comparisons.by_value("test/step", "x", *[np.zeros((2, 2, 1, 3))] * 2, np.ones(2))
+    monkeypatch.setattr(sources, "load", lambda run, settings: step)
+    cfg = SimpleNamespace(preferences=None, data=preprocessing.Preprocess(), replay=False)
+    with pytest.raises(CorerlError, match=r"segments of test/step \(x\) have 1 step, and"):
+        loading.load(cfg, run)
+
+
 def test_missing_labels_show_before_the_dataset_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(preprocessing, "load", lambda *_: pytest.fail("read"))
     labels = Preferences(source="pt", path=str(tmp_path))

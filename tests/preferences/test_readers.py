@@ -322,6 +322,13 @@ def test_ipl_brings_its_own_segments(tmp_path):
         load(tmp_path, "ipl")
 
 
+def test_ipls_actions_are_in_no_range_of_the_datasets(tmp_path):
+    np.savez(tmp_path / "x.npz", **segments())
+    narrow = replace(HOPPER, action_range=((-0.5,), (0.5,)))
+    with pytest.raises(CorerlError, match="action_range is of the dataset's actions"):
+        load(tmp_path / "x.npz", "ipl", task=narrow)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

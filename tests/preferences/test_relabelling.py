@@ -1,10 +1,13 @@
 """Datasets under learned rewards: rows, pieces, sums over episodes, scales, buffers."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from small import random_dataset
 
+from corerl.config import Settings
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.preferences.comparisons import Comparisons
@@ -16,6 +19,7 @@ from corerl.preferences.relabelling import (
     returns_to_go,
     rows_of,
     scaled,
+    transitions,
 )
 from corerl.training.preprocessing import Preprocess
 
@@ -56,6 +60,15 @@ def test_episodes_lose_the_step_without_a_successor_and_keep_their_ends():
     assert rows.terminated.nonzero()[0].tolist() == [11]
     assert np.abs(rows.actions).max() == 0.5
     np.testing.assert_array_equal(rows.observations, data.observations[has_next])
+
+
+def test_rows_end_where_the_buffer_does():
+    data, cfg = dataset(), SimpleNamespace(algo=Settings())
+    run = SimpleNamespace(dataset=lambda: data, cfg=cfg, seeds=[0], device="cpu")
+    ends = Preprocess(end_reward=float(data.rewards[6]))
+    rows, buffer, _ = transitions(run, ends, 4)
+    assert rows.episode_ends.tolist() == [3, 7, 13, 14, 24]
+    assert len(buffer) == 24 and rows.terminated.nonzero()[0].tolist() == [6, 12]
 
 
 def test_blocks_cut_every_thousand_rows_whatever_ends_there():

@@ -212,6 +212,10 @@ def test_what_no_teacher_can_do(data, settings, message):
     [
         {"source": "psychic"},
         {"source": "file"},
+        {"path": "labels.npz"},  # and source=file forgotten
+        {"seed": 1, "source": "pt"},
+        {"judge": "advantage", "source": "pt"},
+        {"epsilon": 0.1, "source": "file", "path": "labels.npz"},
         {"judge": "taste"},
         {"skip": 0.1, "judge": "regret"},
         {"crossing": "ignore"},
