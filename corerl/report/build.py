@@ -55,7 +55,7 @@ def build(args: argparse.Namespace) -> int:
     look = colours.looks(results.scores["algorithm"])
     for section in parts:
         risk.add(section, options)
-        rewards.add(section)
+        rewards.add(section, options)
     plans = {section.folder: _plan(section, look, options) for section in parts}
     announce(args.out, _files(parts, plans))
     pictures, failures = {}, []

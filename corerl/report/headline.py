@@ -43,7 +43,7 @@ def tables(section: Section, options: Options) -> list[Table]:
     """Returns the table of scores, and that of improvements where there is one."""
     found = [_scores(section, options)]
     if section.improvement is not None and len(section.improvement):
-        found.append(_improvement_table(section))
+        found.append(_improvement_table(section, options))
     return found
 
 
@@ -190,7 +190,7 @@ def improvement(section: Section, options: Options) -> pd.DataFrame | None:
     return pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
 
 
-def _improvement_table(section: Section) -> Table:
+def _improvement_table(section: Section, options: Options) -> Table:
     found, tasks = section.improvement, len(section.shared)
     rows = tuple(
         Row(
@@ -209,5 +209,5 @@ def _improvement_table(section: Section) -> Table:
     notes += [FEW_RULE] if any(row.cells[0].few and row.cells[0].n != "1" for row in rows) else []
     notes += [FLAT_RULE] if any(_flat(row.cells[0]) for row in rows) else []
     columns = (Column("probability [95% CI]"),)
-    title = "Probability of improvement"
+    title = "Probability of improvement" + (f", {options.protocol}" if options.best else "")
     return Table("improvement", title, "", columns, rows, digits=2, notes=tuple(notes))

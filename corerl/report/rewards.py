@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from corerl.report.section import Section
+from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 
 FILE = "reward_distances.csv"  # of `corerl evaluate RUN --rewards` (corerl/preferences)
 
 
-def add(section: Section) -> None:
+def add(section: Section, options: Options) -> None:
     """Gives a section the table of its runs' distances, where they have been computed."""
     found = read(section.runs)
     if len(found):
-        section.tables.append(_table(section, found))
+        section.tables.append(_table(section, found, options))
 
 
 def read(runs: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +30,7 @@ def read(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
-def _table(section: Section, found: pd.DataFrame) -> Table:
+def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
     rows = [
         Row(
             f"{task.partition('/')[2]}: {algorithm}{'' if data == task else f', over {data}'}",
@@ -38,7 +38,8 @@ def _table(section: Section, found: pd.DataFrame) -> Table:
         )
         for (task, algorithm, data), group in found.groupby(["task", "algorithm", "data"])
     ]
-    names = ("score", "STARC distance", "rank correlation", "correlation")
+    score = "best score" if options.best else "score"
+    names = (score, "STARC distance", "rank correlation", "correlation")
     return Table(
         "rewards",
         f"{section.name}: learned rewards beside the true one",

@@ -23,6 +23,7 @@ from corerl.report import figures
 from corerl.report.files import file_name, make_folder, write
 from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
+from corerl.report.tables import short
 from corerl.runs.directory import groups, read_settings, read_status
 from corerl.runs.files import below, read_lines
 
@@ -31,10 +32,11 @@ EPISODES = (1, 10, 50, 100, 200)
 
 
 class Policy(NamedTuple):
-    """One seed of one setting, and the returns of its last evaluation."""
+    """One seed of one setting, and the step and returns of its last evaluation."""
 
     setting: str
     seed: int
+    step: int
     returns: np.ndarray
 
 
@@ -72,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         name = next(name for name in _names(algorithm, task) if name not in written)
         written.add(name)
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
+        title += _unequal_steps(policies)
         write(args.out / f"{name}.csv", table.to_csv(index=False))
         png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
         write(args.out / f"{name}.png", png)
@@ -92,6 +95,12 @@ def _settings(policies: list[Policy]) -> int:
     return len({policy.setting for policy in policies})
 
 
+def _unequal_steps(policies: list[Policy]) -> str:
+    """Says that settings were not trained equally long, where it is so."""
+    steps = {policy.step for policy in policies}
+    return f", of {short(min(steps))} to {short(max(steps))} steps" if len(steps) > 1 else ""
+
+
 def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
     """Reads the last evaluation of every finished seed, by task and label.
 
@@ -103,7 +112,7 @@ def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
     for cell in sorted({file.parent.resolve() for file in files}):
         for key, directory, seeds in _finished(cell):
             last = _last(directory)
-            found[key] += [Policy(cell.name, seed, last[seed]) for seed in seeds if seed in last]
+            found[key] += [Policy(cell.name, seed, *last[seed]) for seed in seeds if seed in last]
     return found
 
 
@@ -120,10 +129,10 @@ def _finished(cell: Path) -> list[tuple[tuple[str, str], Path, set[int]]]:
     return found
 
 
-def _last(directory: Path) -> dict[int, np.ndarray]:
-    """Reads the episodes of every seed's last evaluation; of one that was never evaluated there are none."""
-    lines = read_lines(directory / "returns.jsonl", seed=int, returns=list)
-    return {line["seed"]: numbers(directory, line["returns"]) for line in lines}
+def _last(directory: Path) -> dict[int, tuple[int, np.ndarray]]:
+    """Reads step and episodes of the last evaluation of every seed that was ever evaluated."""
+    lines = read_lines(directory / "returns.jsonl", seed=int, step=int, returns=list)
+    return {line["seed"]: (line["step"], numbers(directory, line["returns"])) for line in lines}
 
 
 def curves(policies: list[Policy], arms: int, episodes: int) -> pd.DataFrame:

@@ -247,8 +247,12 @@ def test_one_algorithm_one_task_one_seed_one_step(report, tmp_path):
 
 
 def test_best_is_named_wherever_it_is_used(report, tree):
+    (cell,) = {path.parent for path in tree.rglob("walker2d-medium-v2/iql-*/config.yaml")}
+    (cell / "reward_distances.csv").write_text("seed,data,starc,rank,linear\n0,x,0.5,0.5,0.5\n")
     _, out, text, _ = report(tree, "--best", "--published", "d4rl_offline")
     assert "last evaluation" not in text
+    assert "best evaluation of every run" in (out / "d4rl/improvement.txt").read_text()
+    assert "best score" in (out / "d4rl/rewards.txt").read_text()
     assert "best evaluation of every run" in (out / "index.html").read_text()
 
 

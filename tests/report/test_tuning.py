@@ -82,6 +82,16 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
     assert (out / "IQL-corerl-pendulum.png").stat().st_size > 1000
 
 
+def test_settings_of_unequal_steps_are_told(tmp_path, capsys):
+    sweep(tmp_path / "runs", TWO)
+    command = ["tuning", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "3"]
+    assert main(command) == 0 and "2 settings, 2 policies\n" in capsys.readouterr().out
+    (file, *_) = sorted(tmp_path.rglob("returns.jsonl"))
+    file.write_text(file.read_text().replace('"step": 10', '"step": 2000'))
+    assert main(command) == 0
+    assert "2 settings, 2 policies, of 10 to 2k steps\n" in capsys.readouterr().out
+
+
 def test_one_setting_is_no_choice(tmp_path, capsys):
     sweep(tmp_path, {0.5: [[10.0], [20.0]]})
     assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
@@ -110,7 +120,9 @@ def test_no_label_leads_out_of_the_folder_and_none_overwrites_another(tmp_path):
     assert written == {out / f"out-BC-corerl-pendulum{more}.csv" for more in ("", "-2")}
 
 
-@pytest.mark.parametrize("line", ["{oops", '{"seed": 0}', '{"seed": 0, "returns": ["a"]}'])
+@pytest.mark.parametrize(
+    "line", ["{oops", '{"seed": 0}', '{"seed": 0, "step": 1, "returns": ["a"]}']
+)
 def test_damaged_returns_are_a_sentence(tmp_path, capsys, line):
     sweep(tmp_path, TWO)
     (file, *_) = sorted(tmp_path.rglob("returns.jsonl"))
