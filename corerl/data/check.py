@@ -17,6 +17,7 @@ from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
 from corerl.data.reading import such
+from corerl.data.soundness import leaps
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, RowError
 
@@ -179,15 +180,7 @@ def _of_returning(contents: Contents) -> list[Finding]:
 def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
     found = []
     if "next_observations" in contents.arrays:
-        inside = np.ones(len(data), bool)
-        inside[data.episode_ends - 1] = False
-        rows = np.flatnonzero(inside)
-        next_rows, recorded = data.observations[rows + 1], data.next_observations[rows]
-        scale = np.abs(next_rows).reshape(len(rows), -1).max(1, initial=0) + 1e-6
-        apart = (
-            np.abs(next_rows.astype(np.float64) - recorded).reshape(len(rows), -1).max(1, initial=0)
-        )
-        jumps = rows[apart > 1e-3 * scale]
+        jumps = leaps(data)
         if jumps.size:
             where = f"{contents.row(int(jumps[0]))}, next_observations"
             text = f"{jumps.size:,} rows inside an episode lead to another state than the next row's: rows "

@@ -19,14 +19,17 @@ from typing import Any
 import gymnasium
 import h5py
 import numpy as np
-from gymnasium import spaces, wrappers
+from gymnasium import spaces
 
 from corerl.data import minari, own_files
+from corerl.data.actions import Narrow
 from corerl.data.contents import SCALED
 from corerl.data.dataset import Dataset
 from corerl.data.observations import Flat, unflattened, wrapper
 from corerl.data.reading import one_line
 from corerl.data.replacing import replacing
+from corerl.data.simulators import unscaled
+from corerl.data.soundness import leaps
 from corerl.errors import CorerlError
 
 KEYS = {
@@ -62,8 +65,8 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         facts: for its metadata: `algorithm_name`, `description`, ...
 
     Raises:
-        CorerlError: the id is no Minari id or is taken, the observations are no vectors, or no episode has
-            two steps.
+        CorerlError: the id is no Minari id or is taken, rows inside an episode do not follow each other, or
+            no episode has two steps.
     """
     import minari as library
     from minari.data_collector import EpisodeBuffer
@@ -72,7 +75,13 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         raise CorerlError(f"{id} is no Minari id: write NAMESPACE/NAME-v0.")
     if (minari.root() / id).exists():
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
-    raw, low, high = _raw(env)
+    unknown = ~np.delete(dataset.has_next, dataset.episode_ends - 1)
+    if lost := len(leaps(dataset)) + unknown.sum():
+        raise CorerlError(
+            f"{lost:,} rows of {dataset.id} inside an episode lead to another state than the next row's, or "
+            "to none that is known, and a Minari episode has no place for it: export to FILE.hdf5."
+        )
+    raw, scaled = _bare(env), unscaled(env)
     parts = getattr(wrapper(env, Flat), "parts", None)
     buffers, left_out = [], 0
     for start, end in zip(dataset.episode_starts, dataset.episode_ends, strict=True):
@@ -84,7 +93,8 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         rows = slice(start, start + steps)
         last = (dataset.next_observations if known else dataset.observations)[end - 1]
         actions = dataset.actions[rows]
-        if not dataset.discrete and low is not None:
+        if not dataset.discrete and scaled is not None:
+            low, high = scaled.action_space.low, scaled.action_space.high
             actions = (low + (actions + 1) / 2 * (high - low)).astype(low.dtype)
         observations = np.concatenate([dataset.observations[rows], last[None]])
         over = np.arange(steps) == steps - 1
@@ -112,16 +122,12 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     return left_out
 
 
-def _raw(env: gymnasium.Env | None) -> tuple:
-    """Returns the environment without this package's scaling of actions, and the bounds that it scaled."""
-    whole = env
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, wrappers.RescaleAction):
-            return env.env, env.env.action_space.low, env.env.action_space.high
-        if isinstance(env, wrappers.FlattenObservation | Flat):
-            whole = env.env
+def _bare(env: gymnasium.Env | None) -> gymnasium.Env | None:
+    """Returns the environment as it is without this package's wrappers."""
+    env = unscaled(env) or env
+    while isinstance(env, Narrow | Flat):
         env = env.env
-    return whole, None, None
+    return env
 
 
 def _in_space(

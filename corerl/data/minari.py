@@ -243,23 +243,25 @@ def _is_whole(folder: Path) -> bool:
 
 def _read(source, id: str) -> Dataset:
     """Reads a minari.MinariDataset as a Dataset."""
-    n, space = source.total_steps, source.observation_space
-    if isinstance(space, spaces.Discrete):
-        raise CorerlError("its observations are numbers: only boxes and dictionaries can be read.")
+    n, space, taken = source.total_steps, source.observation_space, source.action_space
+    if not isinstance(space, spaces.Box | spaces.Dict):
+        raise CorerlError(f"its observations are {space}: only boxes and dictionaries can be read.")
+    if not isinstance(taken, spaces.Box | spaces.Discrete):
+        raise CorerlError(f"its actions are {taken}: only boxes and numbers can be read.")
     image = isinstance(space, spaces.Box) and space.dtype == np.uint8
     shape = space.shape if image else (spaces.flatdim(space),)
     observations = np.empty((n, *shape), np.uint8 if image else np.float32)
     following = np.empty_like(observations)
     columns = {key: np.empty(n, np.float32 if key == "rewards" else bool) for key in FIELDS}
-    discrete = isinstance(source.action_space, spaces.Discrete)
-    actions = np.empty((n, *source.action_space.shape), np.int64 if discrete else np.float32)
+    discrete = isinstance(taken, spaces.Discrete)
+    actions = np.empty((n, *taken.shape), np.int64 if discrete else np.float32)
     row = 0
     for number, episode in enumerate(_episodes(source)):
         steps = len(episode["rewards"])
         rows = slice(row, row + steps)
         _check_count(row + steps, n, at_least=False)
         _check_observations(number, space, episode["observations"], steps + 1)
-        _check_shape(number, "actions", episode["actions"], (steps, *source.action_space.shape))
+        _check_shape(number, "actions", episode["actions"], (steps, *taken.shape))
         for key in FIELDS:
             _check_shape(number, key, episode[key], (steps,))
         states = _numbers(space, episode["observations"], image)
@@ -275,8 +277,7 @@ def _read(source, id: str) -> Dataset:
         row += steps
     _check_count(row, n, at_least=True)
     if not discrete:
-        box = source.action_space
-        actions = unit_actions(actions.reshape(n, -1), box.low.ravel(), box.high.ravel())
+        actions = unit_actions(actions.reshape(n, -1), taken.low.ravel(), taken.high.ravel())
     dataset = Dataset.from_steps(
         id,
         observations,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from corerl.config import require
 from corerl.data import suites
 from corerl.data.dataset import Dataset
 
@@ -42,11 +43,20 @@ def load(name: str) -> Dataset:
 
 
 def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
-    """Mixes whole random episodes: as many steps as `poor` has, a `share` of them from `good`."""
+    """Mixes whole random episodes: as many steps as `poor` has, a `share` of them from `good`.
+
+    Raises:
+        CorerlError: `good` has fewer.
+    """
     rng = np.random.default_rng(0)
     wanted = {poor: (1 - share) * len(poor), good: share * len(poor)}
     chosen = []
     for dataset, steps in wanted.items():
+        require(
+            len(dataset) >= steps,
+            f"{id} takes {steps:,.0f} steps of {dataset.id}, which has {len(dataset):,}: make that one "
+            f"larger, or {poor.id} smaller (--size)",
+        )
         order = rng.permutation(dataset.n_episodes)
         before = np.cumsum(dataset.episode_lengths()[order]) - dataset.episode_lengths()[order]
         chosen.append(dataset.select_episodes(np.sort(order[before < steps])))

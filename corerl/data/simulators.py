@@ -29,7 +29,7 @@ from gymnasium import spaces, wrappers
 from corerl.data import d4rl, minari
 from corerl.data.contents import part
 from corerl.data.dataset import Dataset
-from corerl.data.observations import Flat, by_name, is_in
+from corerl.data.observations import Flat, by_name, is_in, wrapper
 from corerl.data.reading import one_line
 from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest
@@ -177,7 +177,11 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
     shape = dataset.observations.shape[1:]
     if env.observation_space.shape != shape:
         return f"observations are {shape} in the data and {env.observation_space.shape} there"
-    if dataset.discrete != isinstance(env.action_space, spaces.Discrete):
+    actions = env.action_space
+    numbered = isinstance(actions, spaces.Discrete)
+    if not isinstance(actions, spaces.Box) and not (numbered and actions.start == 0):
+        return f"actions are {actions} there, neither vectors nor numbers from 0"
+    if dataset.discrete != numbered:
         kinds = ("numbered", "vectors") if dataset.discrete else ("vectors", "numbered")
         return f"actions are {kinds[0]} in the data and {kinds[1]} there"
     if dataset.discrete:
@@ -196,6 +200,10 @@ def is_gym(id: str) -> bool:
     return ":" in id or id in gymnasium.registry
 
 
+class UnitBox(wrappers.RescaleAction):
+    """Scales actions in [-1, 1]; no other `RescaleAction`, which an environment may come with, is one."""
+
+
 def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     """Returns `env` with continuous actions in [-1, 1]; discrete ones are left."""
     space = env.action_space
@@ -208,7 +216,13 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
         return env
     if not space.is_bounded():
         raise CorerlError(f"{env} has unbounded actions, so they have no place in [-1, 1].")
-    return wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+    return UnitBox(env, np.float32(-1), np.float32(1))
+
+
+def unscaled(env: gymnasium.Env | None) -> gymnasium.Env | None:
+    """Returns the environment whose actions `unit_box` scales; None where they were in [-1, 1] already."""
+    scaling = wrapper(env, UnitBox)
+    return scaling and scaling.env
 
 
 def make(id: str, **kwargs) -> gymnasium.Env:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from corerl.data.dataset import Dataset
 
 
+BLOCK = 4096
+"""Rows that are compared at a time: images take eight times their memory as float64."""
+
+
 def check(dataset: Dataset) -> None:
     """Raises CorerlError with dataset id, field and row for the first thing that is wrong."""
     _check_shapes(dataset)
@@ -22,6 +26,23 @@ def check(dataset: Dataset) -> None:
     _check_finite(dataset, "next_observations", dataset.next_observations, dataset.has_next)
     if dataset.behaviour_log_prob is not None:
         _check_finite(dataset, "behaviour_log_prob", dataset.behaviour_log_prob)
+
+
+def leaps(dataset: Dataset) -> np.ndarray:
+    """Returns the rows inside an episode whose next state is another than the next row's.
+
+    A feature differs by more than a thousandth of its own largest size: another one may be a time in seconds.
+    """
+    inside = dataset.has_next.copy()
+    inside[dataset.episode_ends - 1] = False
+    rows = np.flatnonzero(inside)
+    close = 1e-3 * np.abs(dataset.observations).max(0)
+    found = []
+    for some in np.array_split(rows, len(rows) // BLOCK + 1):
+        recorded = dataset.next_observations[some]
+        apart = np.abs(dataset.observations[some + 1].astype(np.float64) - recorded) > close
+        found.append(some[apart.reshape(len(some), -1).any(1)])
+    return np.concatenate(found)
 
 
 def _check_shapes(dataset: Dataset) -> None:

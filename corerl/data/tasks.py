@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 
 import gymnasium
-from gymnasium import spaces, wrappers
+from gymnasium import spaces
 
 from corerl.config import Config, Data, require
 from corerl.data import (
@@ -114,9 +114,7 @@ class Task:
     def box(self) -> tuple | None:
         """Returns the lowest and the highest action of the environment, as it is without this package."""
         env = self.make_env()
-        while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):
-            env = env.env
-        space = (env.env if isinstance(env, wrappers.RescaleAction) else env).action_space
+        space = (simulators.unscaled(env) or env).action_space
         env.close()
         return (space.low, space.high) if isinstance(space, spaces.Box) else None
 

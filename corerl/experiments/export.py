@@ -19,16 +19,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from gymnasium import wrappers
 from torch import Tensor, nn
 
 from corerl.config import Config, require
 from corerl.data.actions import in_units
 from corerl.data.observations import kept_as
 from corerl.data.replacing import replacing
+from corerl.data.simulators import unscaled
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
@@ -237,11 +236,9 @@ def _units(task: Task) -> tuple[np.ndarray | None, np.ndarray | None]:
             for x in (task.data.action_low, task.data.action_high)
         )
     env = task.make_env()
-    while isinstance(env, gymnasium.Wrapper) and not isinstance(env, wrappers.RescaleAction):
-        env = env.env
-    space = env.env.action_space if isinstance(env, wrappers.RescaleAction) else None
+    inner = unscaled(env)
     env.close()
-    return (None, None) if space is None else (space.low, space.high)
+    return (None, None) if inner is None else (inner.action_space.low, inner.action_space.high)
 
 
 def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tensor:

@@ -160,6 +160,21 @@ def test_an_environment_is_read_in_the_order_of_the_data(folder):
     assert sent == 0 and (again.load().observations == rows).all()
 
 
+def test_several_numbers_at_once_are_no_damaged_file(folder):
+    rng = np.random.default_rng(0)
+    steps = episode(rng, 3, True, rng.random((4, 2), np.float32))
+    steps = EpisodeBuffer(**{**vars(steps), "actions": np.ones((3, 2), np.int64)})
+    minari.create_dataset_from_buffers(
+        "corerl/several-v0",
+        [steps],
+        observation_space=spaces.Box(0, 1, (2,)),
+        action_space=spaces.MultiDiscrete([2, 2]),
+        **WHO,
+    )
+    with pytest.raises(CorerlError, match=r"its actions are MultiDiscrete\(\[2 2\]\): only boxes"):
+        reader.load("corerl/several-v0")
+
+
 def test_discrete_actions_and_images(folder):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 255, (4, 32, 32, 3), dtype=np.uint8)

@@ -20,6 +20,11 @@ def test_a_mixture_has_the_share_and_whole_episodes():
     assert again.observations.tobytes() == both.observations.tobytes()
 
 
+def test_a_share_that_the_better_set_cannot_give_is_refused():
+    with pytest.raises(CorerlError, match="takes 1,000 steps of test/random, which has 400"):
+        mixtures.mixed("test/mixed", random_dataset(2000, 1), random_dataset(400, 2), 0.5)
+
+
 def test_names_and_parts(monkeypatch, tmp_path):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     name = "mujoco/hopper-random-expert-05"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import h5py
 import numpy as np
 import pandas
@@ -162,6 +163,25 @@ def test_actions_are_scaled_by_the_bounds_of_their_environment(tmp_path):
     np.testing.assert_allclose(scaled.actions * [2, 2] + [0, 1], DATA.actions, atol=1e-6)
 
 
+def test_an_environments_own_scaling_of_actions_is_part_of_it(tmp_path):
+    """It takes [-1, 1], though the Pendulum inside it takes [-2, 2]."""
+    gymnasium.register(
+        "Scaled-v0",
+        entry_point=lambda: gymnasium.wrappers.RescaleAction(
+            gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1)
+        ),
+    )
+    np.savez(
+        tmp_path / "x.npz",
+        obs=DATA.observations,
+        act=np.full((100, 1), 0.5),
+        r=PLAIN[2],
+        episode=EPISODES,
+    )
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), env="gym/Scaled-v0", data=Data())
+    assert (task.load().actions == 0.5).all()
+
+
 def test_propensities_become_those_of_the_scaled_actions():
     """Uniform actions of [-2, 2] x [-1, 3] have the density 1/16, and those of [-1, 1]^2 1/4."""
     own, ends = np.full((100, 1), -np.log(16)), {"truncated": DATA.truncated}
@@ -274,6 +294,17 @@ def test_a_feature_that_never_changes_is_remarked_whatever_its_rounding(tmp_path
     task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
     texts = [f.text for f in check(task)[0] if f.where.endswith("[1]")]
     assert texts == ["it is 0.3 in every row."]
+
+
+def test_rows_out_of_order_are_remarked_beside_a_time_in_seconds(tmp_path):
+    states = DATA.observations.copy()
+    states[:, 2] = 1.7e9 + np.arange(100)
+    arrays = {"obs": states, "next_obs": np.roll(states, -1, 0), "act": DATA.actions}
+    arrays |= {"r": PLAIN[2], "truncated": DATA.truncated | DATA.terminated}
+    for order, remarked in ((np.arange(100), False), (np.r_[1, 0, 2:100], True)):
+        np.savez(tmp_path / "x.npz", **{key: array[order] for key, array in arrays.items()})
+        task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+        assert any("out of order" in f.text for f in check(task)[0]) == remarked
 
 
 def test_a_sound_file_has_no_remarks(tmp_path):

@@ -5,6 +5,7 @@ import pickle
 import gymnasium
 import numpy as np
 import pytest
+from small import random_dataset
 
 from corerl.data import simulators, tables, tasks
 from corerl.errors import CorerlError
@@ -118,6 +119,15 @@ def test_vectors_of_whole_numbers_are_refused_as_actions(low, high):
     env.action_space = gymnasium.spaces.Box(low, high, (2,), np.int64)
     with pytest.raises(CorerlError, match=r"int64\), whole numbers, .* as float32, or number them"):
         simulators.unit_box(env)
+
+
+@pytest.mark.parametrize(
+    "space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(2, start=1)]
+)
+def test_actions_that_no_policy_takes_fit_no_data(space):
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.action_space = space
+    assert "neither vectors nor numbers from 0" in simulators.misfit(env, random_dataset(20))
 
 
 def test_discrete_actions_are_left():
