@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
-from corerl.config import Config
+from corerl.config import Config, require
 from corerl.errors import CorerlError
 from corerl.experiments.messages import sentence
 from corerl.experiments.tables import variants
@@ -44,6 +44,11 @@ def _node(file: str) -> ConfigNode:
 
 def _settings(algorithm: str) -> DictConfig:
     config = importlib.import_module(f"corerl.algos.{algorithm}").Config
+    for name, what in {"name": "its file's", "label": "its name in tables"}.items():
+        require(
+            name in config.__dataclass_fields__,
+            f"The Config in {inspect.getfile(config)} has no {name}, {what}: give it one",
+        )
     try:
         return OmegaConf.structured(config)
     except (OmegaConfBaseException, AssertionError, ValueError) as error:

@@ -198,6 +198,8 @@ MISTAKES = {
     ("train", "learn"): r"/minimal\.py has no train, a function",
     ("(Settings)", ""): r"Config of \S+/minimal\.py is no class\(Settings\), of corerl\.config\.$",
     ("@dataclass\n", ""): r"/minimal\.py needs a Config of its own: .* with @dataclass above",
+    ('label: str = "Minimal"', ""): r"Config in \S+/minimal\.py has no label, its name in tables",
+    ('name: str = "minimal"', ""): r"Config in \S+/minimal\.py has no name, its file's",
     ("label: str", "label: type"): r"Config in \S+/minimal\.py cannot be used: .*setting label",
     ("label: str", "label: dict[tuple, set]"): r"Config in \S+/minimal\.py cannot be used: one of",
     (
