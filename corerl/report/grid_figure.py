@@ -42,12 +42,21 @@ def _draw(rows: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> Figur
         axis.set(
             title=f"{algorithm} on {task}",
             xlabel="mean return of a seed",
-            ylim=(-0.6, len(cells) - 0.4),
+            ylim=(len(cells) - tallest - 0.6, len(cells) - 0.4),
         )
-    marks = {"marker": "o", "linestyle": "", "markersize": 4.5}
-    sides = [Line2D([], [], color=color, **marks), Line2D([], [], color=GREY, **marks)]
-    figure.legend(sides, ["ours", "published"], loc="outside upper center", ncols=2)
+    _legend(figure, list(dict.fromkeys(rows["algorithm"])))
     return figure
+
+
+def _legend(figure: Figure, algorithms: list[str]) -> None:
+    ours = "ours" if len(algorithms) == 1 else "{}, ours"
+    sides = [(looks([name])[name]["color"], ours.format(name)) for name in algorithms]
+    sides.append((GREY, "published"))
+    dots = [
+        Line2D([], [], color=color, label=label, marker="o", linestyle="", markersize=4.5)
+        for color, label in sides
+    ]
+    figure.legend(handles=dots, loc="outside upper center", ncols=len(dots))
 
 
 def _seeds(axis: Any, returns: Iterable[float], y: float, color: str, fill: str) -> None:

@@ -86,6 +86,17 @@ def test_the_figure_has_every_seed_of_both_and_hollow_dots_where_updates_are_mis
     assert means == [30.5, 22.0, 15.0, 12.0]
 
 
+def test_two_algorithms_rows_are_of_one_height_and_told_apart():
+    both = pd.concat(
+        [runs({"lr=1": [13.0], "lr=2": [9.0]}), runs({"alpha=1": [9.0]}, algorithm="TD3+BC")]
+    )
+    figure = grid_figure._draw(grids.compare(both, both), both, both)
+    heights = [axis.get_ylim()[1] - axis.get_ylim()[0] for axis in figure.axes]
+    assert heights == pytest.approx([2.2, 2.2])
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["BC, ours", "TD3+BC, ours", "published"]
+
+
 def test_compare_writes_the_figure(tmp_path, capsys):
     for name, rows in (("ours", runs({"lr=1": [13.0, 17.0]})), ("theirs", THEIRS)):
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
@@ -210,6 +221,7 @@ def test_our_rows_of_that_grid_fit_it():
     scores = Path(__file__).parents[2] / "results/reproduced/neorl2_protocol/scores.csv"
     ours = grids.read(scores)
     seeds = ours.groupby(["algorithm", "task", "cell"])["seed"].agg(set)
-    assert len(seeds) == 12 and all(run == {7, 42, 210} for run in seeds)
+    assert len(seeds["BC"]) == 12 and all(run == {7, 42, 210} for run in seeds["BC"])
+    assert (ours["updates"] == 1_000_000).all() and (ours["episodes"] == 1000).all()
     table = grids.markdown(grids.compare(ours, grids.published()))
     assert table in scores.with_name("README.md").read_text()
