@@ -1,6 +1,7 @@
 """Another code's trainer on our data: what the stand-ins give it, and the table of both."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_rows_at_a_time_limit_are_kept_where_asked(scripts, tmp_path):
     assert len(kept["rewards"]) == len(dataset)
     assert np.array_equal(left["observations"], dataset.observations[~dataset.truncated])
     assert np.array_equal(kept["next_observations"], dataset.next_observations)
+
+
+def test_a_dictionarys_parts_lie_side_by_side_as_in_the_dataset(scripts, tmp_path):
+    run_corl, _ = scripts
+    dataset = replace(resolve("corerl/pendulum").load(), parts=(("arm", 1), ("speed", 2)))
+    export.to_hdf5(dataset, tmp_path / "data.hdf5", {})
+    data = run_corl.rows(tmp_path / "data.hdf5", keep_time_limits=True)
+    assert np.array_equal(data["observations"], dataset.observations)
+    assert np.array_equal(data["next_observations"], dataset.next_observations)
 
 
 def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts, tmp_path):

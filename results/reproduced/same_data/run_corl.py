@@ -85,13 +85,21 @@ class Transformed:
 def rows(path: Path, keep_time_limits: bool) -> dict[str, np.ndarray]:
     """Returns the rows that `d4rl.qlearning_dataset` makes of the file; its last one has no successor."""
     with h5py.File(path) as file:
-        data = {name: file[name][:] for name in file if isinstance(file[name], h5py.Dataset)}
-    keep = np.full(len(data["rewards"]), True)
+        timeouts = file["timeouts"][:].astype(bool)
+        names = ("observations", "actions", "next_observations", "rewards", "terminals")
+        data = {name: _flat(file[name]) for name in names}
+    keep = np.full(len(timeouts), True)
     if not keep_time_limits:
-        keep = ~data["timeouts"].astype(bool)
+        keep = ~timeouts
         keep[-1] = False
-    names = ("observations", "actions", "next_observations", "rewards", "terminals")
-    return {name: data[name][keep] for name in names}
+    return {name: values[keep] for name, values in data.items()}
+
+
+def _flat(values: h5py.Dataset | h5py.Group) -> np.ndarray:
+    """Returns an array as it is, and a dictionary's parts by name, as the simulator lays them."""
+    if isinstance(values, h5py.Dataset):
+        return values[:]
+    return np.concatenate([values[name][:] for name in sorted(values)], 1)
 
 
 def stand_ins(env: Any, data: dict[str, np.ndarray], settings: dict, log: Any) -> dict:
