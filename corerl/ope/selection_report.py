@@ -30,10 +30,12 @@ def report(
 ) -> None:
     """Compares the estimates of all runs with their returns in the simulator, in `args.select`.
 
+    An estimate that is no finite number, as of a critic that diverged, is ranked below all others.
+
     Raises:
         CorerlError: fewer than two policies were played.
     """
-    policies, estimates, impossible = _played(judged, dataset, methods, args)
+    policies, given, impossible = _played(judged, dataset, methods, args)
     require(
         len(policies) > 1, "--select needs at least two policies that were played in the simulator"
     )
@@ -43,8 +45,14 @@ def report(
     recorded = float(dataset.episode_returns().mean())
     good = {name: (_as_judged(name, discount, dataset, args), recorded) for name in methods}
     same = discount == 1 and args.horizon is None and args.finite
+    infinite = {name: ~np.isfinite(values) for name, values in given.items()}
+    estimates = {name: selection.last(given[name], infinite[name]) for name in methods}
     rows = [
-        selection.assess(name, values, truths, good[name], groups=labels, same_unit=same)
+        selection.assess(
+            *(name, values, truths, good[name]),
+            groups=labels,
+            same_unit=same and not infinite[name].any(),
+        )
         for name, values in estimates.items()
     ]
     for name, marked in impossible.items():
@@ -64,7 +72,7 @@ def report(
     figure = selection.draw(estimates, truths, labels, recorded)
     figure.savefig(args.select / "selection.png", dpi=130)
     marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
-    results.write_selection(args.select, rows, estimates | marks, policies, ranks, distances)
+    results.write_selection(args.select, rows, given | marks, policies, ranks, distances)
     print(
         f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
     )

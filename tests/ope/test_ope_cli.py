@@ -162,6 +162,26 @@ def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, mo
         ]
 
 
+@pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
+def test_an_estimate_that_is_no_number_is_chosen_last(runs, capsys, tmp_path, monkeypatch, lost):
+    value, answers = evaluation.Judgement.of, iter([True] * 2 + [False] * 2)  # of BC, of IQL
+    monkeypatch.setattr(
+        evaluation.Judgement, "of", lambda *of: value(*of) + (lost if next(answers) else 0)
+    )
+    options = ("--method", "fqe", "--finite", "--discount", "1", "--select", str(tmp_path / "x"))
+    status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options, *QUICK)
+    assert status == 0, err
+    assert "choosing among 4 policies" in out
+    with open(tmp_path / "x" / "policies.csv") as file:
+        values = [float(row["fqe"]) for row in csv.DictReader(file)]
+    assert np.isfinite(values).tolist() == [False, False, True, True]
+    with open(tmp_path / "x" / "algorithms.csv") as file:
+        ranks = [float(row["rank_by_estimate"]) for row in csv.DictReader(file)]
+    assert ranks == pytest.approx([1 / 6, 5 / 6])
+    with open(tmp_path / "x" / "selection.csv") as file:
+        assert next(csv.DictReader(file))["mse"] == "nan"
+
+
 def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_path):
     other = train(config(tmp_path, "iql", own={"discount": 0.9}))
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
