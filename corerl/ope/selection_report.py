@@ -98,6 +98,12 @@ def _played(
                     file=sys.stderr,
                 )
                 continue
+            if agent.steps[i] < agent.cfg.steps:
+                print(
+                    f"corerl: {agent.path}, seed {seed}, was not trained to its end: judged as it is, after "
+                    f"{agent.steps[i]:,} of {agent.cfg.steps:,} steps",
+                    file=sys.stderr,
+                )
             facts = (agent.label, agent.path.name, seed, agent.steps[i], float(far[i]))
             policies.append(results.Judged(*facts, known[seed]))
             for name in methods:

@@ -182,6 +182,22 @@ def test_an_estimate_that_is_no_number_is_chosen_last(runs, capsys, tmp_path, mo
         assert next(csv.DictReader(file))["mse"] == "nan"
 
 
+def test_a_choice_says_whose_training_has_not_ended(runs, capsys, tmp_path):
+    longer = tmp_path / "bc"
+    shutil.copytree(runs["bc"], longer)
+    settings = (longer / "config.yaml").read_text()
+    (longer / "config.yaml").write_text(settings.replace("\nsteps: 40\n", "\nsteps: 1000\n"))
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, str(longer), runs["iql"], *options)
+    assert status == 0 and "choosing among 4 policies" in out
+    for seed in (0, 1):
+        assert (
+            f"{longer}, seed {seed}, was not trained to its end: judged as it is, after 40 of"
+            in err
+        )
+    assert err.count("was not trained") == 2
+
+
 def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_path):
     other = train(config(tmp_path, "iql", own={"discount": 0.9}))
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
