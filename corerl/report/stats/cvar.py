@@ -32,7 +32,9 @@ def cvar_of_seeds(
     each = np.stack([replicate(one, statistic, replicates, seed + i) for i, one in enumerate(runs)])
     rng = np.random.default_rng(seed)
     drawn = rng.integers(len(runs), size=(len(runs), replicates))
-    low, high = percentiles(each[drawn, np.arange(replicates)].mean(0), level)
+    # The i-th to be drawn takes the replicate i further on: a seed drawn twice has other episodes each time.
+    columns = (np.arange(replicates) + np.arange(len(runs))[:, None]) % replicates
+    low, high = percentiles(each[drawn, columns].mean(0), level)
     return value, float(low), float(high)
 
 
