@@ -12,7 +12,7 @@ from corerl.errors import CorerlError
 from corerl.ope import intervals
 from corerl.ope.distribution import ReturnLaw
 from corerl.ope.estimators import ESTIMATORS, Terms
-from corerl.ope.logs import Weights, effective
+from corerl.ope.logs import Logs, Weights, effective
 from corerl.risk.finite_mdp import markov, return_law
 
 BY_WEIGHTS = tuple(name for name in ESTIMATORS if name != "fqe")
@@ -111,6 +111,16 @@ def test_a_law_is_a_law_whatever_the_weights():
             else:
                 assert law.missing == pytest.approx(max(0, 1 - weights.last.mean()))
                 assert law.beyond == pytest.approx(max(0, weights.last.mean() - 1))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_quantile_is_not_missed_by_rounding(normalised):
+    """Of ten returns the eighth reaches 0.8, although 0.1 added up eight times is less."""
+    ones = np.ones((10, 1))
+    logs = Logs(np.arange(1.0, 11.0)[:, None], ones > 0, np.arange(10)[:, None])
+    law = ReturnLaw(logs, Weights(ones), normalised=normalised)
+    found = [law.statistic(f"quantile {level}") for level in (0.1, 0.3, 0.8, 0.9, 1.0)]
+    assert found == [1, 3, 8, 9, 10]
 
 
 def test_an_upper_bound_below_a_return_is_refused():

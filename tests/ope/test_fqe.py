@@ -131,6 +131,15 @@ def test_continuous_actions_and_the_mean_over_draws():
     np.testing.assert_allclose(critics.q(at, at + 0.3), -0.09, atol=0.05)
 
 
+def test_a_feature_that_never_changes_keeps_its_unit():
+    moving, fixed, zeros = np.arange(4.0), np.full(4, 5.0), np.zeros((4, 1))
+    states = np.stack([moving, fixed], 1)
+    dataset = Dataset.from_steps("test/fixed", states, zeros, moving, states, zeros, [0, 1, 0, 1])
+    policy = Policy([0], actions=lambda x: np.zeros((1, len(x), 1, 1)), sizes=(2, 1))
+    seen = FQE(policy, dataset, Settings(hidden_width=4))._inputs(np.array([[4.0, 6.0]]), 0)
+    np.testing.assert_allclose(seen, [[2.5 / (np.sqrt(1.25) + 1e-3), 1]], rtol=1e-6)
+
+
 def test_what_cannot_be_fitted_is_refused():
     rng = np.random.default_rng(4)
     dataset = continuous(rng, 100)

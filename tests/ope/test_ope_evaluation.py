@@ -3,6 +3,7 @@
 import argparse
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import Options, _too_few, judge
 from corerl.ope.fqe import Settings
 from corerl.ope.logs import Logs
-from corerl.ope.policies import Policy, distance
+from corerl.ope.policies import Policy, distance, of_run
 from corerl.ope.selection_report import _as_judged
 
 torch.set_num_threads(1)
@@ -98,6 +99,18 @@ def test_a_fitted_behaviour_is_near_the_recorded_one():
     hidden = replace(dataset, behaviour_log_prob=None)
     with pytest.raises(CorerlError, match="without propensities"):
         judge(constant(0.5), hidden, ["is"])
+
+
+def test_what_does_not_look_at_the_state_knows_the_fitted_rows_alone():
+    numbers, held = np.array([0, 0, 0, 1, 1, 1]), np.arange(6) >= 4
+    vectors = np.array([0.0, 0.4, 0.0, 0.4, 1.0, 1.0])
+    found = []
+    for actions in (numbers, vectors[:, None]):
+        zeros, ends = np.zeros((6, 1)), [0, 0, 0, 1, 0, 1]
+        dataset = Dataset.from_steps("test/two", zeros, actions, zeros, zeros, ends, np.zeros(6))
+        found.append(behaviour._constant(dataset, held))
+    np.testing.assert_allclose(found[0], np.log(np.where(numbers == 0, 4, 2) / 6))  # 3 + 1, 1 + 1
+    np.testing.assert_allclose(found[1], stats.norm.logpdf(vectors, 0.2, 0.2), rtol=1e-4)
 
 
 def test_a_fitted_gaussian_behaviour():
@@ -346,3 +359,21 @@ def test_the_distance_from_the_recorded_actions():
     policy = Policy([0, 1, 2], actions=lambda x: far[:, x[:, 0].astype(int), None], sizes=(1, 2))
     np.testing.assert_allclose(distance(policy, dataset), [0, 1, 2], atol=1e-5)
     assert distance(policy, dataset, rows=20)[2] == pytest.approx(2, abs=1e-5)
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(None, 0.06), (0.3, 0.3), (0.0, 0.0)])
+def test_a_random_action_may_be_the_best_one_too(epsilon, share):
+    agent = SimpleNamespace(
+        remembers=False,
+        shapes=((1,), 3, None),
+        seeds=[0],
+        device="cpu",
+        task=SimpleNamespace(id="test/three"),
+        greedy=lambda x: (
+            2 * (x[..., 0] > 0).long(),
+            0.06,
+        ),  # 0 or 2, random as often when evaluated
+    )
+    found = of_run(agent, epsilon=epsilon).probabilities(np.array([[-1.0], [1.0]], np.float32))
+    best, other = 1 - 2 * share / 3, share / 3
+    np.testing.assert_allclose(found, [[[best, other, other], [other, other, best]]], atol=1e-12)

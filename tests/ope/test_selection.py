@@ -33,6 +33,7 @@ def test_error_rates_by_hand():
     estimates = np.array([0.9, 0.2, 0.7, 0.1])
     # Good: 5, 3 (from 2.5 on). Judged good: the first and the third.
     assert selection.error_rates(estimates, TRUTHS, (0.5, 2.5)) == (0.5, 0.5)
+    assert selection.error_rates(estimates, TRUTHS, (0.7, 3.0)) == (0.5, 0.5)  # what they meet, too
     one, two = selection.error_rates(estimates, TRUTHS, (0.5, 0.0))
     assert math.isnan(one) and two == 0.5
 
