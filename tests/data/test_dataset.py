@@ -97,6 +97,7 @@ def test_best_episodes_keeps_whole_episodes_and_their_order():
     assert best.observations[:, 0].tolist() == [0, 1, 4, 5]
     assert best.episode_ends.tolist() == [2, 4]
     assert d.best_episodes(0.01).observations[:, 0].tolist() == [4, 5]  # at least one
+    assert d.best_episodes(0.74).n_episodes == 2  # of 2.96, whole ones
 
 
 @pytest.mark.parametrize("fraction", [0, 1.5, -1])

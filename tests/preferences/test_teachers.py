@@ -108,6 +108,12 @@ def test_mistakes_turn_preferences_round_but_no_tie():
     assert (taught(MIXED, epsilon=1.0).labels == 1 - taught(MIXED).labels).all()
 
 
+def test_mistakes_do_not_depend_on_choices():
+    data = dataset([0, 0, 0], [0, 1, 0])
+    labels = taught(data, beta=0.0, epsilon=0.3, pairs=4_000).labels
+    assert abs(labels[labels != 0.5].mean() - 0.5) < 4 * 0.5 / np.sqrt(2_000)
+
+
 # Episodes return 17, 6 and 9, 32/3 on average; the longest has 5 steps, so that 3 are worth 6.4.
 
 

@@ -37,6 +37,22 @@ def test_arms_are_drawn_without_replacement():
     assert best == pytest.approx(np.mean(pairs), abs=0.03)
 
 
+def test_the_bound_shrinks_with_the_root_of_an_arm_s_episodes():
+    """The second arm returns -1 or 100. After -1 it is tried again once 1.5 sqrt(log t) - 1 exceeds
+    1.5 sqrt(log t / (t - 2)): at t = 6, where 1.008 exceeds 1.004 (at t = 5, 0.903 and 1.099)."""
+    returns = [np.zeros(2), np.array([-1.0, 100.0])]
+    alpha = 1.5 / np.std([0.0, 0.0, -1.0, 100.0])
+    mean = bandit(returns, alpha=alpha, pulls=6, repeats=4000).mean
+    assert mean[1] == pytest.approx(49.5 / 2, abs=2) and (mean[2:5] == mean[1]).all()
+    assert mean[5] == pytest.approx(49.5 * 3 / 4, abs=2)
+
+
+def test_bounds_are_of_the_middle_95_percent_of_repetitions():
+    returns = [np.full(1, float(value)) for value in range(100)]
+    deployed = bandit(returns, arms=1, pulls=1, repeats=20_000)  # each of them as often
+    assert (deployed.low[0], deployed.high[0]) == (2, 97)
+
+
 def test_noisy_arms_take_more_episodes_and_are_found():
     rng = np.random.default_rng(0)
     returns = [rng.normal(mean, 3, 500) for mean in (0.0, 1.0, 2.0)]

@@ -83,6 +83,27 @@ def test_ten_percent_bc_keeps_the_best_episode_by_its_full_return():
     assert list(rows) == [3, 4]
 
 
+def test_what_is_kept_is_what_states_are_normalised_with():
+    _, normalizer = load(bc.Config().data, best=0.1)
+    assert normalizer.mean.item() == 3.5  # of states 3 and 4
+
+
+def test_rows_are_weighed_by_recorded_returns_and_labelled_by_learned_ones():
+    labelled = []
+
+    def labels(dataset):
+        labelled.append(dataset.rewards.tolist())
+        return dataset.rewards
+
+    data = preprocessing.Preprocess(weighting="top", weighting_share=0.5, reward_scale=-1.0)
+    rows, _ = load(data, labels=labels)
+    assert list(rows) == [
+        3,
+        4,
+    ]  # of the episode that returns 56, not of the one that is learned as -7
+    assert labelled == [[-1, -2, -4, -8, -16, -32]]
+
+
 def test_iql_clips_the_data_to_the_open_interval():
     rows, _ = load(iql.Config().data, iql)
     limit = np.float32(1 - 1e-5)
