@@ -87,6 +87,9 @@ def load(
         actions = one_hot(run, transitions.actions)
     else:
         actions = np.clip(transitions.actions, -limit, limit)
+        if next_actions:
+            following = np.clip(transitions.next_actions, -limit, limit)
+            transitions = transitions._replace(next_actions=following)
     transitions = transitions._replace(actions=actions)
     likely = weighting.probabilities(dataset, data, transitions.rows)
     options = {} if likely is None else {"probabilities": likely}

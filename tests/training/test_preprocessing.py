@@ -59,6 +59,15 @@ def test_next_actions_are_the_raw_ones_even_of_the_row_left_out():
     assert [float(rows[i].next_actions) for i in (0, 1, 3, 4)] == [-0.5, 0, 1, 0.25]
 
 
+def test_next_actions_are_clipped_like_actions():
+    rows, _ = load(preprocessing.Preprocess(clip_actions=0.25), rebrac, next_actions=True)
+    for field, expected in (
+        ("actions", [-0.25, -0.25, 0.25, 0.25]),
+        ("next_actions", [-0.25, 0, 0.25, 0.25]),
+    ):
+        assert [float(getattr(rows[i], field)) for i in (0, 1, 3, 4)] == expected
+
+
 def test_the_return_range_counts_the_last_reward_of_a_timed_out_episode():
     rows, _ = load(preprocessing.Preprocess(return_range=True))
     # 1000 / (56 - 7); over the filtered rows it would be 1000 / (24 - 7).
