@@ -88,7 +88,7 @@ def filled(count: int, replay: ReplayBuffer | None = None, ends: tuple[int, ...]
     return replay
 
 
-@pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (1.0, 8), (0.0, 0)])
+@pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (0.2, 2), (1.0, 8), (0.0, 0)])
 def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
     mixture = MixedReplay(numbered(1.0, 20), filled(5), share, range(2), 8)
     for _ in range(3):
@@ -164,6 +164,19 @@ def test_an_episode_that_a_resumed_run_cannot_go_on_with_gets_its_label_there():
     resumed.end_episodes(np.array([True, False]), np.zeros((2, 1)))
     filled(3, resumed, ends=(3,))
     assert resumed._labels[0].tolist() == [3.0, 3.0, 3.0, 6.0, 6.0, 6.0]  # 1 2 | 3 cut | 1 2 3
+
+
+def test_a_restored_replay_draws_from_the_episodes_that_had_ended():
+    replay, other = filled(4, episodes(), ends=(2,)), episodes()
+    other.load_state_dict(replay.state_dict())
+    assert torch.equal(other.sample_labelled()[1], replay.sample_labelled()[1])
+
+
+def test_a_time_limit_ends_an_episode_too():
+    replay, two, none = episodes(), np.full((2, 1), 2.0, np.float32), np.zeros(2, bool)
+    for i in range(1, 5):
+        replay.add((two, two, np.full(2, float(i)), two, none, np.array([i == 2, i == 3])))
+    assert replay._labels[:, :4].tolist() == [[3, 3, 0, 0], [6, 6, 6, 0]]
 
 
 def test_plain_samples_are_of_all_rows_also_of_the_episode_that_goes_on():
