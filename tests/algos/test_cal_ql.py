@@ -39,7 +39,7 @@ SMALL = {
     "polyak": 0.1,
     "discount": 0.9,
     "policy_lr": 1e-3,
-    "critic_lr": 1e-3,
+    "critic_lr": 2e-3,
 }
 VERSIONS = {
     "antmaze": {"lagrange": True, "threshold": 0.8},

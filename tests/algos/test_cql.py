@@ -78,7 +78,7 @@ def make(version: dict, **more) -> CQL:
         "polyak": 0.1,
         "discount": 0.9,
         "policy_lr": 1e-3,
-        "critic_lr": 1e-3,
+        "critic_lr": 2e-3,
     }
     return CQL(Config(**settings | version | more), Spec(O, A, generators()))
 

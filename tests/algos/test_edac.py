@@ -33,6 +33,9 @@ def make(**more) -> EDAC:
         "polyak": 0.1,
         "discount": 0.9,
         "critics": 4,
+        "policy_lr": 1e-3,
+        "critic_lr": 2e-3,
+        "alpha_lr": 4e-3,
     }
     return EDAC(Config(**settings | more), Spec(O, A, generators()))
 
