@@ -37,7 +37,7 @@ SMALL = {
     "discount": 0.9,
     "polyak": 0.1,
     "policy_lr": 1e-3,
-    "critic_lr": 1e-3,
+    "critic_lr": 2e-3,
 }
 VERSIONS = {
     "CODAC-C": {"tau": 0.6},
@@ -78,6 +78,16 @@ def test_five_updates_equal_the_equations(version, tolerance):
             assert_losses(metrics, s, theirs.update(one_seed(batch, s), *inputs), tolerance)
     for s, theirs in enumerate(references):
         assert_networks(parts(agent, s), theirs.networks(), tolerance)
+
+
+def test_the_rates_of_policy_and_critics_fall_and_the_temperatures_stays():
+    """Half a cosine: after one update of two, one half."""
+    agent = CODAC(Config(**SMALL, cosine=True), Spec(O, A, generators(), steps=2))
+    noise = torch.zeros(SEEDS, 6, B, A)
+    uniforms = (torch.full((SEEDS, *shape), 0.5) for shape in ((3, B, 4), (4,), (2, B, A)))
+    agent.update(make_batches(1)[0], noise, *uniforms)
+    optimizers = agent.policy_optimizer, agent.critic_optimizer, agent.alpha_optimizer
+    assert [float(x.lr) for x in optimizers] == pytest.approx([0.5e-3, 1e-3, 1e-3])
 
 
 def test_a_partition_by_hand():

@@ -2,9 +2,11 @@
 
 import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from agreement import assert_networks, net, scramble
 from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
@@ -174,6 +176,25 @@ def test_the_gradient_is_that_of_cvar():
         derivative = (exact(0.5 + 1e-6, tau) - exact(0.5 - 1e-6, tau)) / 2e-6
         # p = sigmoid(logit), dp/dlogit = 1/4; a loss is minimised
         assert float(slope[0, 0, 1]) == pytest.approx(-derivative / 4, abs=1e-4)
+
+
+def test_both_rates_fall_to_nothing_over_the_runs_updates():
+    """Half a cosine, the critic's over `critic_updates` as many: after one update of two, one half."""
+    cfg = Config(**SMALL | {"cosine": True, "critic_lr": 4e-3})
+    agent = CVaRPG(cfg, Spec(O, A, seeding.generators(range(SEEDS), "init"), steps=2), True)
+    played, v, etas = make_played(1, True)[0]
+    agent.update(played, v, etas, level())
+    rates = [float(x.lr) for x in (agent.policy_optimizer, agent.critic_optimizer)]
+    assert rates == pytest.approx([0.5e-2, 2e-3])
+
+
+def test_a_run_begins_at_the_first_level(monkeypatch):
+    shares, at = [], Level.at
+    monkeypatch.setattr(
+        Level, "at", lambda cfg, share, device: shares.append(share) or at(cfg, share)
+    )
+    tiny.Short(replace(tiny.settings("cvar_pg"), steps=4), [0])
+    assert shares == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_the_level_falls_softly():
