@@ -5,7 +5,9 @@ import contextlib
 import gymnasium
 import numpy as np
 import pytest
+import tiny
 import torch
+from agreement import scramble
 from reference_cvar import CVaR as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
 from small import config, flatten
@@ -148,6 +150,35 @@ def test_the_first_stock_is_a_quantile_of_the_best_law():
         torch.testing.assert_close(promised, torch.full((2,), value))
         if tau < 1:  # at 1 every stock above all returns is as good
             torch.testing.assert_close(found, torch.full((2,), stock))
+
+
+@pytest.mark.parametrize("critic", ["quantile", "shortfall"])
+def test_the_first_stock_is_the_best_for_all_first_states_together(critic):
+    """Each state by itself, with its own best action, which is not the same in all."""
+    agent = agent_of(1, critic=critic, stocks=6, tau=0.4, **RANGE)
+    scramble(agent.quantiles)
+    with torch.no_grad():
+        for p in agent.quantiles.parameters():
+            p *= 3
+    starts, worth = torch.randn(1, 5, O, generator=seeding.generator(0, "test")), []
+    for c in np.linspace(-1, 1, 6):
+        stock = torch.full((1, 1), c)
+        short = [
+            agent.shortfall(agent.quantiles(s, stock), stock).min().item()
+            for s in starts.split(1, 1)
+        ]
+        worth.append((c - np.mean(short) / 0.4, c))
+    found, promised = agent.first_stock(starts)
+    assert (promised.item(), found.item()) == pytest.approx(max(worth), abs=1e-5)
+
+
+def test_the_rate_falls_to_nothing_over_the_runs_updates():
+    """Of 60 steps every second has an update, if enough has been played."""
+    run = tiny.Short(tiny.settings("cvar", cosine=True, lr=1e-2), [0])
+    share = len(run.metrics) / 30
+    assert 0.5 < share < 1
+    rate = float(run.parts["agent"].optimizer.lr)
+    assert rate == pytest.approx(1e-2 * (1 + np.cos(np.pi * share)) / 2, rel=1e-4)
 
 
 # The shortfall's critic.

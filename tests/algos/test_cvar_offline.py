@@ -21,11 +21,14 @@ from agreement import (
     set_linear,
     tiny,
 )
+from tiny import Short
+from tiny import settings as tiny_job
 
 from corerl.algos.cvar_offline import Config, CVaROffline, Stocks
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
+from corerl.nn.networks import Normalizer
 from corerl.training.offline_stocks import OfflineStockPlayer, ReturnsToGo
 from corerl.training.preprocessing import Preprocess
 
@@ -65,6 +68,16 @@ def test_five_updates_equal_the_equations(version, tolerance):
             assert_losses(metrics, s, losses | theirs.improve(), tolerance)
     for s, theirs in enumerate(references):
         assert_networks(actor_critic(agent, s), theirs.networks(), tolerance)
+
+
+def test_both_rates_fall_to_nothing_over_the_runs_updates():
+    """Half a cosine over four updates, two in a call: after one call, one half."""
+    cfg = Config(**SMALL, cosine=True, policy_delay=2, lr=1e-3)
+    agent = CVaROffline(cfg, Spec(O, A, generators(), steps=4), TO_GO)
+    uniforms, noises = torch.full((2, SEEDS, 2 * B), 0.5), torch.zeros(2, SEEDS, 2 * B, A)
+    agent.update(make_batches(2), list(uniforms), list(noises))
+    rates = [float(x.lr) for x in (agent.actor_optimizer, agent.critic_optimizer)]
+    assert rates == pytest.approx([0.5e-3] * 2)
 
 
 def test_losses_by_hand():
@@ -137,6 +150,29 @@ def test_a_start_stock_is_a_quantile_of_all_first_states_together():
     set_linear(agent.actor, [0, 1], [0])
     told = torch.atanh(OfflineStockPlayer(agent, 0.5, None)(first)).flatten()
     torch.testing.assert_close(told, torch.tensor([-5 / 7, 5 / 7]))
+
+
+def test_a_start_stock_is_by_both_critics_at_normalised_states():
+    """Raw first states 3 and 5 are 0 and 1: Z is 10 s + (0, 1, 2) and 2 more, their mean 10 s + (1, 2, 3)."""
+    cfg = Config(**SMALL | {"hidden_layers": 0, "start_stocks": 29})
+    spec = Spec(1, 1, generators(1), normalizer=Normalizer.of([3.0], [2.0]))
+    agent = CVaROffline(cfg, spec, np.array([-1.0, 13.0]))
+    weights = np.zeros((2, 3, 3))
+    weights[:, 0] = 10.0
+    set_linear(agent.critic, weights, [[0, 1, 2], [2, 3, 4]])
+    stock, value = agent.start_stock(torch.tensor([[[3.0], [5.0]]]), 0.6)
+    assert (stock.item(), value.item()) == (pytest.approx(11.0), pytest.approx(12.6 / 3.6))
+
+
+class Players(Short):
+    def evaluate(self, step, act, also=None) -> None:
+        self.player = act
+
+
+@pytest.mark.parametrize("start", ["data", "own"])
+def test_a_run_begins_episodes_where_its_settings_say(start):
+    first = Players(tiny_job("cvar_offline", start=start), [0], updates=1).player.first
+    assert first is None if start == "own" else first.shape == (10, 3)  # of ten episodes
 
 
 def test_a_player_carries_the_stock_of_every_episode_on_the_learned_scale():
