@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import reference_pref
 import torch
@@ -189,6 +190,14 @@ def test_awac_advantage_is_over_the_policys_sample():
     q = torch.tensor([[2.0, 4.0]])  # the mean of both critics
     _, metrics = agent._awac_policy_loss(points, q, torch.full((1, 2, 1), 0.5))
     assert metrics["advantage"].item() == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize(("form", "after"), [("iql", 4.0), ("awac", 10.0)])
+def test_implied_rewards_by_hand(form, after):
+    """Q(1, 0.5) is 3.5 and 5.5; V(4) is 4, or Q(4, 0) = 9 and 11, and nothing follows a terminal."""
+    rows = ([[1.0], [1.0]], [[0.5], [0.5]], [[4.0], [4.0]], [0.0, 1.0])
+    found = line(form=form).implied_rewards(*(np.array(x, np.float32) for x in rows))
+    assert found.tolist() == [pytest.approx([4.5 - 0.5 * after, 4.5])]
 
 
 def test_initial_weights_are_the_authors():

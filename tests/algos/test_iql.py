@@ -21,6 +21,7 @@ from agreement import (
 
 from corerl.algos.iql import IQL, Config
 from corerl.nn.learner import Spec
+from corerl.training.offline_to_online import Online
 
 STEPS = 8  # of the cosine, so that five updates go through most of it
 CORL = {"order": "joint", "critic_loss": "mean", "init": "torch", "log_std_min": -20.0}
@@ -75,6 +76,28 @@ def test_the_two_orders_differ():
     torch.testing.assert_close(first["value_loss"], joint["value_loss"])
     assert (first["policy_loss"] != joint["policy_loss"]).all()
     assert (first["critic_loss"] != joint["critic_loss"]).all()
+
+
+def test_a_deterministic_policy_explores_with_small_noise():
+    """CORL's: a normal of 0.03 around the action, clipped."""
+    agent = IQL(
+        Config(hidden_width=WIDTH, policy="deterministic"), Spec(O, 1, generators(), steps=STEPS)
+    )
+    for p in agent.policy.parameters():
+        p.data.zero_()
+    noise = torch.tensor([1.0, -2.0, 50.0])[None, :, None].expand(SEEDS, -1, -1)
+    drawn = agent.explore(torch.zeros(SEEDS, 3, O), noise)
+    torch.testing.assert_close(drawn, torch.tensor([0.03, -0.06, 1.0])[:, None].expand_as(drawn))
+
+
+@pytest.mark.parametrize("phase", ["offline", "both", "online"])
+def test_the_rate_falls_where_all_of_a_run_is_offline(phase):
+    cfg = Config(hidden_width=WIDTH, phase=phase, online=Online(pretrain_steps=1))
+    agent = IQL(cfg, Spec(O, A, generators(), steps=2))
+    agent.update(make_batches(1)[0])
+    left = 0.5 if phase == "offline" else 1.0
+    assert float(agent.policy_optimizer.lr) == pytest.approx(left * cfg.lr)
+    assert float(agent.value_optimizer.lr) == float(agent.critic_optimizer.lr) == cfg.lr
 
 
 def test_actions_are_without_dropout():
