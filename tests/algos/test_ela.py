@@ -98,6 +98,22 @@ def test_an_episode_gathers_what_the_algorithm_says():
     np.testing.assert_array_equal(agent.seen.sum((1, 2)), [1, 1, 1])
 
 
+def test_a_trajectory_follows_the_plan_until_its_uniform_actions():
+    agent, asked = learner(), []
+    agent.plan = (np.zeros(0), 0)
+    agent.act = lambda t, state, collected: asked.append(t) or 0
+    for uniform, expected in ((1, [0, 1]), (2, [0])):
+        asked.clear()
+        agent._gather(2, uniform)
+        assert asked == expected
+
+
+def test_no_plan_hopes_for_more_than_no_shortfall():
+    agent = learner()
+    value, *_ = agent.planned([(truth(), KERNEL)] * 3, [np.full((6, 3), 1e3)] * 3)
+    assert value == agent.budgets.max()
+
+
 @pytest.mark.parametrize("planner", ["exact", "least_squares"])
 def test_it_finds_the_optimum(planner):
     agent = learner(seed=1, planner=planner)

@@ -87,6 +87,41 @@ def test_linear_with_the_true_parameter_is_hopeful_by_no_more_than_its_bonus():
     assert exact - 1e-6 <= values[0][0] <= exact + 3 * 2 * 0.05 + 1e-6
 
 
+def test_a_bonus_by_hand():
+    """One step before the last: r + C[V] + 2 net + beta / tau max ||psi||, at Lambda = 10^4 and the truth."""
+    agent = learner("linear", bonus_scale=0.02, tau=0.5, ridge=0.5, net=0.1, delta=0.2)
+    agent.episodes = 3
+    agent.gram[:], agent.moments[:] = 1e4 * np.eye(3), 1e4 * THETA
+    values, _, _ = agent.plan()
+    beta = 0.02 * (4 * np.sqrt(3 * np.log((1 + 3 * 4**3) / 0.2)) + np.sqrt(0.5 * 3))
+    last, net = REWARDS.max(1), np.arange(0, 4.1, 0.1)
+    psi = np.stack(
+        [[k @ np.maximum(x - last, 0) for k in ENV.kernels] for x in net]
+    )  # (X, d, S, A)
+    lengths = np.sqrt((psi**2).sum(1)) / 100
+    risk = (net[:, None, None] - np.einsum("xdsa,d->xsa", psi, THETA) / 0.5).max(0)
+    q = REWARDS + risk + 2 * 0.1 + beta / 0.5 * lengths.max(0)
+    assert (q < 2).any(1).all()
+    np.testing.assert_allclose(values[2], np.minimum(q, 2).max(1))
+
+
+def test_nobody_hopes_for_more_than_a_reward_of_one_a_step():
+    agent = learner("linear", bonus_scale=1.0)
+    agent.episodes = 1
+    values, _, _ = agent.plan()
+    assert [v.max() for v in values] == pytest.approx([4.0, 3.0, 2.0, REWARDS.max(), 0.0])
+
+
+def test_widths_of_confidence_sets_by_hand():
+    agent = learner("preferences", bonus_scale=0.1, delta=0.2)
+    agent.episodes = 3
+    assert agent.width() == pytest.approx(0.1 * 4**2 * np.log(len(ENV.models) * 4 * 3 / 0.2))
+    width = 0.1 * np.log(len(ENV.payoffs) * 3 / 0.2)
+    agent.likelihood[:] = -9.0
+    agent.likelihood[:3] = [-5.0, -5.0 - 0.999 * width, -5.0 - 1.001 * width]
+    assert agent.possible_payoffs().nonzero()[0].tolist() == [0, 1]
+
+
 def test_a_general_step_by_hand():
     agent = learner("general")
     value = np.array([2.0, 1.0, 1.5, 0.5, 2.5, 0.0])
