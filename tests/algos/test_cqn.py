@@ -134,6 +134,14 @@ def test_exploration_stays_among_the_bins_centres():
     assert len(drawn[0].unique(dim=0)) > 10
 
 
+def test_exploration_without_noise_is_the_best_action():
+    agent = make(noise=0.0)
+    scramble(agent.critic, agent.target)
+    s, noise = torch.randn(SEEDS, 9, O), torch.full((SEEDS, 9, A), 9.0)
+    drawn = agent.explore(s, noise, torch.rand(SEEDS, 9, agent.choices))
+    torch.testing.assert_close(drawn, agent.act(s))
+
+
 def by_hand(**settings) -> CQN:
     """One choice between two bins, laws on -1, 0 and 1, whatever the state."""
     cfg = Config(

@@ -301,6 +301,18 @@ def test_too_many_returns_are_refused_and_a_resolution_helps(monkeypatch, solve)
     assert found.law.mean == pytest.approx(15, abs=1)
 
 
+def test_settings_reach_their_solver():
+    """A resolution that rounds 0.1 away, and a weight between the mean and the tail."""
+    mdp, config = ENDLESS, cvar_tabular.Config
+    for objective, solver in (("iterated", iterated), ("ecrm", ecrm), ("naive", naive)):
+        found = cvar_tabular.solve(config(objective=objective, tau=0.3, resolution=0.5), mdp)
+        assert found.law.values.tolist() == solver(mdp, 0.3, resolution=0.5).law.values.tolist()
+        assert len(found.law.values) < 60
+    worth = [ecrm(mdps.wagers(), 0.3, weight=weight).value for weight in (0.4, 1.0)]
+    found = cvar_tabular.solve(config(objective="ecrm", tau=0.3, weight=0.4), mdps.wagers()).value
+    assert found == worth[0] != worth[1]
+
+
 def test_policies_beyond_floats_are_counted():
     mdp = FiniteMDP(
         [[[0.25] * 4] * 2] * 4,
