@@ -1,0 +1,144 @@
+"""What only an algorithm's own `train` decides: how often, in which order, from which data, and who plays.
+
+The transcriptions call `update` themselves. Jobs are those of tests/tiny.py.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, ela, icvar
+from corerl.config import Config
+from corerl.risk.finite_mdp import return_law
+from corerl.risk.solvers import iterated, iterated_value
+from corerl.risk.static_cvar import static
+from corerl.training.offline_to_online import Online
+from corerl.training.preprocessing import Preprocess
+
+SEEDS = (0, 1)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts the calls of a class's methods, by name."""
+    counts: Counter[str] = Counter()
+
+    def count(kind: type, *names: str) -> Counter[str]:
+        for name in names:
+            method = getattr(kind, name)
+
+            def counted(*args, _name=name, _method=method):
+                counts[_name] += 1
+                return _method(*args)
+
+            monkeypatch.setattr(kind, name, counted)
+        return counts
+
+    return count
+
+
+class Watched(tiny.Short):
+    """Keeps who was evaluated last."""
+
+    def evaluate(self, step, act, also=None) -> None:
+        self.player = act
+
+
+@pytest.mark.parametrize(("module", "kind"), [(arsq, arsq.ARSQ), (cqn, cqn.CQN)])
+def test_updates_for_each_step_of_the_environment_begin_with_it(module, kind, calls):
+    """20 updates on the data, then three for each of 40 steps."""
+    counts = calls(kind, "update")
+    name = module.__name__.rpartition(".")[2]
+    own = {"phase": "both", "utd": 3, "online": Online(pretrain_steps=20)}
+    tiny.Short(tiny.settings(name, **own), SEEDS[:1])
+    assert counts["update"] == 20 + 3 * 40
+
+
+def test_cql_clones_for_as_many_updates_as_it_is_told(calls):
+    counts = calls(cql.CQL, "warm_start", "update")
+    tiny.Short(tiny.settings("cql", bc_steps=12), SEEDS[:1])
+    assert counts == {"warm_start": 12, "update": 48}
+
+
+def test_cpl_clones_for_as_many_updates_as_it_is_told():
+    run = tiny.Short(tiny.settings("cpl", bc_steps=12), SEEDS[:1])
+    assert ["cpl_loss" in metrics for metrics in run.metrics] == [False] * 12 + [True] * 48
+
+
+@pytest.mark.parametrize(("name", "alike"), [("cpl", False), ("ipl", True)])
+def test_segments_are_cropped_as_the_authors_do(name, alike):
+    """IPL's all alike, CPL's each by itself; four steps of each."""
+    pairs = tiny.Short(tiny.settings(name, crop=4), SEEDS, updates=1).parts["pairs"]
+    assert pairs.sample().actions.shape[:4] == (2, 6, 2, 4)
+    assert pairs._offsets.next().shape == ((2, 1, 1) if alike else (2, 6, 2))
+
+
+def test_targets_are_copied_when_it_is_time(calls):
+    """Every 8th of 60 steps; deep CVaR's once more at the end, where a stock is chosen for play."""
+    counts = calls(cql_discrete.DiscreteCQL, "copy_target")
+    tiny.Short(tiny.settings("cql_discrete"), SEEDS[:1])
+    assert counts["copy_target"] == 7
+    calls(cvar.CVaR, "first_stock")
+    calls(cvar.CVaR, "copy_target")
+    counts.clear()
+    tiny.Short(tiny.settings("cvar"), SEEDS[:1])
+    assert counts == {"copy_target": 8, "first_stock": 8}
+
+
+def test_ranked_segments_show_normalised_states():
+    cfg = tiny.settings("cpl_ranked", data=Preprocess(normalize_states=True))
+    run = tiny.Short(cfg, SEEDS, updates=1)
+    first = run.parts["buffer"].take(torch.zeros(1, 1).long()).observations[0, 0, 0]
+    raw = torch.from_numpy(run.dataset().observations[0])
+    torch.testing.assert_close(first, run.parts["agent"].normalizer(raw))
+    assert not torch.allclose(first, raw)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_dtr_asks_for_the_best_return_under_its_own_rewards(normalised):
+    run = tiny.Short(tiny.settings("dtr", ensemble_normalization=normalised), SEEDS)
+    buffer, agent = run.parts["buffer"], run.parts["agent"]
+    returns = buffer.episode_returns()
+    assert agent.best_return().tolist() == returns.amax(1).tolist() != returns.amin(1).tolist()
+    means = buffer.state_dict()["rewards"].mean(1).abs()
+    assert (means < 1e-3).all() if normalised else (means > 1e-3).all()
+
+
+@pytest.mark.parametrize(("sources", "heads"), [("all", 2), ("total", 1)])
+def test_hra_has_a_head_for_each_source_or_one(sources, heads):
+    run = tiny.Short(tiny.settings("hra", sources=sources), SEEDS[:1], updates=1)
+    assert run.parts["agent"].heads(torch.zeros(1, 1, 50)).shape[-1] == heads
+
+
+def test_a_policy_for_risk_is_evaluated_without_its_noise():
+    cfg = tiny.settings("cvar_pg", v_std=1.0)
+    player = Watched(replace(cfg, steps=1), SEEDS).player
+    player.begin(2, 3)
+    assert torch.equal(player.v, player.v[:, :1].expand(2, 3))
+    actions = player(torch.zeros(2, 3, 2))
+    torch.testing.assert_close(actions, actions[:, :1].expand_as(actions))
+
+
+@pytest.mark.parametrize(
+    ("algo", "task", "optimum", "value"),
+    [
+        (
+            *(ela.Config(tau=0.4), "risk/low-rank", static),
+            lambda mdp, learner: return_law(mdp, learner.act)[0].cvar(0.4),
+        ),
+        (
+            *(icvar.Config(tau=0.4), "risk/linear-mixture", iterated),
+            lambda mdp, learner: iterated_value(mdp, learner.table, 0.4),
+        ),
+    ],
+    ids=["ela", "icvar"],
+)
+def test_what_is_lost_is_measured_at_the_level_that_is_learned(algo, task, optimum, value):
+    run = tiny.Short(Config(algo=algo, task=task, steps=2), SEEDS)
+    mdp = run.task.make_env().unwrapped.mdp
+    learners = run.parts["agent"].learners
+    lost = [optimum(mdp, 0.4).value - value(mdp, learner) for learner in learners]
+    assert run.metrics[-1]["suboptimality"].tolist() == pytest.approx(lost, abs=1e-6)
