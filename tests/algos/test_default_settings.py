@@ -1,0 +1,178 @@
+"""Settings by default and by task: the transcriptions read them, and cannot notice a wrong one.
+
+What is not its authors' is named ours: there a changed default is another experiment under the same name.
+"""
+
+import importlib
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from corerl.experiments.composition import cells
+
+TD = {"discount": 0.99, "polyak": 0.005}
+NET = {"batch_size": 256, "hidden_layers": 2, "hidden_width": 256}
+DQN_ZOO = {  # DeepMind's qrdqn/run_atari.py and iqn/run_atari.py; 4 frames are a step
+    "discount": 0.99,
+    "target_every": 40_000 // 4,
+    "lr": 5e-5,
+    "adam_eps": 0.01 / 32,
+    "batch_size": 32,
+    "hidden_width": 512,
+    "data.train_every": 16 // 4,
+    "data.epsilon": 0.01,
+    "data.eval_epsilon": 0.001,
+    "data.capacity": 1_000_000,
+    "data.learning_starts": 50_000,
+    "data.n_step": 1,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    # The authors' D4RL release, cfgs/.
+    "arsq": {"levels": 1, "bins": 41, "alpha": 0.1, "bellman_weight": 1.0, "behaviour": "lse"}
+    | {"behaviour_weight": 5.0, "behaviour_floor": -1.0, "behaviour_temperature": 1.0}
+    | {"behaviour_mean": "demos", "utd": 1, **TD, "act_with": "online", "lr": 3e-4}
+    | {"batch_size": 256, "demos.rows": 256, "hidden_layers": 3, "hidden_width": 512}
+    | {"phase": "online", "demos.share": 1.0, "online.offline_ratio": None},
+    # CORL's awac.py.
+    "awac": {"temperature": 1.0, "advantage_limit": 100.0, **TD, "lr": 3e-4, "batch_size": 256}
+    | {"hidden_layers": 3, "hidden_width": 256, "log_std_min": -20.0, "log_std_max": 2.0},
+    # The authors' train_offline.py and configs/d4rl_configs.json.
+    "codac": {"objective": "naive", "tau": 0.1, "weight_limit": 5.0, "weight": 10.0}
+    | {"threshold": 10.0, "samples": 10, "penalty_fractions": 1, "fractions": 32, "kappa": 1.0}
+    | {**TD, "alpha": 0.2, "tune_alpha": False, "policy_lr": 3e-5, "critic_lr": 3e-4}
+    | {"cosine": False, **NET, "cosines": 64},
+    # The authors' train.py beside what tests/algos/test_preference_settings.py has.
+    "cpl": {"warmup_steps": 10_000, "lr_factor": 1.0, "hidden_layers": 2, "policy": "deterministic"}
+    | {"crop": None},
+    # The release's RLBench settings.
+    "cqn": {"levels": 3, "bins": 5, "atoms": 51, "low": -2.0, "high": 2.0, "critic_weight": 0.1}
+    | {"dominance_weight": 1.0, "margin_weight": 1.0, "margin": 0.01, "utd": 1, "discount": 0.99}
+    | {"terminals": "end", "polyak": 0.02, "noise": 0.01, "act_with": "target", "lr": 5e-5}
+    | {"weight_decay": 0.1, "batch_size": 256, "demos.rows": 256, "features": 64}
+    | {"hidden_layers": 2, "hidden_width": 512, "phase": "online"},
+    # Ours.
+    "cvar": {"objective": "static", "tau": 0.25, "explore": 0.5, "stocks": 201, "starts": 32}
+    | {"race": 0, "cosines": 16, "critic": "quantile", "quantiles": 100, "kappa": 0.0}
+    | {"cosine": False, "low": None, "high": None, **DQN_ZOO},
+    # Ours; alpha, the delay and the noise are TD3+BC's.
+    "cvar_offline": {"tau": 0.1, "start": "data", "start_stocks": 257, "stocks": 4, "alpha": 2.5}
+    | {"imitation": 1.0, "fractions": 50, "kappa": 0.0, **TD, "policy_noise": 0.2}
+    | {"noise_clip": 0.5, "policy_delay": 2, "lr": 3e-4, "cosine": False, **NET}
+    | {"data.normalize_states": True},
+    # Ours.
+    "cvar_pg": {"objective": "cvar", "tau": 0.25, "weight": 1.0, "beta": 1.0, "soft": 0.0}
+    | {"augment": True, "v_std": 0.0, "v_std_final": 0.0, "v_rate": 1.0, "eta": "ahead"}
+    | {"etas": 21, "discount": 1.0, "episodes": 100, "max_steps": 1_000, "scale": 1.0}
+    | {"trace": 1.0, "entropy": 0.0, "std": 0.5, "std_final": 0.05, "lr": 3e-3}
+    | {"critic_lr": 3e-3, "cosine": True, "critic_updates": 5}
+    | {"hidden_layers": 2, "hidden_width": 64},
+    "cvar_tabular": {"objective": "static", "tau": 0.25, "weight": 1.0},
+    # TU2021/DTR's command line and config, which are QT's.
+    "dtr": {"eta": 1.0, "bc_coef": 1.0, **TD, "ema": 0.005, "ema_every": 5, "ema_start": 1_000}
+    | {"context": 20, "return_scale": 10.0, "max_timestep": 1000, "layers": 4, "heads": 4}
+    | {"width": 256, "critic_layers": 3, "activation": "relu", "dropout": 0.1, "lr": 3e-4}
+    | {"lr_every": 1_000, "weight_decay": 1e-4, "max_grad_norm": 9.0, "batch_size": 256}
+    | {"repeats": 10, "return_noise": 0.1, "trajectories": "episodes", "clip_actions": 0.999},
+    # CORL's edac.py, sac_n.py.
+    "edac": {"critics": 10, "eta": 1.0, **TD, "policy_lr": 3e-4, "critic_lr": 3e-4}
+    | {"alpha_lr": 3e-4, **NET, "hidden_layers": 3, "order": "alpha_actor_critic", "init": "corl"},
+    # Ours, but for delta's meaning.
+    "ela": {"tau": 0.25, "planner": "exact", "unit": 0.25, "bonus_scale": 0.01, "delta": 0.1},
+    # MD3QN's authors'.
+    "hra": {"sources": "all", "bootstrap": "own", "padding": "same", "hidden_layers": 1, **DQN_ZOO},
+    # Ours, but for delta's meaning.
+    "icvar": {"kind": "linear", "tau": 0.25, "net": 0.05, "bonus_scale": 0.03, "delta": 0.1}
+    | {"ridge": 1.0, "pairs": 5},
+    # The authors' code, beside what tests/algos/test_preference_settings.py has.
+    "ipl": {**TD, "advantage_limit": 100.0, "min_target": False, "gumbel_scale": 1.0}
+    | {"gumbel_limit": 7.0, "dropout": 0.0, "log_std_min": -5.0, "log_std_max": 2.0},
+    # K is the paper's; dqn_zoo has 64.
+    "iqn": {"fractions": 64, "target_fractions": 64, "policy_fractions": 32, "cosines": 64}
+    | {"risk": 1.0, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_those_of_the_source(name):
+    cfg = importlib.import_module(f"corerl.algos.{name}").Config()
+    assert {key: attrgetter(key)(cfg) for key in DEFAULTS[name]} == DEFAULTS[name]
+
+
+AT_ONCE = {"levels": 1, "bins": 41}
+TWICE = {"levels": 2, "bins": 7}
+PAPERS_ENTROPY = {"tune_alpha": True, "target_entropy": -3.0}
+TASKS: list[tuple[str, str, dict[str, Any]]] = [
+    # ARSQ-main/d4rl, cfgs/.
+    ("arsq", "halfcheetah-medium-v2", {"alpha": 0.01, "behaviour": "lse", "behaviour_weight": 1.0}),
+    (
+        "arsq",
+        "walker2d-medium-replay-v2",
+        {"behaviour": "margin", "behaviour_weight": 0.1} | AT_ONCE,
+    ),
+    ("arsq", "hopper-medium-v2", {"behaviour": "lse", "behaviour_weight": 0.5} | TWICE),
+    (
+        *("arsq", "hopper-medium-replay-v2"),
+        {"behaviour": "margin", "behaviour_weight": 0.03, "behaviour_floor": 1.0} | TWICE,
+    ),
+    ("arsq", "hopper-medium-expert-v2", {"behaviour_weight": 2.0, "behaviour_floor": -1.0} | TWICE),
+    ("arsq", "walker2d-medium-v2", {"behaviour_weight": 10.0, "behaviour_floor": 0.0} | AT_ONCE),
+    # The same, of the baseline.
+    (
+        *("cqn", "walker2d-medium-v2"),
+        {"low": 0.0, "high": 4000.0, "critic_weight": 1.0, "margin": 1.0, "polyak": 0.005}
+        | {"noise": 0.1, "lr": 1e-4, "weight_decay": 0.0, "dominance_weight": 1.0}
+        | AT_ONCE,
+    ),
+    ("cqn", "hopper-medium-expert-v2", {"margin_weight": 0.1, "dominance_weight": 0.01} | TWICE),
+    ("cqn", "hopper-medium-replay-v2", {"margin_weight": 1.0, "dominance_weight": 1.0} | TWICE),
+    # CORL's files.
+    ("awac", "hopper-medium-v2", {"temperature": 0.3333, "data.normalize_states": True}),
+    ("awac", "pen-human-v1", {"temperature": 0.1, "data.reward_shift": 0.0}),
+    ("awac", "antmaze-umaze-v2", {"temperature": 0.1, "data.reward_shift": -1.0}),
+    ("edac", "halfcheetah-medium-v2", {"critics": 10, "eta": 1.0}),
+    ("edac", "walker2d-medium-expert-v2", {"critics": 10, "eta": 5.0}),
+    ("edac", "hopper-medium-v2", {"critics": 50, "eta": 1.0}),
+    ("edac", "pen-human-v1", {"critics": 20, "eta": 1000.0}),
+    ("edac", "pen-cloned-v1", {"critics": 20, "eta": 10.0}),
+    ("edac", "door-cloned-v1", {"critics": 50, "eta": 200.0}),
+    (
+        *("cql", "antmaze-umaze-v2"),
+        {"weight": 5.0, "lagrange": "young_geng", "threshold": 0.8, "max_backup": "min_first"}
+        | {"gap_min": -200.0, "policy_lr": 1e-4, "critic_layers": 5, "policy_layers": 3}
+        | {"data.reward_scale": 10.0, "data.reward_shift": -5.0},
+    ),
+    ("cql", "door-human-v1", {"weight": 1.0, "policy_lr": 1e-4, "lagrange": "off"}),
+    # configs/d4rl_configs.json.
+    ("codac", "halfcheetah-medium-v2", {"weight": 10.0, "threshold": 10.0, "tune_alpha": False}),
+    ("codac", "hopper-medium-v2", {"weight": 10.0, "policy_lr": 3e-5} | PAPERS_ENTROPY),
+    ("codac", "walker2d-medium-replay-v2", {"weight": 1.0, "policy_lr": 3e-6} | PAPERS_ENTROPY),
+    (
+        *("codac", "halfcheetah-medium-expert-v2"),
+        {"weight": 0.1, "threshold": None, "policy_lr": 3e-4, "tune_alpha": False},
+    ),
+    # nakamotoo/Cal-QL, scripts/*.sh.
+    (
+        *("cal_ql", "antmaze-large-play-v2"),
+        {"data.reward_scale": 10.0, "data.reward_shift": -5.0, "failure_reward": 0.0}
+        | {"critic_layers": 4, "policy_layers": 2, "hidden_width": 256, "lagrange": True}
+        | {"weight": 5.0, "threshold": 0.8, "online.pretrain_steps": 1_000_000},
+    ),
+    (
+        *("cal_ql", "adroit/pen-binary"),
+        {"data.reward_scale": 10.0, "data.reward_shift": 5.0, "failure_reward": -1.0}
+        | {"critic_layers": 3, "policy_layers": 2, "hidden_width": 512, "lagrange": False}
+        | {"weight": 1.0, "online.pretrain_steps": 20_000, "online.offline_ratio": 0.5},
+    ),
+    # QT's eta, clip and K.
+    ("dtr", "halfcheetah-medium-v2", {"eta": 5.0, "max_grad_norm": 15.0, "context": 5}),
+    ("dtr", "halfcheetah-medium-expert-v2", {"eta": 0.4, "max_grad_norm": 15.0, "context": 20}),
+    ("dtr", "hopper-medium-v2", {"eta": 1.0, "max_grad_norm": 9.0, "context": 20}),
+    ("dtr", "walker2d-medium-v2", {"eta": 2.0, "max_grad_norm": 5.0, "context": 20}),
+]
+
+
+@pytest.mark.parametrize(("name", "task", "expected"), TASKS)
+def test_a_task_has_its_sources_settings(name, task, expected):
+    (cfg,) = cells([f"algo={name}", f"task={task if '/' in task else f'd4rl/{task}'}"])
+    assert {key: attrgetter(key)(cfg.algo) for key in expected} == expected
