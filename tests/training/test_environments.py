@@ -142,6 +142,12 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
     assert "cannot be restored in the middle of an episode" in capsys.readouterr().err
     assert again.look().item() not in (0, first)
     assert again.cut.seeds.tolist() == [True] and again.cut.reached.tolist() == [[0.0]]
+    met, once_more = again.look().item(), Environments(Foreign, [0])
+    once_more.load_state_dict(again.state_dict())
+    assert once_more.look().item() not in (
+        first,
+        met,
+    )  # every resumed run begins with another state
 
 
 def test_an_episode_without_a_step_is_none_that_a_resumed_run_cuts(capsys):

@@ -1,5 +1,7 @@
 """Training environments with numbered actions: restored exactly, refused with a reason, explored."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ from corerl.envs import atari
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.training.evaluation import Evaluator
-from corerl.training.experience import Collect, DiscreteEnvironments, EpsilonGreedy, mixed
+from corerl.training.experience import (
+    Collect,
+    DiscreteEnvironments,
+    EpsilonGreedy,
+    Experience,
+    mixed,
+)
 
 
 def play(envs, seeds, steps):
@@ -162,6 +170,14 @@ def test_epsilon_falls_after_the_random_beginning():
     cfg = Collect(learning_starts=100, epsilon_steps=200, epsilon=0.1)
     values = [cfg.epsilon_at(step) for step in (1, 100, 200, 300, 10**6)]
     assert values == pytest.approx([1, 1, 0.55, 0.1, 0.1])
+
+
+def test_no_update_in_the_random_beginning_or_without_a_whole_return():
+    def enough(step, ready=True):
+        cfg, replay = Collect(learning_starts=100), SimpleNamespace(ready=ready)
+        return Experience.enough(SimpleNamespace(cfg=cfg, replay=replay), step)
+
+    assert not enough(100) and enough(101) and not enough(101, ready=False)
 
 
 def test_actions_are_random_as_often_as_they_should_be():
