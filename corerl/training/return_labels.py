@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.training import preprocessing
 
@@ -24,8 +25,17 @@ def returns_to_go(rewards: np.ndarray, discount: float, failure: float | None) -
 
 
 def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`."""
+    """Returns `returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`.
+
+    Raises:
+        CorerlError: what a failure is learned as depends on the returns in the data.
+    """
     failure = cfg.failure_reward
+    require(
+        not (failure and cfg.data.return_range),
+        f"algo.failure_reward={failure} is not found among rewards that are divided by the range of returns: "
+        "set algo.data.return_range=false, and algo.data.reward_scale as it is needed",
+    )
     if failure is not None:
         failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))
     return partial(returns_to_go, discount=cfg.discount, failure=failure)

@@ -147,6 +147,17 @@ def test_a_failure_is_named_by_its_raw_reward():
     )
 
 
+def test_a_failure_that_would_not_be_found_is_refused():
+    cfg = Config(failure_reward=-1.0)
+    cfg.data.return_range = True
+    with pytest.raises(
+        CorerlError, match=r"failure_reward=-1\.0 is not found .*return_range=false"
+    ):
+        return_labels.label_of(cfg)
+    cfg.failure_reward = 0.0  # of any range
+    assert return_labels.label_of(cfg)(np.zeros(2, np.float32)).tolist() == [0, 0]
+
+
 def test_returns_stop_at_the_ends_of_episodes():
     ends = np.array([False, True, False, False, True])
     data = Dataset.from_steps(
