@@ -32,6 +32,7 @@ UTD = 2
 
 def make(**settings) -> RLPD:
     small = {"hidden_width": WIDTH, "critics": 3, "utd": UTD, "polyak": 0.1, "discount": 0.9}
+    small |= {"actor_lr": 1e-3, "critic_lr": 2e-3, "temperature_lr": 3e-3}
     return RLPD(Config(**small | settings), Spec(O, A, generators()))
 
 
@@ -86,6 +87,18 @@ def test_compiled_is_eager():
             agent.update(batches, named(noise, subsets))
     for one, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_initial_networks_are_glorots_and_alpha_is_as_asked():
+    agent = RLPD(Config(initial_temperature=0.3), Spec(17, 6, generators()))
+    assert agent.temperature().tolist() == pytest.approx([0.3] * SEEDS)
+    for network in (agent.policy.body, agent.critic):
+        for layer in network.layers:
+            bound = (6 / sum(layer.weight.shape[-2:])) ** 0.5
+            assert 0.97 * bound < layer.weight.abs().max() <= bound
+            assert not layer.bias.any()
+    assert [norm.eps for norm in agent.critic.norms] == [1e-6] * 2 and agent.critic.norm_first
+    assert all(isinstance(norm, torch.nn.Identity) for norm in agent.policy.body.norms)
 
 
 def test_critics_are_drawn_evenly_and_differ():

@@ -129,7 +129,9 @@ class Transcription:
 @pytest.mark.parametrize(("mode", "actor_q"), [("off", "min"), ("off", "mean"), ("compile", "min")])
 def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
     seeds = [0, 7]
-    cfg = sac.Config(batch_size=B, hidden_width=8, actor_q=actor_q, initial_temperature=0.3)
+    rates = {"actor_lr": 1e-3, "critic_lr": 2e-3, "temperature_lr": 3e-2}
+    own = {"actor_q": actor_q, "initial_temperature": 0.3} | rates
+    cfg = sac.Config(batch_size=B, hidden_width=8, **own)
     agent = sac.SAC(cfg, Spec(O, A, seeding.generators(seeds, "init"), mode=mode))
     references = [Transcription(agent, i) for i in range(2)]
     for batch, noise in batches(seeds, 5):
@@ -143,7 +145,7 @@ def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
             for head in range(2)
         ]
         for ours, theirs in zip(mine.parameters(), reference.parameters(), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 def test_the_density_is_that_of_the_squashed_gaussian():
@@ -173,6 +175,41 @@ def test_utd_updates_the_critic_each_time_and_the_policy_last():
     assert agent.critic_optimizer.state_dict()["count"] == 4
     assert agent.policy_optimizer.state_dict()["count"] == 1
     assert agent.temperature_optimizer.state_dict()["count"] == 1
+
+
+def test_the_policy_follows_the_last_of_its_critic_updates_and_targets_follow_each():
+    """Of 4 critic updates and a policy update after every second, one by one."""
+    agent = agent_of([0], utd=4, actor_every=2, polyak=0.1)
+    target = [p.clone() for p in agent.target.parameters()]
+    critic_step, policy_step, steps = agent._critic_step, agent._policy_step, []
+
+    def critic(batch, noise):
+        metrics = critic_step(batch, noise)
+        for mine, online in zip(target, agent.critic.parameters(), strict=True):
+            mine.copy_(0.9 * mine + 0.1 * online.detach())
+        steps.append(("critic", batch))
+        return metrics
+
+    agent._critic_step = critic
+    agent._policy_step = lambda *x: steps.append(("policy", x[0])) or policy_step(*x)
+    drawn = [(batch, sac.Noise(*noise.unbind(1))) for batch, noise in batches([0], 4)]
+    agent.update(*map(list, zip(*drawn, strict=True)))
+    of = {id(batch): number for number, (batch, _) in enumerate(drawn, 1)}
+    expected = [("critic", 1), ("critic", 2), ("policy", 2)]
+    expected += [("critic", 3), ("critic", 4), ("policy", 4)]
+    assert [(name, of[id(batch)]) for name, batch in steps] == expected
+    for mine, theirs in zip(target, agent.target.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_fresh_agent_is_torchs_with_an_entropy_of_minus_the_action_dimensions():
+    agent = sac.SAC(sac.Config(), Spec(17, 6, seeding.generators([0], "init")))
+    assert agent.target_entropy == -6
+    for network in (agent.policy.body, agent.critic):
+        for layer in network.layers:
+            bound = layer.weight.shape[-2] ** -0.5
+            assert 0.97 * bound < layer.weight.abs().max() <= bound
+            assert 0 < layer.bias.abs().max() <= bound
 
 
 def test_a_seed_learns_the_same_alone_as_in_company():

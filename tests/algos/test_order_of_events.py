@@ -1,0 +1,189 @@
+"""What `train` does and when: random beginnings, warm-ups, copies, relabelling, and which numbers go where.
+
+A transcription of an update sees none of it, and a resumed run repeats whatever it is.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from corerl import seeding
+from corerl.algos.iql import IQL
+from corerl.algos.mrq import MRQ
+from corerl.algos.oraac import ORAAC
+from corerl.algos.pref_iql import PrefIQL
+from corerl.algos.pref_transformer import RewardModel
+from corerl.algos.rebrac import ReBRAC
+from corerl.algos.rlpd import RLPD
+from corerl.algos.sac import SAC
+from corerl.algos.td3_bc import TD3BC
+from corerl.algos.wsrl import WSRL
+from corerl.training.offline_to_online import Online
+
+SEEDS = (0, 1)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """`calls(cls, names)` is a list of (name, arguments) that grows with every call of these methods."""
+
+    def watch(cls: type, names: str, log: list | None = None) -> list:
+        log = [] if log is None else log
+        for name in names.split():
+
+            def told(self, *args, _own=getattr(cls, name), _name=name, **more):
+                log.append((_name, args))
+                return _own(self, *args, **more)
+
+            monkeypatch.setattr(cls, name, told)
+        return log
+
+    return watch
+
+
+def run(name: str, steps: int = 60, **own) -> tiny.Short:
+    return tiny.Short(replace(tiny.settings(name, **own), steps=steps), SEEDS)
+
+
+def names(log: list) -> list[str]:
+    return [name for name, _ in log]
+
+
+def stored(part: tiny.Short, count: int) -> torch.Tensor:
+    """The first actions of Pendulum's replay, behind three observations."""
+    return part.parts["replay"]._rows[:, :count, 3:4]
+
+
+def uniform_actions(count: int) -> torch.Tensor:
+    stream = seeding.uniform(SEEDS, "random actions", (1, 1))
+    return torch.stack([2 * stream.next()[:, 0] - 1 for _ in range(count)], 1)
+
+
+def test_sac_is_random_for_ten_steps_and_learns_from_the_eleventh_on(calls):
+    log = calls(SAC, "explore update")
+    made = run("sac", 14)
+    assert names(log) == ["explore", "update"] * 4
+    torch.testing.assert_close(stored(made, 10), uniform_actions(10))
+    assert uniform_actions(10).min() < -0.5  # both halves of the range
+    assert not torch.equal(stored(made, 11), uniform_actions(11))
+
+
+def test_rlpd_is_random_in_its_warm_up_and_draws_the_policys_noise_apart(calls):
+    log = calls(RLPD, "explore update")
+    made = run("rlpd", 14)
+    assert names(log) == ["explore", "update"] * 4
+    torch.testing.assert_close(stored(made, 10), uniform_actions(10), rtol=0, atol=1e-4)
+    for _, (_, draws) in log[1::2]:
+        assert draws.next_actions.shape[1] == 2
+        assert not any(torch.equal(draws.actions, x) for x in draws.next_actions.unbind(1))
+
+
+@pytest.mark.parametrize(("best", "count"), [(False, 1), (True, 3)])
+def test_wsrl_pre_trains_warms_up_and_fine_tunes(calls, best, count):
+    """K actions make a backup online where `online_max_backup` asks for the best of K."""
+    log = calls(WSRL, "update explore finetune")
+    run("wsrl", 40, samples=3, online_max_backup=best)
+    assert names(log) == ["update"] * 20 + ["explore"] * 10 + ["explore", "finetune"] * 10
+    for _, (_, draws) in log[31::2]:
+        assert draws.backups.shape[1:3] == (2, count)
+        assert not torch.equal(draws.actions, draws.next_actions)
+
+
+def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls):
+    log = calls(MRQ, "explore copy_targets represent update")
+    made = run("mrq", 10 + 17)
+    copy = ["copy_targets", *["represent"] * 8]
+    expected = []
+    for number in range(1, 18):
+        expected += ["explore", *(copy if number in (1, 9, 17) else ()), "update"]
+    assert names(log) == expected
+    torch.testing.assert_close(stored(made, 10), uniform_actions(10))
+    lengths = {(name, args[0].actions.shape[2]) for name, args in log if name[0] in "ru"}
+    assert lengths == {("represent", 5), ("update", 3)}
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "own"),
+    [
+        (SAC, "sac", {"utd": 3}),
+        (RLPD, "rlpd", {"utd": 3}),
+        (WSRL, "wsrl", {"utd": 3}),
+        (TD3BC, "td3_bc", {"policy_delay": 3}),
+        (ReBRAC, "rebrac", {"policy_delay": 3}),
+        (ORAAC, "oraac", {"policy_delay": 3}),
+    ],
+)
+def test_critic_updates_of_a_call_have_batches_and_noise_of_their_own(calls, cls, name, own):
+    log = calls(cls, "finetune" if name == "wsrl" else "update")
+    run(name, {"sac": 11, "rlpd": 11, "wsrl": 31}.get(name, 3), **own)
+    *_, (_, (batches, noises, *_)) = log
+    if name in ("rlpd", "wsrl"):
+        noises = (noises.next_actions if name == "rlpd" else noises.backups).unbind(1)
+    noises = [x.next_actions if hasattr(x, "next_actions") else x for x in noises]
+    for drawn in ([batch.actions for batch in batches], noises):
+        assert len(drawn) == 3
+        assert not any(torch.equal(drawn[i], drawn[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_rebracs_penalty_falls_from_the_switch_on_by_a_calls_first_update(calls):
+    """40 steps of the environment from 21 on, of which ten warm up: at step 31, 30 of them are left."""
+    log = calls(ReBRAC, "update")
+    online = Online(pretrain_steps=20, warmup_steps=10, offline_ratio=0.5)
+    run("rebrac", phase="both", online=online, policy_delay=2)
+    shares = [args[2].tolist() for _, args in log]
+    assert shares[:10] == [[1, 1]] * 10 and len(shares) == 10 + 15
+    falling = [max(0.5, (60 - step + 1) / 40) for step in range(31, 60, 2)]
+    assert [x for x, _ in shares[10:]] == pytest.approx(falling)
+    assert all(critics == 0 for _, critics in shares[10:])
+
+
+@pytest.mark.parametrize(("shared", "rows"), [(True, 1), (False, 8)])
+def test_oraacs_fractions_are_of_a_batch_or_a_row_and_its_rates_end_at_zero(calls, shared, rows):
+    log = calls(ORAAC, "update")
+    made = run("oraac", policy_delay=3, shared_fractions=shared, cosine=True)
+    assert len(log) == 20 and log[0][1][2][0].shape[1] == rows
+    agent = made.parts["agent"]
+    for optimizer in (agent.actor_optimizer, agent.critic_optimizer):
+        assert float(optimizer.lr) == pytest.approx(0, abs=1e-9)
+    assert agent.vae_optimizer.lr == made.cfg.algo.vae_lr
+
+
+def test_md3qns_rate_falls_over_its_updates(calls):
+    """60 steps are 30 updates of two steps each, had the first been one."""
+    agent = run("md3qn", cosine=True).parts["agent"]
+    at = [float(agent.schedule._factor(torch.tensor(float(k)))) for k in (0, 15, 30)]
+    assert at == pytest.approx([1, 0.5, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_pref_iql_fits_its_reward_for_so_many_steps_before_or_beside(calls, first):
+    log = calls(PrefIQL, "fit_reward update")
+    made = run("pref_iql", reward_first=first, cosine=True)
+    both = ["fit_reward"] * 14 if first else ["fit_reward", "update"] * 14
+    assert names(log) == both + ["update"] * 46
+    assert float(made.parts["agent"].policy_optimizer.lr) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_preference_transformer_looks_every_five_epochs_and_relabels_once(calls, keep):
+    """20 comparisons are one batch, hence an epoch a step; the last two are looked at."""
+    log = calls(RewardModel, "update look rewards")
+    calls(IQL, "update", log)
+    cfg = tiny.settings("pref_transformer").algo
+    reward = replace(cfg.reward, batch_size=21, keep=keep)
+    preferences = replace(cfg.preferences, pairs=20)
+    made = run("pref_transformer", reward=reward, preferences=preferences, cosine=True)
+    fits = ["update"] * 14
+    if keep == "best":
+        for step in (14, 10, 5):
+            fits.insert(step, "look")
+        assert {args[0].labels.shape[1] for name, args in log if name == "look"} == {2}
+    assert names(log) == [*fits, "rewards", *["update"] * 46]
+    recorded = torch.from_numpy(np.unique(made.dataset().rewards))
+    (batch, *_) = log[-1][1]
+    assert not torch.isin(batch.rewards, recorded).any()
+    assert torch.isin(batch.rewards, made.parts["buffer"].rewards).all()
+    assert float(made.parts["agent"].policy_optimizer.lr) == pytest.approx(0, abs=1e-9)
