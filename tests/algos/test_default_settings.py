@@ -90,6 +90,66 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # K is the paper's; dqn_zoo has 64.
     "iqn": {"fractions": 64, "target_fractions": 64, "policy_fractions": 32, "cosines": 64}
     | {"risk": 1.0, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
+    # MD3QN's authors' bandwidth v3, kscale v11 and network v21.
+    "md3qn": {"particles": 200, "sources": "all", "policy": "greedy", "estimator": "v"}
+    | {"kernel_weight": "sqrt", "distance": "mean", "bandwidths": [2.0**i for i in range(-8, 9)]}
+    | {"padding": "same", "cosine": False, "hidden_layers": 1, **DQN_ZOO},
+    # One set of constants: the paper's and the authors' code's.
+    "mrq": {"horizon": 5, "dynamics_weight": 1.0, "reward_weight": 0.1, "end_weight": 0.1}
+    | {"reward_bins": 65, "reward_limit": 10.0, "discount": 0.99, "n_step": 3}
+    | {"terminal_reward": True, "target_every": 250, "target_noise": 0.2, "target_clip": 0.3}
+    | {"flatness": 1e-5, "priority_power": 0.4, "smallest_priority": 1.0, "random_steps": 10_000}
+    | {"noise": 0.2, "capacity": 1_000_000, "encoder_lr": 1e-4, "policy_lr": 3e-4}
+    | {"critic_lr": 3e-4, "weight_decay": 1e-4, "max_norm": 20.0, "batch_size": 256}
+    | {"hidden_width": 512, "action_width": 256},
+    # The authors' json_params; tau is the paper's.
+    "oraac": {"objective": "naive", "tau": 0.1, "eta": -0.75, "perturbation": 0.25, **TD}
+    | {"imitation": True, "fractions": 32, "policy_fractions": 8, "shared_fractions": True}
+    | {"kappa": 1.0, "policy_delay": 2, "kl_weight": 0.5, "latent_clip": 0.5, "actor_lr": 1e-4}
+    | {"critic_lr": 1e-3, "vae_lr": 1e-3, "cosine": False, "batch_size": 128, "hidden_width": 256}
+    | {"actor_widths": [400, 300], "vae_width": 750, "activation": "relu"},
+    # IPL's authors' configs/, beside what tests/algos/test_preference_settings.py has.
+    "pref_iql": {"critic_loss": "mean", "reward.steps": 20_000, "reward.members": 1, "crop": 64}
+    | {"reward.bounded": False, "reward.batch_size": 8, "reward.stop_accuracy": None}
+    | {"reward.lr": 3e-4, "reward.score": "sum", "reward_first": False, "replay": True},
+    # The authors' flags and code.
+    "pref_transformer": {"reward.attention": True, "reward.keep": "best", "reward.window": 100}
+    | {"reward.clip_actions": 0.999, "reward.steps": 20_000, "reward.dropout": 0.1}
+    | {"reward.lr": 1e-3, "reward.warmup": 0.1, "reward.weight_decay": 1e-4}
+    | {"reward.batch_size": 256, "data.return_range": True, "data.clip_actions": 1 - 1e-5},
+    # The paper's 200 quantiles.
+    "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
+    # CORL's fine-tuning, beside what tests/algos/test_paper_settings.py has.
+    "rebrac": {"stale_actor_target": True, "min_bc_share": 0.5, "online.offline_ratio": 0.5},
+    # The authors' README and code.
+    "rlpd": {"utd": 20, "critics": 10, "critic_subsample": 2, "layer_norm": True, **TD, **NET}
+    | {"backup_entropy": True, "actor_q": "mean", "initial_temperature": 1.0}
+    | {"target_entropy": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4}
+    | {"log_std_min": -20.0, "log_std_max": 2.0, "phase": "online", "online.warmup_steps": 5_000}
+    | {"online.offline_ratio": 0.5, "data.clip_actions": 1 - 1e-5},
+    # The paper's table 1; ten episodes at random are softlearning's.
+    "sac": {**TD, **NET, "initial_temperature": 1.0, "learn_temperature": True, "actor_q": "min"}
+    | {"target_entropy": None, "random_steps": 10_000, "utd": 1, "actor_every": 1}
+    | {"capacity": 1_000_000, "actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4}
+    | {"log_std_min": -20.0, "log_std_max": 2.0},
+    # The authors' code, beside what tests/algos/test_paper_settings.py has.
+    "td3_bc": {"lr": 3e-4, **NET},
+    # The authors' scripts: what all benchmarks share.
+    "wsrl": {
+        "utd": 4,
+        "zero_steps": True,
+        "online_max_backup": False,
+        "weight": 5.0,
+        **TD,
+        "batch_size": 256,
+    }
+    | {"samples": 10, "policy_layers": 2, "critic_layers": 2, "hidden_width": 256}
+    | {"importance_sampling": True, "calibrate": True, "lagrange": False}
+    | {"threshold": 0.8, "max_backup": True, "critics": 10, "critic_subsample": 2}
+    | {"layer_norm": True, "policy_lr": 1e-4, "critic_lr": 3e-4, "last_hidden_gain": 1e-2}
+    | {"policy_std": "state", "std_min": 1e-5, "std_max": 10.0, "phase": "both"}
+    | {"online.pretrain_steps": 250_000, "online.warmup_steps": 5_000, "online.capacity": 2_000_000}
+    | {"online.offline_ratio": 0.0, "data.clip_actions": 1 - 1e-5},
 }
 
 

@@ -115,6 +115,17 @@ def test_nothing_of_the_size_of_a_kernel_per_bandwidth_is_kept():
     assert max(kept) <= 3 * 5 * 30 * 30 * 2  # the differences by source; never times 17
 
 
+def test_a_fresh_network_is_dopamines():
+    """Uniform weights of variance 1 / (sqrt(3) * inputs), biases 0."""
+    cfg = Config()
+    network = MD3QN(cfg, Spec((O,), A, seeding.generators([0], "init")), K).particles
+    for layer in (*network.encoder.dense.layers, network.head):
+        inputs = layer.weight.shape[-2]
+        expected = (3**-0.5 / inputs) ** 0.5
+        assert layer.weight.std().item() == pytest.approx(expected, rel=0.03)
+        assert layer.weight.abs().max() <= 3**0.5 * expected and not layer.bias.any()
+
+
 def test_equal_actions_share_the_target():
     agent = agent_of(1)
     particles = torch.zeros(1, 1, A, 3, K)

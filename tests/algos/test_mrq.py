@@ -40,6 +40,8 @@ SMALL = {
     "horizon": 3,
     "discount": 0.9,
     "encoder_lr": 1e-3,
+    "policy_lr": 5e-4,
+    "critic_lr": 2e-3,
     "weight_decay": 0.1,
     "max_norm": 0.5,
     "flatness": 0.1,

@@ -38,6 +38,9 @@ SMALL = {
     "policy_fractions": 2,
     "discount": 0.9,
     "polyak": 0.1,
+    "actor_lr": 1e-4,
+    "critic_lr": 1e-3,
+    "vae_lr": 2e-3,
 }
 VERSIONS = {
     "authors": {},

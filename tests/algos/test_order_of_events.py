@@ -33,13 +33,15 @@ def calls(monkeypatch):
     def watch(cls: type, names: str, log: list | None = None) -> list:
         log = [] if log is None else log
         for name in names.split():
-
-            def told(self, *args, _own=getattr(cls, name), _name=name, **more):
-                log.append((_name, args))
-                return _own(self, *args, **more)
-
-            monkeypatch.setattr(cls, name, told)
+            monkeypatch.setattr(cls, name, told(name, getattr(cls, name), log))
         return log
+
+    def told(name: str, own, log: list):
+        def method(self, *args, **more):
+            log.append((name, args))
+            return own(self, *args, **more)
+
+        return method
 
     return watch
 

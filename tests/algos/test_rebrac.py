@@ -39,6 +39,7 @@ SHARES = {"fine-tuning": (0.75, 0.25)}
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_five_updates_equal_the_equations(switch, tolerance):
     settings = {"actor_bc_coef": 0.4, "critic_bc_coef": 0.3, "polyak": 0.1, "discount": 0.9}
+    settings |= {"actor_lr": 1e-3, "critic_lr": 2e-3}
     cfg = Config(hidden_width=WIDTH, **settings | SWITCHES[switch])
     agent = ReBRAC(cfg, Spec(O, A, generators()))
     scramble(agent.actor, agent.critic, agent.target_actor, agent.target_critic)

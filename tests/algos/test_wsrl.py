@@ -118,6 +118,12 @@ def test_initial_networks_are_the_authors():
     ) and agent.multiplier().item() == pytest.approx(1.0)
     assert len(agent.policy.body.norms) == 2 and agent.critic.norm_first
     assert agent.critic.layers[0].weight.shape[1] == 10
+    *_, last_hidden, output = (layer.weight[0] for layer in agent.policy.body.layers)
+    assert torch.linalg.svdvals(last_hidden).tolist() == pytest.approx([1e-2] * 256, rel=1e-3)
+    assert torch.linalg.svdvals(output).tolist() == pytest.approx([math.sqrt(2)] * 12, rel=1e-3)
+    assert [norm.eps for norm in agent.critic.norms] == [1e-6] * 3
+    (one_vector,) = WSRL(Config(policy_std="vector"), Spec(17, 6, generators(1))).policy.log_std
+    assert one_vector.tolist() == [[0.0] * 6]
 
 
 @pytest.mark.parametrize(
