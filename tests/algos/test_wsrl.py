@@ -103,6 +103,15 @@ def test_a_seed_learns_the_same_alone_as_in_company():
         torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
 
 
+def test_one_critic_update_per_step_moves_no_optimiser_along_zero():
+    """`zero_steps` is of utd > 1: here each has stepped once, and the last one's gradient is its own."""
+    agent = make(utd=1)
+    ((batches, backups, noise, subsets),) = tuning(agent, 1)
+    agent.finetune(batches[:1], named(backups[:, :1], noise[:, :, :B], subsets[:, :1]))
+    for optimizer in (agent.policy_optimizer, agent.temperature_optimizer, agent.critic_optimizer):
+        assert optimizer.state_dict()["count"] == 1
+
+
 def test_initial_networks_are_the_authors():
     """Orthogonal with gain sqrt(2), the last hidden layer shrunk, the output not; alpha is 1."""
     agent = WSRL(Config(critic_layers=3), Spec(17, 6, generators(1)))
