@@ -54,6 +54,8 @@ def test_a_trajectorys_last_row_is_only_a_next_observation(tmp_path, solved_at_f
     np.testing.assert_array_equal(data.truncated, [0, 1, 0, 0, 1])
     np.testing.assert_array_equal(data.episode_ends, [2, 4, 5])
     assert data.has_next.all() and data.id == f"ogbench/{NAME}"
+    data = ogbench.read(write(tmp_path / "b.npz", np.array([0, 0, 0, 0, 0, 1])), NAME)
+    assert data.terminated.tolist() == [False] * 4 + [True] and not data.truncated.any()
 
 
 @pytest.mark.parametrize(

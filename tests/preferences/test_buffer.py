@@ -108,6 +108,7 @@ def test_segments_by_value_keep_their_order():
     np.testing.assert_array_equal(made.segments(made.actions), actions.astype("f4"))
     following = made.segments(made.next_observations)
     np.testing.assert_array_equal(following[:, :, :-1], observations[:, :, 1:].astype("f4"))
+    np.testing.assert_array_equal(following[:, :, -1], observations[:, :, -1].astype("f4"))
     assert len(made.first(2)) == 2 and made.first(None) is made
 
 
