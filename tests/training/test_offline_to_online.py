@@ -347,7 +347,8 @@ def phases_of(tmp_path: Path, **changes) -> tuple[Phases, Run]:
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path, ended):
     recorded = Run(settings(tmp_path, "iql"), [0], lambda *_: None).dataset()
-    end = float(recorded.rewards[1]) if ended else None  # an episode of two steps is the best
+    middle = recorded.episode_starts[recorded.episode_returns().argmin()] + 100
+    end = float(recorded.rewards[middle]) if ended else None  # so that the range is another
     data = preprocessing.Preprocess(
         end_reward=end,
         return_range=True,
