@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from agreement import scramble
 
 from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, ela, icvar
 from corerl.config import Config
+from corerl.nn.networks import Normalizer
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.solvers import iterated, iterated_value
 from corerl.risk.static_cvar import static
@@ -120,6 +122,45 @@ def test_a_policy_for_risk_is_evaluated_without_its_noise():
     assert torch.equal(player.v, player.v[:, :1].expand(2, 3))
     actions = player(torch.zeros(2, 3, 2))
     torch.testing.assert_close(actions, actions[:, :1].expand_as(actions))
+
+
+READ_RAW = (
+    "arsq",
+    "awac",
+    "bc",
+    "cal_ql",
+    "codac",
+    "cpl",
+    "cpl_ranked",
+    "cql",
+    "cqn",
+    "cvar_offline",
+)
+
+
+@pytest.mark.parametrize("name", [*READ_RAW, "edac", "ipl", "iql"])
+def test_policies_normalise_what_they_see(name):
+    """With mean 1 and deviation 2, they act at x as at (x - 1) / 2 without."""
+    agent = tiny.Short(tiny.settings(name), [0], updates=1).parts["agent"]
+    networks = (part for part in vars(agent).values() if isinstance(part, torch.nn.Module))
+    scramble(*networks)
+    rng = torch.Generator().manual_seed(0)
+    raw, noise, uniforms = (torch.randn(1, 64, n, generator=rng) for n in (3, 1, 4))
+    uniforms = torch.special.ndtr(uniforms)[..., : getattr(agent, "choices", 1)]
+    more = {"arsq": [uniforms], "cqn": [noise, uniforms]}.get(name, [noise])
+
+    def actions(observations):
+        if name == "cvar_offline":
+            return [agent.act(observations, torch.zeros(1, 64))]
+        found = [agent.act(observations)]
+        return found + ([agent.explore(observations, *more)] if hasattr(agent, "explore") else [])
+
+    agent.normalizer = Normalizer.of([1.0] * 3, [2.0] * 3)
+    found = actions(raw)
+    agent.normalizer = Normalizer.of([0.0] * 3, [1.0] * 3)
+    for mine, same, other in zip(found, actions((raw - 1) / 2), actions(raw), strict=True):
+        torch.testing.assert_close(mine, same)
+        assert (mine - other).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(
