@@ -45,10 +45,11 @@ def test_a_meal_and_empty_compartments():
 
 
 @pytest.fixture
-def simulator():
+def simulator(monkeypatch):
     pytest.importorskip("neorl2")
     pytest.importorskip("scipy")
-    sys.modules.setdefault("pkg_resources", types.ModuleType("pkg_resources"))
+    if "pkg_resources" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "pkg_resources", types.ModuleType("pkg_resources"))
 
 
 class Plain(Wrapper):
