@@ -1,4 +1,4 @@
-"""One thread, and the precision in which an algorithm and its transcription are compared."""
+"""One thread, the precision in which an algorithm and its transcription are compared, and who calls what."""
 
 import pytest
 import torch
@@ -20,3 +20,26 @@ def tolerance(request):
     torch.set_default_dtype(dtype)
     yield tolerance
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """`calls(cls, names)` is a list of (name, arguments) that grows with every call of these methods.
+
+    It is one list, whatever classes it is asked for.
+    """
+    log: list[tuple[str, tuple]] = []
+
+    def told(name: str, own):
+        def method(self, *args, **more):
+            log.append((name, args))
+            return own(self, *args, **more)
+
+        return method
+
+    def watch(cls: type, names: str) -> list[tuple[str, tuple]]:
+        for name in names.split():
+            monkeypatch.setattr(cls, name, told(name, getattr(cls, name)))
+        return log
+
+    return watch

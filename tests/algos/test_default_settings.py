@@ -1,6 +1,8 @@
 """Settings by default and by task: the transcriptions read them, and cannot notice a wrong one.
 
-What is not its authors' is named ours: there a changed default is another experiment under the same name.
+The comments name the sources as the algorithms' files and configs/ do, from which these values were taken:
+they guard against a change, and do not check the authors' files anew. What is nobody else's is named ours:
+there a changed default is another experiment under the same name.
 """
 
 import importlib
@@ -154,7 +156,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_are_those_of_the_source(name):
+def test_defaults_stay_what_they_are(name):
     cfg = importlib.import_module(f"corerl.algos.{name}").Config()
     assert {key: attrgetter(key)(cfg) for key in DEFAULTS[name]} == DEFAULTS[name]
 
@@ -233,6 +235,6 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "task", "expected"), TASKS)
-def test_a_task_has_its_sources_settings(name, task, expected):
+def test_a_tasks_settings_stay_what_they_are(name, task, expected):
     (cfg,) = cells([f"algo={name}", f"task={task if '/' in task else f'd4rl/{task}'}"])
     assert {key: attrgetter(key)(cfg.algo) for key in expected} == expected

@@ -26,26 +26,6 @@ from corerl.training.offline_to_online import Online
 SEEDS = (0, 1)
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """`calls(cls, names)` is a list of (name, arguments) that grows with every call of these methods."""
-
-    def watch(cls: type, names: str, log: list | None = None) -> list:
-        log = [] if log is None else log
-        for name in names.split():
-            monkeypatch.setattr(cls, name, told(name, getattr(cls, name), log))
-        return log
-
-    def told(name: str, own, log: list):
-        def method(self, *args, **more):
-            log.append((name, args))
-            return own(self, *args, **more)
-
-        return method
-
-    return watch
-
-
 def run(name: str, steps: int = 60, **own) -> tiny.Short:
     return tiny.Short(replace(tiny.settings(name, **own), steps=steps), SEEDS)
 
@@ -173,7 +153,7 @@ def test_pref_iql_fits_its_reward_for_so_many_steps_before_or_beside(calls, firs
 def test_preference_transformer_looks_every_five_epochs_and_relabels_once(calls, keep):
     """20 comparisons are one batch, hence an epoch a step; the last two are looked at."""
     log = calls(RewardModel, "update look rewards")
-    calls(IQL, "update", log)
+    calls(IQL, "update")
     cfg = tiny.settings("pref_transformer").algo
     reward = replace(cfg.reward, batch_size=21, keep=keep)
     preferences = replace(cfg.preferences, pairs=20)
