@@ -12,7 +12,8 @@ Differences. There is no paper of plain BC; CORL's is the reference, as it made 
  1. CORL passes the data through its 10 %-filter also for `best=1`, which loses the last episode's tail;
     here `best=1` is the whole dataset.
  2. The filter keeps a share of the episodes (CORL). The Decision Transformer's authors keep episodes,
-    best first, up to a share of the time steps.
+    best first, up to a share of the time steps. CORL's own scores on Gym and Maze2d are of episodes ranked
+    by returns discounted at 0.99, `best_discount` in `algo=bc_10`; its files have 1 since.
  3. Episodes end where they truly end; CORL cuts at 1000 rows and drifts by a row per timed-out episode.
 
 NeoRL-2's BC (`algo=bc_neorl2`; Gao et al. 2025, its code is offlinerl 0.0.2) regresses a Gaussian's mean
@@ -46,6 +47,9 @@ class Config(Hidden):
     label: str = "BC"
 
     best: float = within(1.0, "(0, 1]")  # share of episodes, highest return first; 0.1 is "10% BC"
+    best_discount: float = added(
+        within(1.0, "[0, 1]")
+    )  # of those returns; below 1 the beginning counts
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
@@ -58,6 +62,11 @@ class Config(Hidden):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.best < 1 or self.best_discount == 1,
+            f"algo.best_discount={self.best_discount} ranks episodes and algo.best=1 keeps them all; leave "
+            "one of the two out",
+        )
         require(
             not self.leak or self.activation == "relu",
             f"algo.leak={self.leak} is a ReLU's slope below 0 and algo.activation={self.activation} another "
@@ -115,7 +124,9 @@ class BC(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, best=cfg.best)
+    buffer, normalizer = preprocessing.load(
+        run, cfg.data, cfg.batch_size, best=cfg.best, best_discount=cfg.best_discount
+    )
     agent = BC(cfg, run.spec(buffer, normalizer))
     every = cfg.validate_every
     require(

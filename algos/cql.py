@@ -31,14 +31,15 @@ from CORL, whose CQL follows young-geng/CQL. That is the default; `table=cql_off
 12  alpha's loss      -                 log alpha's, at s        log alpha's, at s        tuning
 
 SAC's entropy in the backup (3) is `backup_entropy=true`; `init=orthogonal` is of both (9), and so is
-`init=wsrl`, whose outputs are orthogonal, too. rlkit draws hidden weights on +-1/sqrt of a layer's outputs,
-for its inputs (9). On Kitchen the settings are those with which WSRL pre-trains (zhouzypaul/wsrl at
-891ee35): its alpha is a softplus, moved by the entropy at s' (12). A threshold tau does not carry over
-between the two Lagrange losses (5). CORL's AntMaze runs pair five layers with three, ours have
-`critic_layers` in both (6). Cloning is by the data's actions (8). Fine-tuning acts with samples, the
-dataset is the replay's beginning and the penalty keeps its weight; CORL's files set the same weight twice
-(11), and make every layer orthogonal there, as `init=wsrl` does. A state is passed once through the
-policy and once through the critics' first layer, however many actions: the numbers are the same.
+`init=wsrl`, whose outputs are orthogonal, too. rlkit draws hidden weights on +-1/sqrt of a layer's
+outputs, for its inputs, and begins targets at weights of their own, ours at the critics' (9). On Kitchen
+the settings are those with which WSRL pre-trains (zhouzypaul/wsrl at 891ee35): its alpha is a softplus,
+moved by the entropy at s' (12). A threshold tau does not carry over between the two Lagrange losses (5).
+CORL's AntMaze runs pair five layers with three, ours have `critic_layers` in both (6). Cloning is by the
+data's actions (8). Fine-tuning acts with samples, the dataset is the replay's beginning and the penalty
+keeps its weight; CORL's files set the same weight twice (11), and make every layer orthogonal there, as
+`init=wsrl` does. A state is passed once through the policy and once through the critics' first layer,
+however many actions: the numbers are the same.
 """
 
 from dataclasses import dataclass

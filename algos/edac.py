@@ -19,11 +19,12 @@ Differences, each with its reason:
  4. Where hidden layers are plain ReLUs the gradient of Q with respect to the action is written out
     through them, so that the penalty's own gradient needs one backward pass; the sum over pairs is
     |sum g|^2 - sum |g|^2. The numbers are the same.
- 5. On Adroit the authors train 200k updates with policy_lr=3e-5 on standardised rewards (pen-cloned with
-    a maximum over next actions too); CORL does none of this, and its Adroit scores are low.
+ 5. On Adroit the authors train 200k updates with policy_lr=3e-5 and alpha_lr=3e-5 on standardised
+    rewards (pen-cloned with a maximum over next actions too); CORL does none of this, and its Adroit
+    scores are low.
  6. `init=corl` draws the critics' hidden weights, the first layer's too, on +-1/sqrt(width): CORL takes
     the fan-in from the wrong axis of the stacked weights, and its runs began so. `init=official` takes
-    the right one.
+    the right one there, and the wrong one in the policy, as the authors' code does.
 """
 
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Config(Hidden):
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     order: str = one_of("alpha_actor_critic", "joint")  # CORL | authors
-    init: str = one_of("corl", "official")  # of the critics
+    init: str = one_of("corl", "official")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
@@ -123,10 +124,12 @@ class EDAC(SquashedActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        inits = {"init": networks.uniform(bias=0.1), "output_init": networks.uniform(1e-3)}
+        wrong_axis, corl = cfg.hidden_width**-0.5, cfg.init == "corl"
+        init = networks.uniform(None if corl else wrong_axis, bias=0.1)
+        inits = {"init": init, "output_init": networks.uniform(1e-3)}
         policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.between)
-        bound = cfg.hidden_width**-0.5 if cfg.init == "corl" else None
-        inits = {"init": networks.uniform(bound, bias=0.1), "output_init": networks.uniform(3e-3)}
+        init = networks.uniform(wrong_axis if corl else None, bias=0.1)
+        inits = {"init": init, "output_init": networks.uniform(3e-3)}
         critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.between)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)

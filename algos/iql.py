@@ -19,7 +19,8 @@ What differs, and its switch. The default is the authors' code; `table=iql_corl`
  5  policy          Gaussian                                 deterministic on 2 hoppers  policy
  6  states          as they are                              normalised                  data.normalize_states
  7  return range    over filtered rows; ours: true episodes  drifts by rows              -
- 8  dropout         after hidden layers (Adroit, Kitchen)    most likely none            dropout
+ 8  dropout         after hidden layers (Adroit, Kitchen)    none when it made its       dropout
+                                                             table; see the table
  9  fine-tuning     samples, constant rate (section 5.3)     noise of 0.03 where 5; the  policy
                                                             rate falls to 0 over the
                                                             data, and rises again

@@ -299,15 +299,19 @@ class Dataset:
         std = observations.std(0, dtype=np.float64)
         return mean.astype(np.float32), (std + eps).astype(np.float32)
 
-    def best_episodes(self, fraction: float) -> Dataset:
-        """Returns the top `fraction` of the episodes by undiscounted return, at least one, in their order.
+    def best_episodes(self, fraction: float, gamma: float = 1.0) -> Dataset:
+        """Returns the top `fraction` of the episodes by return, at least one, in their order.
 
-        The filter of %BC (Chen et al. 2021, section 5.1), which keeps whole episodes.
+        The filter of %BC (Chen et al. 2021, section 5.1), which keeps whole episodes; returns are
+        discounted by `gamma` from each episode's beginning.
         """
         if not 0 < fraction <= 1:
             raise CorerlError(f"fraction of best episodes is {fraction}: it must lie in (0, 1].")
         n = max(1, int(fraction * self.n_episodes))
-        best = np.argsort(-self.episode_returns(), kind="stable")[:n]
+        returns = self.episode_returns()
+        if gamma < 1:
+            returns = self.returns_to_go(gamma)[self.episode_starts]
+        best = np.argsort(-returns, kind="stable")[:n]
         return self.select_episodes(np.sort(best))
 
     def select_episodes(self, episodes: np.ndarray) -> Dataset:

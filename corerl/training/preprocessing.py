@@ -51,6 +51,7 @@ def load(
     *,
     next_actions: bool = False,
     best: float = 1.0,
+    best_discount: float = 1.0,
     raw: bool = False,
     labels: Callable[[Dataset], np.ndarray] | None = None,
     kind: type[OfflineBuffer] = OfflineBuffer,
@@ -59,7 +60,7 @@ def load(
 
     Args:
         next_actions: batches carry the dataset's next action; rows without one are left out.
-        best: the share of episodes to keep, highest return first.
+        best: the share of episodes to keep, highest return first, discounted by `best_discount`.
         raw: observations stay as recorded; the normaliser is the caller's to apply.
         labels: from the dataset, with its preprocessed rewards, to a number per step `(N,)`.
         kind: of buffer, for rewards that are not the dataset's.
@@ -69,7 +70,7 @@ def load(
     """
     dataset = ended(vectors(run), data)
     if best < 1:
-        dataset = dataset.best_episodes(best)
+        dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
     _warn_of_small_actions(dataset)
     width = dataset.observations.shape[1]

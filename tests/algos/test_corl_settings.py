@@ -141,6 +141,8 @@ def test_dt_with_its_table(shared):
     for dataset, theirs in corl(shared, "dt", 30).items():
         cfg = compose(dt.Config(), dataset, "dt_corl")
         algo = cfg.algo
+        if dataset.startswith("maze2d"):
+            theirs["reward_scale"] = 0.001  # the runs of its table; 1 was written later
         ours = {
             "attention_dropout": algo.dropout,
             "batch_size": algo.batch_size,
@@ -170,6 +172,7 @@ def test_dt_with_its_table(shared):
         ("hopper-medium-v2", [3600, 1800], 1000),
         ("halfcheetah-medium-expert-v2", [12000, 6000], 1000),
         ("walker2d-medium-replay-v2", [5000, 2500], 1000),
+        ("maze2d-large-v1", [280, 140], 1000),
         ("pen-human-v1", [3100, 1550], 1),
     ],
 )

@@ -141,8 +141,14 @@ def test_initial_weights_are_corls():
         17**-0.5, rel=0.02
     )
     assert agent.policy.limits == (-5.0, 2.0)
-    first = EDAC(Config(init="official"), Spec(17, 6, generators())).critic.layers[0].weight
-    assert 0.97 * 23**-0.5 < first.abs().max() <= 23**-0.5
+
+
+def test_initial_weights_of_the_authors_have_the_wrong_fan_in_in_the_policy():
+    agent = EDAC(Config(init="official"), Spec(17, 6, generators()))
+    layers = (agent.critic.layers[0], 23), (agent.policy.body.layers[0], 256)
+    for layer, size in layers:
+        assert 0.97 * size**-0.5 < layer.weight.abs().max() <= size**-0.5
+        assert (layer.bias == 0.1).all()
 
 
 def test_a_seed_alone_is_the_seed_among_others():

@@ -36,6 +36,7 @@ from corerl.errors import CorerlError
 from corerl.experiments.composition import cells
 from corerl.nn import networks
 from corerl.nn.learner import Spec
+from corerl.report import grids
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
@@ -72,6 +73,19 @@ def test_the_table_of_td3_bc_is_the_benchmarks():
     assert (algo.hidden_layers, algo.actor_layers, algo.hidden_width) == (2, 3, 256)
     assert (algo.lr, algo.batch_size, algo.discount, algo.polyak) == (3e-4, 256, 0.99, 0.005)
     assert algo.actor_first and algo.raw_critic and algo.data.normalize_states
+
+
+@pytest.mark.parametrize(("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC")])
+def test_each_task_has_the_settings_of_its_best_published_cell(name, label):
+    runs = grids.published().query("algorithm == @label")
+    means = runs.groupby(["task", "cell"])["return"].mean()
+    assert means.groupby("task").idxmax().size == 7
+    for task, best in means.groupby("task").idxmax().values:
+        (cfg,) = cells([f"algo={name}_neorl2", f"task={task}"])
+        own = " ".join(
+            f"{key}={getattr(cfg.algo, ours):g}" for key, ours in grids.NAMED[name].items()
+        )
+        assert own == best, task
 
 
 @pytest.mark.parametrize(("sweep", "count"), [("neorl2_bc", 12), ("neorl2_td3_bc", 18)])

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.config import Config
+from corerl.experiments.composition import cells
 from corerl.experiments.train import typed
 
 
@@ -56,7 +57,7 @@ def is_antmaze(cfg: Config) -> bool:
 def test_bc_equals_corl(shared, algorithm, best):
     for dataset, theirs in corl(shared, algorithm).items():
         cfg = compose(bc.Config(), dataset, f"algo.best={best}")
-        theirs.pop("discount")  # ranks episodes: 1 in 10% BC, as here; at best=1 it has no effect
+        theirs.pop("discount")  # ranks episodes: see the next test; at best=1 it has no effect
         ours = {
             "batch_size": cfg.algo.batch_size,
             "eval_freq": cfg.eval.every,
@@ -66,6 +67,18 @@ def test_bc_equals_corl(shared, algorithm, best):
             "normalize": cfg.algo.data.normalize_states,
         }
         check(dataset, theirs, ours)
+
+
+def test_ten_percent_bc_ranks_episodes_as_the_runs_of_corls_table():
+    discounted = (
+        "hopper-medium-v2",
+        "walker2d-medium-v2",
+        "halfcheetah-medium-v2",
+        "maze2d-umaze-v1",
+    )
+    for dataset in (*discounted, "antmaze-umaze-v2", "pen-human-v1"):
+        (cfg,) = cells(["algo=bc_10", f"task=d4rl/{dataset}"])
+        assert cfg.algo.best_discount == (0.99 if dataset in discounted else 1.0), dataset
 
 
 def test_td3_bc_equals_corl_but_for_states_on_antmaze(shared):
@@ -98,13 +111,12 @@ def test_iql_with_its_table_equals_corl(shared):
         assert (algo.order, algo.critic_loss, algo.init) == ("joint", "mean", "torch")
         assert (algo.log_std_min, algo.log_std_max) == (-20, 2)
         assert (data.clip_actions, data.reward_scale, algo.cosine) == (1, 1, True)
-        assert algo.advantage_limit == 100
+        assert (algo.advantage_limit, algo.dropout) == (100, 0)
         scaled = theirs["normalize_reward"] == "true"
         assert data.reward_shift == (-1 if scaled and is_antmaze(cfg) else 0)
         assert data.return_range == (scaled and not is_antmaze(cfg))
-        theirs.setdefault("actor_dropout", "0.0")
+        theirs.pop("actor_dropout", None)  # not applied when CORL's table was made
         ours = {
-            "actor_dropout": algo.dropout,
             "actor_lr": algo.lr,
             "batch_size": algo.batch_size,
             "beta": algo.beta,

@@ -100,6 +100,15 @@ def test_best_episodes_keeps_whole_episodes_and_their_order():
     assert d.best_episodes(0.74).n_episodes == 2  # of 2.96, whole ones
 
 
+def test_best_episodes_by_discounted_return_are_those_that_begin_well():
+    obs = np.arange(6.0)[:, None]
+    ends = [0, 0, 1, 0, 0, 1]
+    d = Dataset.from_steps("t", obs, obs, [3, 0, 0, 0, 0, 9], obs + 1, np.zeros(6), ends)
+    assert d.best_episodes(0.5).observations[:, 0].tolist() == [3, 4, 5]  # 9 over 3
+    assert d.best_episodes(0.5, 0.6).observations[:, 0].tolist() == [3, 4, 5]  # 3.24 over 3
+    assert d.best_episodes(0.5, 0.5).observations[:, 0].tolist() == [0, 1, 2]  # 2.25 below 3
+
+
 @pytest.mark.parametrize("fraction", [0, 1.5, -1])
 def test_best_episodes_refuses_a_wrong_fraction(fraction):
     with pytest.raises(CorerlError, match="fraction"):

@@ -96,7 +96,8 @@ def test_a_variants_table_begins_with_that_of_its_base():
     corl = tables.table("iql_corl", "d4rl/pen-human-v1")
     tuned = tables.table("iql_rebrac", "d4rl/pen-human-v1")
     changed = {key for key in tuned if tuned[key] != corl.get(key)}
-    assert changed <= {"algo.beta", "algo.expectile"} and tuned.keys() >= corl.keys()
+    assert changed <= {"algo.beta", "algo.expectile", "algo.log_std_min"}
+    assert tuned["algo.log_std_min"] == -5 and tuned.keys() >= corl.keys()
 
 
 def test_a_part_of_a_sweep_can_be_named():

@@ -32,16 +32,19 @@ DATASET = Dataset.from_steps(
 )
 
 
-def load(data: preprocessing.Preprocess, algo=bc, **options):
-    """The rows that `offline.load` makes, by the state they start in, and the normaliser."""
-    run = SimpleNamespace(
+def stand_in(algo) -> SimpleNamespace:
+    return SimpleNamespace(
         cfg=SimpleNamespace(algo=algo.Config()),
         seeds=[0],
         device="cpu",
         task=resolve("corerl/pendulum"),
         dataset=lambda: DATASET,
     )
-    buffer, normalizer = preprocessing.load(run, data, 256, **options)
+
+
+def load(data: preprocessing.Preprocess, algo=bc, **options):
+    """The rows that `offline.load` makes, by the state they start in, and the normaliser."""
+    buffer, normalizer = preprocessing.load(stand_in(algo), data, 256, **options)
     batch = buffer.sample()
     raw = batch.observations[0, :, 0] * normalizer.std + normalizer.mean
     first = {round(float(o)): i for i, o in enumerate(raw)}
@@ -90,6 +93,22 @@ def test_the_end_reward_is_the_recorded_one_and_cuts_the_bootstrap():
 def test_ten_percent_bc_keeps_the_best_episode_by_its_full_return():
     rows, _ = load(preprocessing.Preprocess(), best=0.1)
     assert list(rows) == [3, 4]
+
+
+def test_bc_ranks_episodes_by_discounted_returns_where_asked():
+    rewards = np.float32([2, 0, 0, 0, 1, 3])  # 2 and 4; at a quarter 2 and 0.44
+
+    class Loaded(Exception):
+        pass
+
+    def spec(buffer, normalizer):
+        raise Loaded(normalizer.mean.item())
+
+    run = stand_in(bc)
+    run.dataset, run.spec = lambda: DATASET.with_rewards(rewards), spec
+    for discount, mean in ((1.0, "3.5"), (0.25, "1.0")):  # of states 3 and 4; of 0 and 1
+        with pytest.raises(Loaded, match=mean):
+            bc.train(bc.Config(best=0.5, best_discount=discount), run)
 
 
 def test_what_is_kept_is_what_states_are_normalised_with():
