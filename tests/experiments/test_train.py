@@ -435,10 +435,11 @@ def test_nothing_is_written_but_by_the_run_itself(compose, tmp_path):
 
 TABLES = [f for f in files("corerl.configs").iterdir() if f.name.endswith(".yaml")]
 ROWS = [
-    pytest.param(file.name[:-5], pattern, row, id=f"{file.name[:-5]} {pattern}")
+    pytest.param(file.name[:-5], pattern, rows.get("*", {}) | row, id=f"{file.name[:-5]} {pattern}")
     for file in TABLES
     if file.name != "config.yaml"
-    for pattern, row in (yaml.safe_load(file.read_text()) or {}).items()
+    for rows in [yaml.safe_load(file.read_text()) or {}]
+    for pattern, row in rows.items()
     if pattern not in ("algo", "base")
 ]
 

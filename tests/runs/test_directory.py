@@ -367,9 +367,10 @@ def test_every_setting_of_the_algorithm_is_in_the_name():
 
 HIDDEN = {"activation": "gelu", "layer_norm": True}
 ADDED = {
-    bc: {"leak": 0.1, "squash": False, "validate_every": 10} | HIDDEN,
+    bc: {"best_discount": 0.9, "leak": 0.1, "squash": False, "validate_every": 10} | HIDDEN,
     td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True} | HIDDEN,
 }
+WITH = {"best_discount": {"best": 0.1}}  # what a setting needs beside it
 
 
 # The names as they were before the settings marked `added` came.
@@ -379,7 +380,9 @@ def test_an_added_setting_leaves_older_names_as_they_are(algo, name):
     assert config_hash(cfg) == name
     assert {s.name for s in fields(cfg.algo) if s.metadata.get("added")} == ADDED[algo].keys()
     for setting, value in ADDED[algo].items():
-        assert config_hash(replace(cfg, algo=replace(cfg.algo, **{setting: value}))) != name
+        base = replace(cfg.algo, **WITH.get(setting, {}))
+        changed = replace(base, **{setting: value})
+        assert config_hash(replace(cfg, algo=changed)) != config_hash(replace(cfg, algo=base))
         assert setting in settings(cfg)["algo"]  # what a run writes down is complete
 
 
