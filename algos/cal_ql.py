@@ -30,11 +30,12 @@ What differs from the paper and from the authors' code (nakamotoo/Cal-QL at ac6e
     initial outputs    -                  orthogonal / 100          the authors'             init
 
 The later code is WSRL's (zhouzypaul/wsrl at 891ee35), and so are the settings on Kitchen: its alpha is a
-softplus that the entropy at s' moves (10). A return is known when its episode has ended: batches leave out
-the running ones, and the first update waits for the environment's time limit, when every seed has ended one
-(2). `failure_reward` names the raw reward of a step without success: an episode of nothing else counts
-reward / (1 - discount) (3). `critics`, `critic_subsample` and `layer_norm` make an ensemble as WSRL's, but
-for its draws with replacement and the LayerNorm in its policy (7): `algo=wsrl` has all of it.
+softplus that the entropy at s' moves (10), and its critics have their last layer in common
+(`shared_output`). A return is known when its episode has ended: batches leave out the running ones, and the
+first update waits for the environment's time limit, when every seed has ended one (2). `failure_reward`
+names the raw reward of a step without success: an episode of nothing else counts reward / (1 - discount)
+(3). `critics`, `critic_subsample`, `layer_norm` and `shared_output` make an ensemble as WSRL's, but for its
+draws with replacement and the LayerNorm in its policy (7): `algo=wsrl` has all of it.
 """
 
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Config(Hidden, FineTuning):
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
     init: str = added(one_of("authors", "wsrl"))  # wsrl: outputs like hidden layers
+    shared_output: bool = added(False)  # the critics have their last layer in common
     log_std_multiplier: float | None = added(1.0)  # start of a learned scale; null for none
     log_std_min: float = -20.0
     log_std_max: float = 2.0
@@ -228,7 +230,8 @@ class CalQL(SquashedActing):
             )
         norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
         sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
-        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **norms, **options)
+        heads = {"heads": cfg.critics, "shared_output": cfg.shared_output}
+        critic = ManyActionCritics(sizes, rngs, **heads, **norms, **options)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         logarithm = cfg.tuning == "log"

@@ -91,6 +91,7 @@ class Config(Hidden, FineTuning):
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
     init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl")  # xavier: young-geng's
+    shared_output: bool = added(False)  # the critics have their last layer in common (WSRL's)
     log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std; null for none
     log_std_min: float = -20.0
     log_std_max: float = 2.0
@@ -265,7 +266,8 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
         "wsrl": (networks.orthogonal(), networks.orthogonal()),
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
-    critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer, **cfg.between)
+    shared = {"shared_output": cfg.shared_output}
+    critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer, **shared, **cfg.between)
     if cfg.init == "corl":
         inner, outer = networks.torch_init, networks.xavier(1e-2)
     if cfg.init == "official":

@@ -34,6 +34,8 @@ but for 11 and 12.
 13  Adams without loss    with utd > 1 all step at every update,    paper: none           zero_steps
                           along zero where no loss is taken
 14  gap on Kitchen        less the logarithm of the samples' number with it: a constant   -
+15  the critics' output   one layer for all ten, on hidden layers   RLPD, Cal-QL: each    shared_output
+                          of their own                              has its own
 
 LayerNorm stands before the activations of policy and critics (1). An update reads what the replay
 held before the step that it goes with (12), so that a GPU learns while the simulators run. In the authors'
@@ -91,6 +93,7 @@ class Config(Hidden, FineTuning):
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
     critics: int = positive(10)
     critic_subsample: int | None = positive(2)  # random critics in a backup or penalty; null: all
+    shared_output: bool = True  # the critics have their last layer in common
     layer_norm: bool = True  # before the activations of policy and critics
 
     policy_lr: float = positive(1e-4)  # also of the temperature
@@ -167,7 +170,8 @@ class WSRL(SquashedActing):
         self.target_entropy = -float(A)
         policy = Policy(cfg, [O, *[cfg.hidden_width] * cfg.policy_layers, A], rngs)
         sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
-        critic = ManyActionCritics(sizes, rngs, heads=cfg.critics, **_layers(cfg))
+        heads = {"heads": cfg.critics, "shared_output": cfg.shared_output}
+        critic = ManyActionCritics(sizes, rngs, **heads, **_layers(cfg))
         _shrink(critic, cfg)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)

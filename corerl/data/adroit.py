@@ -5,8 +5,14 @@ RLPD, Cal-QL and WSRL fine-tune on pen, door and relocate with binary rewards, f
 rollouts are not public in a form that we read, so a set here is the demonstrations: D4RL's `-human-v1`
 file, or the recordings that D4RL made it from, `<hand>-human-dapg-demos.hdf5` in the data folder. Its
 rewards are replaced by the environment's own test of success, and an episode ends at its first success
-(our reading). The score is the share of solved episodes, x 100. Of the 25 door demonstrations 7 pass that
-test with a next state: 17 stop before the hinge has turned by 1.35, two of them at 1.349.
+(our reading); a dropped pen ends none. The score is the share of solved episodes, x 100. Of the 25 door
+demonstrations 7 pass that test with a next state: 17 stop before the hinge has turned by 1.35, two of them
+at 1.349.
+
+The authors read their data otherwise. RLPD's (ikostrikov/rlpd at c90fd4b) keeps the steps after a success,
+and no success is terminal, neither in the data nor in the environment. Cal-QL's and WSRL's (nakamotoo/Cal-QL
+at ac6eafe, zhouzypaul/wsrl at 891ee35) leaves out episodes without a success and cuts the others after
+their last one; every success is terminal.
 """
 
 from __future__ import annotations
@@ -96,8 +102,9 @@ class Binary(gymnasium.Wrapper):
 
 
 def make_env(name: str) -> gymnasium.Env:
-    """Makes the hand of D4RL's task, with binary rewards."""
-    return Binary(simulators.make_d4rl(f"{_hand(name)}-human-v1"))
+    """Makes the hand with binary rewards, which unlike D4RL's pen goes on after a drop."""
+    hand = _hand(name)
+    return Binary(simulators.make_hand(hand, d4rl.time_limit(hand)))
 
 
 def _hand(name: str) -> str:

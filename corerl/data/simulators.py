@@ -73,11 +73,16 @@ def make_d4rl(name: str) -> gymnasium.Env:
         env = make(LOCOMOTION[family])
         return _pad_observations(env, ANT_CONTACT_FORCES) if family == "ant" else env
     if family in ADROIT:
-        _import("gymnasium_robotics", ROBOTICS)
-        return D4RLAdroit(make(ADROIT[family], max_episode_steps=d4rl.time_limit(name)), family)
+        return D4RLAdroit(make_hand(family, d4rl.time_limit(name)), family)
     raise CorerlError(
         f"d4rl/{name} can be trained but not evaluated: {REFUSED.get(family, 'no simulator fits')}."
     )
+
+
+def make_hand(family: str, limit: int) -> gymnasium.Env:
+    """Makes gymnasium-robotics' AdroitHand v1 as it is, but for its time limit."""
+    _import("gymnasium_robotics", ROBOTICS)
+    return make(ADROIT[family], max_episode_steps=limit)
 
 
 class D4RLAdroit(gymnasium.Wrapper):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
-from corerl.nn.networks import MLP, Init, Linear, torch_init
+from corerl.nn.networks import MLP, Init, Linear, SharedLinear, torch_init
 
 
 class Critics(MLP):
@@ -19,14 +19,29 @@ class Critics(MLP):
         sizes: features of the observation, of the action, and of each hidden layer.
         rngs: one CPU generator per seed for the initial weights.
         heads: N; 2 are the twin critics of TD3 (Fujimoto et al. 2018).
+        shared_output: they have their hidden layers to themselves and the last one in common.
         others: as for `MLP`.
     """
 
     def __init__(
-        self, sizes: Sequence[int], rngs: Sequence[torch.Generator], heads: int = 2, **others
+        self,
+        sizes: Sequence[int],
+        rngs: Sequence[torch.Generator],
+        heads: int = 2,
+        *,
+        shared_output: bool = False,
+        init: Init = torch_init,
+        output_init: Init | None = None,
+        **others,
     ):
         observation, action, *hidden = sizes
-        super().__init__([observation + action, *hidden, 1], (len(rngs), heads), rngs, **others)
+        features, inits = (
+            [observation + action, *hidden],
+            {"init": init, "output_init": output_init},
+        )
+        super().__init__([*features, 1], (len(rngs), heads), rngs, **inits, **others)
+        if shared_output:
+            self.layers[-1] = SharedLinear(features[-1], 1, rngs, output_init or init)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         inputs = torch.cat([observations, actions], -1)

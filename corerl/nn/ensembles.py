@@ -47,5 +47,8 @@ def call(network: nn.Module, chosen: Tensor | None, *inputs: Tensor) -> Tensor:
     if chosen is None:
         return network(*inputs)
     seeds = torch.arange(len(chosen), device=chosen.device)[:, None]
-    weights = {name: p[seeds, chosen] for name, p in network.named_parameters()}
+    weights = {
+        name: p if p.shape[1] == 1 else p[seeds, chosen]  # a layer that all share has one copy
+        for name, p in network.named_parameters()
+    }
     return functional_call(network, weights, inputs)

@@ -108,6 +108,23 @@ class Linear(nn.Module):
         return product.view(*lead, batch, outputs) + self.bias
 
 
+class SharedLinear(Linear):
+    """One layer that all copies share: `(S, N, B, in)` to `(S, N, B, out)`, weight `(S, 1, in, out)`."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        rngs: Sequence[torch.Generator],
+        init: Init = torch_init,
+    ):
+        super().__init__(in_features, out_features, (len(rngs), 1), rngs, init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1, 2)[:, None]
+        return super().forward(rows).squeeze(1).unflatten(1, x.shape[1:3])
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation over features, with scale and shift per copy."""
 

@@ -53,8 +53,12 @@ def one_seed(batch: Batch, seed: int) -> Batch:
 
 
 def net(module: nn.Module, *index: int) -> dict[str, np.ndarray]:
-    """A float64 copy of the parameters of one seed, or of one seed's i-th critic."""
-    return {k: p.detach()[index].double().numpy().copy() for k, p in module.named_parameters()}
+    """A float64 copy of the parameters of one seed, or of one seed's i-th critic; shared ones are all's."""
+
+    def of(p: Tensor) -> Tensor:
+        return p.detach()[tuple(0 if n == 1 else i for i, n in zip(index, p.shape, strict=False))]
+
+    return {k: of(p).double().numpy().copy() for k, p in module.named_parameters()}
 
 
 def twins(module: nn.Module, seed: int) -> list[dict[str, np.ndarray]]:

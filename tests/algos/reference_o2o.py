@@ -11,7 +11,7 @@ import math
 import numpy as np
 import reference_soft
 import torch
-from reference_soft import adam, leaves, numbers, polyak, set_grads, tensor
+from reference_soft import adam, joined, leaves, numbers, polyak, set_grads, share_output, tensor
 
 
 def mlp(net, x, prefix: str = ""):
@@ -44,10 +44,12 @@ class ActorCritic:
     def __init__(self, policy, critics, targets, temperature, settings, policy_lr, temperature_lr):
         self.c, self.policy = settings, leaves(policy)
         self.critics, self.targets = [leaves(x) for x in critics], [leaves(x) for x in targets]
+        if getattr(settings, "shared_output", False):
+            share_output(self.critics, self.targets)
         self.temperature = leaves(temperature)
         self.policy_optimizer = adam(policy_lr, self.policy)
         self.temperature_optimizer = adam(temperature_lr, self.temperature)
-        self.critic_optimizer = adam(settings.critic_lr, *self.critics)
+        self.critic_optimizer = adam(settings.critic_lr, joined(self.critics))
 
     def networks(self) -> tuple:
         critics, targets = [[numbers(n) for n in nets] for nets in (self.critics, self.targets)]
@@ -73,8 +75,7 @@ class ActorCritic:
     def step_critics(self, loss):
         set_grads(self.critic_optimizer, loss)
         self.critic_optimizer.step()
-        for target, online in zip(self.targets, self.critics, strict=True):
-            polyak(target, online, self.c.polyak)
+        polyak(joined(self.targets), joined(self.critics), self.c.polyak)
 
 
 class CalQL(ActorCritic):

@@ -57,6 +57,20 @@ def adam(lr: float, *nets: Net) -> torch.optim.Adam:
     return torch.optim.Adam([p for net in nets for p in net.values()], lr=lr)
 
 
+def share_output(*ensembles: list[Net]) -> None:
+    """Gives all critics of an ensemble the first one's output layer, as one leaf."""
+    for critics in ensembles:
+        last = max(k for k in critics[0] if k.startswith("layers.")).split(".")[1]
+        for net in critics[1:]:
+            net.update({k: critics[0][k] for k in net if k.startswith(f"layers.{last}.")})
+
+
+def joined(nets: list[Net]) -> Net:
+    """Every leaf once, numbered, also one that several networks share."""
+    distinct = {id(p): p for net in nets for p in net.values()}
+    return dict(enumerate(distinct.values()))
+
+
 def set_grads(optimizer: torch.optim.Adam, loss: torch.Tensor) -> None:
     """The gradient of `loss` for this optimiser's parameters alone, kept for its next step."""
     parameters = optimizer.param_groups[0]["params"]
@@ -78,12 +92,14 @@ class CQL:
         self.c = settings
         self.policy, self.critics = leaves(policy), [leaves(x) for x in critics]
         self.targets = [leaves(x) for x in targets]
+        if settings.shared_output:
+            share_output(self.critics, self.targets)
         self.log_alpha = leaves({"value": log_alpha})
         self.log_alpha_prime = leaves({"value": log_alpha_prime})
         self.alpha_optimizer = adam(settings.policy_lr, self.log_alpha)
         self.prime_optimizer = adam(settings.critic_lr, self.log_alpha_prime)
         self.policy_optimizer = adam(settings.policy_lr, self.policy)
-        self.critic_optimizer = adam(settings.critic_lr, *self.critics)
+        self.critic_optimizer = adam(settings.critic_lr, joined(self.critics))
         self.count = 0
 
     def networks(self) -> tuple:
@@ -153,8 +169,7 @@ class CQL:
             self.alpha_optimizer.step()
         for optimizer in (self.policy_optimizer, self.critic_optimizer, self.prime_optimizer):
             optimizer.step()
-        for target, online in zip(self.targets, self.critics, strict=True):
-            polyak(target, online, c.polyak)
+        polyak(joined(self.targets), joined(self.critics), c.polyak)
         gap = sum(gaps) / 2
         losses = {"policy_loss": policy_loss, "bellman_loss": bellman, "gap": gap}
         return {k: v.item() for k, v in losses.items()}

@@ -37,6 +37,7 @@ def test_on_kitchen_all_that_pre_train_are_wsrls(name, agent):
     assert not algo.data.normalize_states
     assert (algo.data.end_reward == 4.0) == (name != "cql")  # whose data they leave as it is
     made = agent(algo, Spec(5, 2, generators(1)))
+    assert made.critic.layers[-1].weight.shape == (1, 1, 512, 1)  # of both, or all ten
     for layer in (*made.policy.body.layers, *made.critic.layers):
         singular = torch.linalg.svdvals(layer.weight)
         torch.testing.assert_close(singular, torch.full_like(singular, 2**0.5))

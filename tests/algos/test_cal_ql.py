@@ -56,6 +56,7 @@ VERSIONS = {
         "init": "wsrl",
         "tuning": "softplus",
         "log_std_multiplier": None,
+        "shared_output": True,
     },
 }
 

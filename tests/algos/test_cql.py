@@ -64,6 +64,7 @@ VERSIONS = {
         "max_backup": "min_first",
         "log_std_multiplier": None,
         "init": "wsrl",
+        "shared_output": True,
         "tuning": "softplus",
     },
 }

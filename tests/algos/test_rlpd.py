@@ -111,13 +111,14 @@ def test_critics_are_drawn_evenly_and_differ():
     assert ensembles.with_replacement(torch.ones(1, 10), 10, 2).max() == 9
 
 
-def test_evaluating_a_subset_is_evaluating_all_and_choosing():
-    agent = make()
-    scramble(agent.critic)
+@pytest.mark.parametrize("shared", [False, True])
+def test_evaluating_a_subset_is_evaluating_all_and_choosing(shared):
+    critic = Critics([O, A, 8], generators(), heads=3, shared_output=shared)
+    scramble(critic)
     chosen = torch.tensor([[2, 1], [0, 0]])
     inputs = torch.randn(SEEDS, B, O), torch.randn(SEEDS, B, A)
-    everything = agent.critic(*inputs)
-    few = ensembles.call(agent.critic, chosen, *inputs)
+    everything = critic(*inputs)
+    few = ensembles.call(critic, chosen, *inputs)
     for seed in range(SEEDS):
         torch.testing.assert_close(few[seed], everything[seed, chosen[seed]])
 

@@ -32,6 +32,7 @@ VERSIONS = {
     "locomotion": {"calibrate": False},
     "kitchen": {"importance_sampling": False, "last_hidden_gain": math.sqrt(2)},
     "paper": {"zero_steps": False},
+    "RLPD's critics": {"shared_output": False},
 }
 
 
@@ -115,6 +116,7 @@ def test_one_critic_update_per_step_moves_no_optimiser_along_zero():
 def test_initial_networks_are_the_authors():
     """Orthogonal with gain sqrt(2), the last hidden layer shrunk, the output not; alpha is 1."""
     agent = WSRL(Config(critic_layers=3), Spec(17, 6, generators(1)))
+    assert agent.critic.layers[-1].weight.shape == (1, 1, 256, 1)  # of all ten
     first, second, last_hidden, output = (layer.weight[0, 0] for layer in agent.critic.layers)
     for weight, gain in ((second, math.sqrt(2)), (last_hidden, 1e-2)):
         norm = (weight @ weight.T - gain**2 * torch.eye(256)).abs().max()

@@ -52,6 +52,17 @@ def test_success_is_the_environments_own(hand):
     assert {True, False} == set(map(bool, seen))
 
 
+def test_a_dropped_pen_ends_no_episode():
+    """D4RL's ends, and those of the binary tasks do not (philipjball/mj_envs at ce2d73b)."""
+    pytest.importorskip("gymnasium_robotics")
+    env = adroit.make_env("pen-binary")
+    env.reset(seed=0)
+    env.unwrapped.data.qpos[-6] += 0.3  # its slide that points down
+    observation, reward, terminated, truncated, _ = env.step(np.zeros(24))
+    assert observation[26] < 0.075
+    assert (reward, terminated, truncated) == (-1, False, False)
+
+
 def towards_goal(env, hand: str, share: float) -> None:
     """Moves the object that share of its way."""
     if hand == "door":
