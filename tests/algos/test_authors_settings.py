@@ -22,6 +22,7 @@ def cell(algo: str, task: str) -> Config:
 
 
 KITCHEN = "d4rl/kitchen-partial-v0"
+MAZE = "d4rl/antmaze-umaze-v2"
 
 
 @pytest.mark.parametrize(("name", "agent"), [("cql", CQL), ("cal_ql", CalQL), ("wsrl", WSRL)])
@@ -45,6 +46,25 @@ def test_on_kitchen_all_that_pre_train_are_wsrls(name, agent):
     assert (math.exp(low), math.exp(high)) == pytest.approx((1e-5, 10.0))
     assert not hasattr(made.policy, "multiplier")
     assert made.alpha.item() == pytest.approx(1.0)
+
+
+def test_cql_goes_on_online_with_corls_settings():
+    """corl-team/CORL at eeeeef2: configs/finetune/cql, and the initial weights of its file."""
+    adroit, maze = cell("cql_finetune", "d4rl/door-cloned-v1"), cell("cql_finetune", MAZE)
+    for cfg in (adroit, maze):
+        algo = cfg.algo
+        assert (cfg.steps, algo.phase, algo.online.pretrain_steps) == (2_000_000, "both", 1_000_000)
+        assert (algo.max_backup, algo.gap_min, algo.gap_max) == ("min_first", -200.0, None)
+        assert (algo.policy_lr, algo.data.normalize_states) == (1e-4, False)
+        made = CQL(algo, Spec(5, 2, generators(1)))
+        for layer in (*made.policy.body.layers, *made.critic.layers):
+            singular = torch.linalg.svdvals(layer.weight)
+            torch.testing.assert_close(singular, torch.full_like(singular, 2**0.5))
+    assert (adroit.algo.weight, adroit.algo.lagrange, adroit.algo.critic_layers) == (1.0, "off", 3)
+    assert (maze.algo.weight, maze.algo.lagrange, maze.algo.critic_layers) == (
+        *(5.0, "young_geng"),
+        5,
+    )
 
 
 def test_rlpd_beside_wsrl_is_wsrls_agent_without_pre_training():
