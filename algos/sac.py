@@ -16,13 +16,17 @@ not the paper's.
  3  its factor          alpha    alpha; at first (and    -                  alpha              -
                                  many ports) log(alpha)
  4  std                 -        softplus + 1e-5         tanh on [-5, 2]    exp of a clamped   log_std_min
- 5  log(1 - tanh^2)     -        1e-6 added, as usual    1e-6 added         exact              -
+ 5  log(1 - tanh^2)     -        exact (in their first   1e-6 added         exact              -
+                                 code 1e-6 added)
  6  critics' loss       -        half the sum            -                  sum (Adam: same)   -
  7  policy's updates    each     each                    2 at every second  each               actor_every
  8  critics' rate       -        -                       1e-3               3e-4               critic_lr
+    temperature's       -        -                       1e-3               3e-4               temperature_lr
  9  random steps        -        10,000 (ten episodes)   5,000              10,000             random_steps
 10  replay at update    -        -                       -                  before the step    -
 11  time limit          -        -                       -                  is no end          -
+12  initial weights     -        Glorot                  torch's            torch's            -
+    Adam's epsilon      -        1e-7                    1e-8               1e-8               -
 
 One sample and one gradient call for both (2) save a tenth of an update's arithmetic for the same mean.
 log(alpha) (3) moves slower where alpha is large; 1e-6 (5) biases the entropy where actions saturate. An
