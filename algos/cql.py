@@ -38,7 +38,9 @@ moved by the entropy at s' (12). A threshold tau does not carry over between the
 CORL's AntMaze runs pair five layers with three, ours have `critic_layers` in both (6). Cloning is by the
 data's actions (8). Fine-tuning acts with samples, the dataset is the replay's beginning and the penalty
 keeps its weight; CORL's files set the same weight twice (11), and make every layer orthogonal there, as
-`init=wsrl` does. A state is passed once through the policy and once through the critics' first layer,
+`init=wsrl` does. `algo=cql_neorl2` is that of the NeoRL-2 benchmark (offlinerl 0.0.2), which follows the
+authors but for its order (each is moved before the next looks), weights (torch's) and the entropy in its
+backup. A state is passed once through the policy and once through the critics' first layer,
 however many actions: the numbers are the same.
 """
 
@@ -73,7 +75,7 @@ class Config(Hidden, FineTuning):
     gap_min: float | None = None  # each sample's log sum exp - Q(s, a) is clipped to this range
     gap_max: float | None = None
     lagrange: str = one_of("off", "young_geng", "official")  # w adapts: the gap meets threshold
-    threshold: float = 0.8  # tau of the Lagrange version
+    threshold: float = 0.8  # tau of the Lagrange version; the official one's w stays below 0
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
@@ -90,13 +92,14 @@ class Config(Hidden, FineTuning):
     policy_layers: int = at_least(0, 3)
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
-    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl")  # xavier: young-geng's
+    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl", "torch")
+    # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's
     shared_output: bool = added(False)  # the critics have their last layer in common (WSRL's)
     log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std; null for none
     log_std_min: float = -20.0
     log_std_max: float = 2.0
 
-    order: str = one_of("joint", "alpha_first")  # young-geng, CORL | authors
+    order: str = one_of("joint", "alpha_first", "in_turn")  # young-geng, CORL | authors | NeoRL-2
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self):
@@ -223,7 +226,7 @@ class CQL(SquashedActing):
     def penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the conservative term, and the loss of the multiplier, from gaps `(S, 2)`."""
         cfg = self.cfg
-        if cfg.lagrange == "off":
+        if cfg.lagrange == "off" or (cfg.lagrange == "official" and cfg.threshold < 0):
             return cfg.weight * gap.sum(1), torch.zeros_like(gap[:, 0])
         if cfg.lagrange == "young_geng":
             excess = cfg.weight * (gap - cfg.threshold)
@@ -241,17 +244,19 @@ class CQL(SquashedActing):
         return self._update(self._cloning_step, batch, noise, uniforms)
 
     def _update(self, policy_step: GradientStep, batch: Batch, noise: Noise, uniforms: Tensor):
-        policy_noise = noise.actions[:, 0]
-        alpha_first = self.cfg.order == "alpha_first"
+        policy_noise, order = noise.actions[:, 0], self.cfg.order
         at = policy_noise if self.cfg.tuning == "log" else noise.backup
         alpha, metrics = self._alpha_step.gradients(batch, at)
-        if alpha_first:
+        if order != "joint":
             self._alpha_step.apply(alpha)
         policy, policy_metrics = policy_step.gradients(batch, policy_noise)
+        if order == "in_turn":
+            policy_step.apply(policy)
         critic_metrics = self._critic_step(batch, noise, uniforms)
-        if not alpha_first:
+        if order == "joint":
             self._alpha_step.apply(alpha)
-        policy_step.apply(policy)
+        if order != "in_turn":
+            policy_step.apply(policy)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | policy_metrics | critic_metrics
 
@@ -264,6 +269,7 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
         "corl": (networks.orthogonal(), networks.orthogonal(1e-2)),
         "official": (networks.uniform(bias=0.1, fan="out"), networks.uniform(3e-3)),
         "wsrl": (networks.orthogonal(), networks.orthogonal()),
+        "torch": (networks.torch_init, networks.torch_init),
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
     shared = {"shared_output": cfg.shared_output}

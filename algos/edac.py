@@ -25,6 +25,9 @@ Differences, each with its reason:
  6. `init=corl` draws the critics' hidden weights, the first layer's too, on +-1/sqrt(width): CORL takes
     the fan-in from the wrong axis of the stacked weights, and its runs began so. `init=official` takes
     the right one there, and the wrong one in the policy, as the authors' code does.
+ 7. `algo=edac_neorl2` is the NeoRL-2 benchmark's (offlinerl 0.0.2): the policy with the temperature of
+    before, from one sample for both, then the critics, each looking at what was stepped
+    (`order=critic_last`); no temperature above 1 (`alpha_max`); initial weights of its own.
 """
 
 from dataclasses import dataclass
@@ -35,7 +38,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics
@@ -64,8 +67,11 @@ class Config(Hidden):
     hidden_width: int = positive(256)
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    order: str = one_of("alpha_actor_critic", "joint")  # CORL | authors
-    init: str = one_of("corl", "official")
+    order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
+    alpha_max: float | None = added(
+        positive(None)
+    )  # the temperature is used up to here; NeoRL-2: 1
+    init: str = one_of("corl", "official", "neorl2")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
@@ -108,6 +114,12 @@ class Ensemble(Critics):
         return q, gradient.expand(*q.shape, -1)
 
 
+def _narrow_normal(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+    """Initialises as offlinerl: normal weights of half a deviation 1/sqrt of the inputs, biases of 0.1."""
+    weight.normal_(0, 0.5 * weight.shape[0] ** -0.5, generator=rng)
+    bias.fill_(0.1)
+
+
 class Noise(NamedTuple):
     """Standard normal draws `(S, B, A)` for samples of the policy."""
 
@@ -124,12 +136,16 @@ class EDAC(SquashedActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        wrong_axis, corl = cfg.hidden_width**-0.5, cfg.init == "corl"
-        init = networks.uniform(None if corl else wrong_axis, bias=0.1)
-        inits = {"init": init, "output_init": networks.uniform(1e-3)}
+        wrong_axis = networks.uniform(cfg.hidden_width**-0.5, bias=0.1)
+        uniform, outputs = networks.uniform(bias=0.1), networks.uniform(1e-3)
+        of_policy, of_critic = {
+            "corl": ((uniform, outputs), wrong_axis),
+            "official": ((wrong_axis, outputs), uniform),
+            "neorl2": ((networks.torch_init, networks.torch_init), _narrow_normal),
+        }[cfg.init]
+        inits = dict(zip(("init", "output_init"), of_policy, strict=True))
         policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.between)
-        init = networks.uniform(wrong_axis if corl else None, bias=0.1)
-        inits = {"init": init, "output_init": networks.uniform(3e-3)}
+        inits = {"init": of_critic, "output_init": networks.uniform(3e-3)}
         critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.between)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
@@ -143,6 +159,12 @@ class EDAC(SquashedActing):
         self._policy_step = GradientStep(self.policy_loss, pi, spec.mode)
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
 
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature of each seed as it is used, `(S,)`."""
+        alpha, highest = torch.exp(self.log_alpha()), self.cfg.alpha_max
+        return alpha if highest is None else alpha.clamp(max=highest)
+
     # Losses. Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
     def alpha_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -150,14 +172,13 @@ class EDAC(SquashedActing):
         with torch.no_grad():
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
-        return loss, {"alpha": torch.exp(self.log_alpha()), "entropy": -log_pi.mean(-1)}
+        return loss, {"alpha": self.alpha, "entropy": -log_pi.mean(-1)}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes alpha * log pi(a|s) - min_i Q_i(s, a) at a ~ pi(.|s)."""
         actions, log_pi = self.policy.sample(batch.observations, noise)
         q = self.critic(batch.observations, actions)
-        alpha = torch.exp(self.log_alpha()).detach()[:, None]
-        loss = (alpha * log_pi - q.amin(1)).mean(-1)
+        loss = (self.alpha.detach()[:, None] * log_pi - q.amin(1)).mean(-1)
         return loss, {"policy_loss": loss, "q_std": q.detach().std(1, correction=0).mean(-1)}
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -166,7 +187,7 @@ class EDAC(SquashedActing):
         with torch.no_grad():
             next_actions, log_pi = self.policy.sample(batch.next_observations, noise)
             next_q = self.target(batch.next_observations, next_actions)
-            next_value = next_q.amin(1) - torch.exp(self.log_alpha())[:, None] * log_pi
+            next_value = next_q.amin(1) - self.alpha[:, None] * log_pi
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_value
         data = (batch.observations, batch.actions)
         if cfg.eta == 0:
@@ -188,23 +209,26 @@ class EDAC(SquashedActing):
 
     def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         """Takes one step of everything."""
-        if self.cfg.order == "joint":
-            metrics = self._joint_step(batch, noise)
-        else:
+        if self.cfg.order == "alpha_actor_critic":
             metrics = self._alpha_step(batch, noise.temperature)
             metrics |= self._policy_step(batch, noise.actions)
             metrics |= self._critic_step(batch, noise.next_actions)
+        else:
+            metrics = self._joint_step(batch, noise)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
 
     def _joint_step(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Takes all gradients at the start of the step, from one sample of the policy."""
+        """Takes all gradients at the start of the step, from one sample, but for `critic_last`."""
         alpha, metrics = self._alpha_step.gradients(batch, noise.actions)
         policy, policy_metrics = self._policy_step.gradients(batch, noise.actions)
-        critic_metrics = self._critic_step(batch, noise.next_actions)
+        if self.cfg.order == "joint":
+            metrics |= self._critic_step(batch, noise.next_actions)
         self._alpha_step.apply(alpha)
         self._policy_step.apply(policy)
-        return metrics | policy_metrics | critic_metrics
+        if self.cfg.order == "critic_last":
+            metrics |= self._critic_step(batch, noise.next_actions)
+        return metrics | policy_metrics
 
 
 def train(cfg: Config, run: Run) -> None:

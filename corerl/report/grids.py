@@ -5,17 +5,19 @@
     python -m corerl.report.grids compare scores.csv --figure grid.png      and every seed as a dot
 
 A cell is an algorithm with settings on a task. Both sides are CSV with the columns `algorithm`, `task`,
-`cell`, `seed` and `return`; a cell is named as the published file names it. `collect` knows the names of
-NeoRL-2's BC and TD3+BC, of which `results/published/neorl2_runs.csv` holds every run (the mean return of
-1,000 episodes; from `benchmark/results/*/log.csv` of polixir/NeoRL2 at b50d91d).
+`cell`, `seed` and `return`; a cell is named as the published file names it. `collect` takes runs of
+`bc_neorl2`, `td3_bc_neorl2`, `cql_neorl2` and `edac_neorl2`; `results/published/neorl2_runs.csv` holds every
+run of that benchmark (the mean return of 1,000 episodes; from `benchmark/results/*/log.csv` of
+polixir/NeoRL2 at b50d91d).
 """
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,11 +31,36 @@ from corerl.runs.directory import groups, read_settings, read_status
 from corerl.runs.files import below
 
 COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
-NAMED = {
-    "bc": {"actor_layers": "hidden_layers", "actor_lr": "lr"},
-    "td3_bc": {"alpha": "alpha", "policy_noise": "policy_noise"},
+
+
+class Grid(NamedTuple):
+    """A published grid of one of our algorithms."""
+
+    names: dict[str, Callable[[dict[str, Any]], float]]  # its settings, each read from ours
+    mark: tuple[str, Any]  # one of ours that only the benchmark's table has
+
+
+GRIDS = {
+    "bc": Grid(
+        {"actor_layers": itemgetter("hidden_layers"), "actor_lr": itemgetter("lr")},
+        ("squash", False),
+    ),
+    "td3_bc": Grid(
+        {"alpha": itemgetter("alpha"), "policy_noise": itemgetter("policy_noise")},
+        ("raw_critic", True),
+    ),
+    "cql": Grid(
+        {
+            "lagrange_thresh": itemgetter("threshold"),
+            "min_q_version": lambda algo: 2 + algo["importance_sampling"],
+            "min_q_weight": itemgetter("weight"),
+        },
+        ("order", "in_turn"),
+    ),
+    "edac": Grid(
+        {"eta": itemgetter("eta"), "num_critics": itemgetter("critics")}, ("order", "critic_last")
+    ),
 }
-"""Each algorithm's grid setting: its published name and ours."""
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -74,7 +101,8 @@ def collect(root: Path) -> pd.DataFrame:
     """Collects last evaluations of finished seeds below `root` whose algorithm has a published grid."""
     rows = [row for config in below(root, "config.yaml") for row in _finished(config)]
     if not rows:
-        raise CorerlError(f"{root} holds no finished run of {', '.join(NAMED)}.")
+        tables = ", ".join(f"{name}_neorl2" for name in GRIDS)
+        raise CorerlError(f"{root} holds no finished run of {tables}.")
     order = ["task", "algorithm", "cell", "seed"]
     return pd.DataFrame(rows).sort_values(order).reset_index(drop=True)
 
@@ -85,11 +113,15 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
     except CorerlError as error:
         _tell(f"skipped: {error}")
         return
-    names = NAMED.get(settings["algo"]["name"])
-    if names is None:
+    algo = settings["algo"]
+    grid = GRIDS.get(algo["name"])
+    if grid is None:
         return
-    values = {theirs: settings["algo"][ours] for theirs, ours in names.items()}
-    cell = " ".join(f"{name}={value:g}" for name, value in values.items())
+    mark, value = grid.mark
+    if algo.get(mark) != value:
+        _tell(f"skipped: {config.parent} has not the settings of {algo['name']}_neorl2")
+        return
+    cell = cell_of(algo)
     for directory, _ in groups(config.parent):
         if read_status(directory).get("state") != "done":
             continue
@@ -105,6 +137,11 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
                 "updates": row["step"],
                 "config": row["config"],
             }
+
+
+def cell_of(algo: dict[str, Any]) -> str:
+    """Names the published cell of an algorithm's settings."""
+    return " ".join(f"{name}={of(algo):g}" for name, of in GRIDS[algo["name"]].names.items())
 
 
 def _last_rows(file: Path, step: int) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""NeoRL-2's BC and TD3+BC (offlinerl 0.0.2) once more: torch.nn modules of one seed, in float64.
+"""NeoRL-2's BC, TD3+BC, CQL and EDAC (offlinerl 0.0.2) once more: torch.nn modules of one seed, in float64.
 
 Written from what that code computes, not from corerl's files, so that agreement of the two is evidence.
 A network of corerl's comes as the dict of one seed, `layers.i.weight (in, out)` and `layers.i.bias`.
@@ -116,3 +116,142 @@ class TD3BC:
             for target, online in zip(targets, [self.actor, *self.critics], strict=True):
                 for old, new in zip(target.parameters(), online.parameters(), strict=True):
                     old.copy_(0.995 * old + 0.005 * new)
+
+
+class Squashed:
+    """A policy of tanh(u), u normal with a log-std between -5 and 2; densities without that code's 1e-6."""
+
+    def __init__(self, weights):
+        self.net = network(weights, nn.ReLU())
+
+    def normal(self, s: torch.Tensor) -> torch.distributions.Normal:
+        mean, log_std = self.net(s).chunk(2, -1)
+        return torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
+
+    def sample(self, s: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        normal = self.normal(s)
+        u = normal.mean + normal.stddev * noise
+        a = torch.tanh(u)
+        return a, (normal.log_prob(u) - torch.log(1 - a**2)).sum(-1)
+
+    def log_prob(self, s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return (self.normal(s).log_prob(torch.atanh(a)) - torch.log(1 - a**2)).sum(-1)
+
+
+def values(critics: list[nn.Module], s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """`(N, ...)` of states and actions `(..., O)` and `(..., A)`."""
+    return torch.stack([critic(torch.cat([s, a], -1))[..., 0] for critic in critics])
+
+
+class SoftActorCritic:
+    """Networks, optimisers and targets; `settings` are those of a table."""
+
+    def __init__(self, policy, critics, targets, log_alpha, settings):
+        self.c, self.policy = settings, Squashed(policy)
+        self.critics = [network(c, nn.ReLU()) for c in critics]
+        self.targets = [network(c, nn.ReLU()) for c in targets]
+        self.log_alpha = torch.tensor(log_alpha, dtype=torch.float64, requires_grad=True)
+        self.policy_optimizer = torch.optim.Adam(self.policy.net.parameters(), settings.policy_lr)
+        parameters = [p for critic in self.critics for p in critic.parameters()]
+        self.critic_optimizer = torch.optim.Adam(parameters, settings.critic_lr)
+
+    def networks(self) -> tuple:
+        nets = [[weights_of(net) for net in nets] for nets in (self.critics, self.targets)]
+        return weights_of(self.policy.net), *nets, self.log_alpha.detach().numpy()
+
+    def move_targets(self) -> None:
+        with torch.no_grad():
+            for target, online in zip(self.targets, self.critics, strict=True):
+                for old, new in zip(target.parameters(), online.parameters(), strict=True):
+                    old.copy_(0.995 * old + 0.005 * new)
+
+
+class CQL(SoftActorCritic):
+    """Temperature, policy, critics in turn; the entropy is in the backup."""
+
+    def __init__(self, *networks, log_alpha_prime, settings):
+        super().__init__(*networks, settings)
+        self.log_alpha_prime = torch.tensor(
+            log_alpha_prime, dtype=torch.float64, requires_grad=True
+        )
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], settings.policy_lr)
+        self.prime_optimizer = torch.optim.Adam([self.log_alpha_prime], settings.critic_lr)
+
+    def networks(self) -> tuple:
+        return *super().networks(), self.log_alpha_prime.detach().numpy()
+
+    def update(self, batch, noise, uniforms, cloning: bool) -> None:
+        """`noise` (2 + 2K, B, A): of the policy, of the backup, of K proposals at s and of K at s'."""
+        s, a, r, s_next, done, _ = map(torch.from_numpy, batch)
+        k = len(uniforms)
+        at_s, at_next, here, there = noise.split([1, 1, k, k])
+        pi, log_pi = self.policy.sample(s, at_s[0])
+        entropy_loss = -(self.log_alpha * (log_pi - a.shape[1]).detach()).mean()
+        step([self.alpha_optimizer], entropy_loss)
+        alpha = self.log_alpha.exp().detach()
+        if cloning:
+            policy_loss = (alpha * log_pi - self.policy.log_prob(s, a)).mean()
+        else:
+            policy_loss = (alpha * log_pi - values(self.critics, s, pi).amin(0)).mean()
+        step([self.policy_optimizer], policy_loss)
+
+        with torch.no_grad():
+            next_pi, next_log_pi = self.policy.sample(s_next, at_next[0])
+            soft = values(self.targets, s_next, next_pi).amin(0) - alpha * next_log_pi
+            y = r + 0.99 * (1 - done) * soft
+            current, density = self.policy.sample(s, here)
+            following, next_density = self.policy.sample(s_next, there)
+        uniform, chance = 2 * uniforms - 1, torch.full_like(density, -a.shape[1] * math.log(2))
+        actions = torch.cat([uniform, following, current])
+        densities = torch.cat([chance, next_density, density])
+        loss, excesses = 0.0, []
+        for critic in self.critics:
+            q = values([critic], s, a)[0]
+            sampled = values([critic], s.expand(3 * k, *s.shape), actions)[0]
+            weighed, plain = sampled - densities, torch.cat([sampled, q[None]])
+            joined = weighed if self.c.importance_sampling else plain
+            excess = self.c.weight * (joined.logsumexp(0).mean() - q.mean())
+            if self.c.threshold >= 0:
+                excess = excess - self.c.threshold
+                excesses.append(excess.detach())
+                excess = self.log_alpha_prime.exp().detach() * excess
+            loss = loss + F.mse_loss(q, y) + excess
+        step([self.critic_optimizer], loss)
+        if excesses:
+            step([self.prime_optimizer], -0.5 * self.log_alpha_prime.exp() * sum(excesses))
+        self.move_targets()
+
+
+class EDAC(SoftActorCritic):
+    """The policy by the temperature of before, the temperature by the same sample, then the critics."""
+
+    def __init__(self, *networks, settings):
+        super().__init__(*networks, settings)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], settings.alpha_lr)
+
+    def alpha(self) -> torch.Tensor:
+        return self.log_alpha.detach().exp().clamp(0, 1)
+
+    def update(self, batch, noise) -> None:
+        """`noise` (2, B, A): at s and at s'."""
+        s, a, r, s_next, done, _ = map(torch.from_numpy, batch)
+        pi, log_pi = self.policy.sample(s, noise[0])
+        policy_loss = -values(self.critics, s, pi).amin(0).mean() + self.alpha() * log_pi.mean()
+        step([self.policy_optimizer], policy_loss)
+        step([self.alpha_optimizer], -(self.log_alpha * (log_pi.detach() - a.shape[1])).mean())
+        with torch.no_grad():
+            next_pi, next_log_pi = self.policy.sample(s_next, noise[1])
+            soft = values(self.targets, s_next, next_pi).amin(0) - self.alpha() * next_log_pi
+            y = r + 0.99 * (1 - done) * soft
+        loss = ((values(self.critics, s, a) - y) ** 2).mean(1).sum()
+        directions = []
+        for critic in self.critics:
+            actions = a.clone().requires_grad_()
+            total = values([critic], s, actions).sum()
+            (gradient,) = torch.autograd.grad(total, actions, create_graph=True)
+            directions.append(gradient / (gradient.norm(dim=1, keepdim=True) + 1e-10))
+        count = len(directions)
+        pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
+        alike = sum((directions[i] * directions[j]).sum(1).mean() for i, j in pairs)
+        step([self.critic_optimizer], loss + self.c.eta * alike / (count - 1))
+        self.move_targets()

@@ -1,4 +1,4 @@
-"""BC and TD3+BC with the settings of NeoRL-2's benchmark: equations, validation choice, tables, resume."""
+"""What NeoRL-2's benchmark ran, with its settings: equations, validation choice, tables, resume."""
 
 import contextlib
 import json
@@ -24,17 +24,21 @@ from agreement import (
     tiny,
 )
 from reference_neorl2 import BC as TheirBC
+from reference_neorl2 import CQL as TheirCQL
+from reference_neorl2 import EDAC as TheirEDAC
 from reference_neorl2 import TD3BC as TheirTD3BC
 from reference_neorl2 import weights_of
 from small import flatten
 
-from corerl.algos import bc, td3_bc
+from corerl.algos import bc, edac, td3_bc
 from corerl.algos.bc import BC
+from corerl.algos.cql import CQL
+from corerl.algos.edac import EDAC
 from corerl.algos.td3_bc import TD3BC
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.experiments.composition import cells
-from corerl.nn import networks
+from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
 from corerl.report import grids
 from corerl.runs.checkpoint import load_checkpoint
@@ -75,23 +79,55 @@ def test_the_table_of_td3_bc_is_the_benchmarks():
     assert algo.actor_first and algo.raw_critic and algo.data.normalize_states
 
 
-@pytest.mark.parametrize(("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC")])
+def test_the_table_of_cql_is_the_benchmarks():
+    cfg = composed("algo=cql_neorl2", "algo.threshold=-1", "algo.importance_sampling=false")
+    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
+    algo = cfg.algo
+    assert (algo.lagrange, algo.threshold, algo.importance_sampling) == ("official", -1.0, False)
+    assert (algo.policy_layers, algo.critic_layers, algo.hidden_width) == (3, 3, 256)
+    assert (algo.policy_lr, algo.critic_lr, algo.batch_size) == (1e-4, 3e-4, 256)
+    assert (algo.samples, algo.temperature, algo.max_backup) == (10, 1.0, "off")
+    assert (algo.log_std_multiplier, algo.log_std_min, algo.log_std_max) == (None, -5.0, 2.0)
+    assert (algo.order, algo.init, algo.bc_steps) == ("in_turn", "torch", 39_999)
+    assert algo.backup_entropy and algo.tune_alpha and not algo.data.normalize_states
+
+
+def test_the_table_of_edac_is_the_benchmarks():
+    cfg = composed("algo=edac_neorl2", "algo.critics=50", "algo.eta=5")
+    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (3_000_000, 3_000_000, 1_000)
+    algo = cfg.algo
+    assert (algo.critics, algo.eta, algo.hidden_layers, algo.hidden_width) == (50, 5.0, 3, 256)
+    assert (algo.policy_lr, algo.critic_lr, algo.alpha_lr, algo.alpha_max) == (1e-4, 3e-4, 1e-4, 1)
+    assert (algo.log_std_min, algo.log_std_max, algo.batch_size) == (-5.0, 2.0, 256)
+    assert (algo.order, algo.init) == ("critic_last", "neorl2")
+    (cfg,) = cells(["algo=edac_neorl2", "task=neorl2/Simglucose"])
+    assert not cfg.algo.data.normalize_states  # which algo=edac does there
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
+)
 def test_each_task_has_the_settings_of_its_best_published_cell(name, label):
     runs = grids.published().query("algorithm == @label")
     means = runs.groupby(["task", "cell"])["return"].mean()
     assert means.groupby("task").idxmax().size == 7
     for task, best in means.groupby("task").idxmax().values:
         (cfg,) = cells([f"algo={name}_neorl2", f"task={task}"])
-        own = " ".join(
-            f"{key}={getattr(cfg.algo, ours):g}" for key, ours in grids.NAMED[name].items()
-        )
-        assert own == best, task
+        assert grids.cell_of(vars(cfg.algo)) == best, task
+        mark, value = grids.GRIDS[name].mark
+        assert getattr(cfg.algo, mark) == value
 
 
-@pytest.mark.parametrize(("sweep", "count"), [("neorl2_bc", 12), ("neorl2_td3_bc", 18)])
-def test_a_sweep_is_the_benchmarks_grid(sweep, count):
-    grid = cells([f"sweep={sweep}"])
-    assert len(grid) == count and all(cfg.seeds == [7, 42, 210] for cfg in grid)
+@pytest.mark.parametrize(
+    ("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
+)
+def test_a_sweep_is_the_benchmarks_grid(name, label):
+    grid = cells([f"sweep=neorl2_{name}"])
+    runs = grids.published().query("algorithm == @label")
+    runs = runs[runs["task"].isin(["neorl2/DMSD", "neorl2/Simglucose"])]
+    theirs = set(zip(runs["task"], runs["cell"], strict=True))
+    assert sorted((c.task, grids.cell_of(vars(c.algo))) for c in grid) == sorted(theirs)
+    assert all(cfg.seeds == [7, 42, 210] for cfg in grid)
 
 
 # BC.
@@ -215,6 +251,81 @@ def test_only_the_policy_sees_normalised_states():
     # At s = 3 the policy sees 0 and plays 0, Q1 sees 3: -(1 / 3) * 3 + (0 - 0.5)^2.
     loss, _ = agent.actor_loss(tiny(s=[[3]], a=[[0.5]]))
     assert loss.tolist() == pytest.approx([-0.75])
+
+
+# CQL and EDAC, with the settings of their tables but for the width.
+
+
+def soft_actor_critic(agent, seed: int, critics: int) -> tuple:
+    """Copies of an agent's networks, in the order of the transcription's arguments."""
+    online, targets = (
+        [net(x, seed, i) for i in range(critics)] for x in (agent.critic, agent.target)
+    )
+    return net(agent.policy.body, seed), online, targets, net(agent.log_alpha, seed)["value"]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "version"), [(-1, "false"), (-1, "true"), (2, "false"), (10, "true")]
+)
+def test_cql_equals_the_equations(threshold, version, float64):
+    cfg = composed(
+        *("algo=cql_neorl2", f"algo.threshold={threshold}", f"algo.importance_sampling={version}"),
+        *(f"algo.hidden_width={WIDTH}", "algo.samples=3"),
+    )
+    agent = CQL(cfg.algo, Spec(O, A, generators()))
+    scramble(agent.policy, agent.critic, agent.target, agent.log_alpha, agent.log_alpha_prime)
+
+    def mine(s: int) -> tuple:
+        return *soft_actor_critic(agent, s, 2), net(agent.log_alpha_prime, s)["value"]
+
+    theirs = []
+    for s in range(SEEDS):
+        *networks_, prime = mine(s)
+        theirs.append(TheirCQL(*networks_, log_alpha_prime=prime, settings=cfg.algo))
+    for i, batch in enumerate(make_batches(6)):
+        batch = batch._replace(actions=batch.actions.clamp(-0.99, 0.99))
+        noise, uniforms = torch.randn(SEEDS, 8, B, A), torch.rand(SEEDS, 3, B, A)
+        draws = conservative.Noise(*noise.split([1, 1, 3, 3], 1))
+        (agent.warm_start if i < 3 else agent.update)(batch, draws, uniforms)
+        for s, their in enumerate(theirs):
+            their.update(one_seed(batch, s), noise[s], uniforms[s], cloning=i < 3)
+    for s, their in enumerate(theirs):
+        assert_networks(mine(s), their.networks(), 1e-9)
+
+
+def test_edac_equals_the_equations(float64):
+    cfg = composed("algo=edac_neorl2", "algo.critics=3", f"algo.hidden_width={WIDTH}")
+    agent = EDAC(cfg.algo, Spec(O, A, generators()))
+    scramble(agent.policy, agent.critic, agent.target)
+    with torch.no_grad():
+        agent.log_alpha.value.copy_(torch.tensor([-0.4, 0.3]))  # e^0.3 is used as 1
+    theirs = [TheirEDAC(*soft_actor_critic(agent, s, 3), settings=cfg.algo) for s in range(SEEDS)]
+    for batch in make_batches(6):
+        noise = torch.randn(SEEDS, 2, B, A)
+        agent.update(batch, edac.Noise(torch.zeros(SEEDS, B, A), *noise.unbind(1)))
+        for s, their in enumerate(theirs):
+            their.update(one_seed(batch, s), noise[s])
+    for s, their in enumerate(theirs):
+        assert_networks(soft_actor_critic(agent, s, 3), their.networks(), 1e-9)
+
+
+def test_networks_of_cql_and_edac_begin_as_offlinerls():
+    """nn.Linear's, but for EDAC's critics: normal, half of 1/sqrt of the inputs wide, outputs +-3e-3."""
+    one, other = (
+        agent(composed(f"algo={name}_neorl2").algo, Spec(6, 2, generators(1)))
+        for name, agent in (("cql", CQL), ("edac", EDAC))
+    )
+    for layer in (*one.policy.body.layers, *one.critic.layers, *other.policy.body.layers):
+        bound = layer.weight.shape[-2] ** -0.5
+        assert 0.97 * bound < layer.weight.abs().max() <= bound
+        assert 0 < layer.bias.abs().max() <= bound
+    *hidden, output = other.critic.layers
+    for layer in hidden:
+        std = 0.5 * layer.weight.shape[-2] ** -0.5
+        assert layer.weight.std().item() == pytest.approx(std, rel=0.02)
+        assert (layer.bias == 0.1).all() and layer.weight.abs().max() > 3 * std
+    assert 0.9 * 3e-3 < output.weight.abs().max() <= 3e-3
+    assert 0 < output.bias.abs().max() <= 3e-3
 
 
 # Through the loop, on files in the layout of NeoRL-2's.

@@ -129,7 +129,7 @@ def write_run(
 ) -> None:
     folder.mkdir(parents=True)
     settings = {"task": "neorl2/DMSD", "label": None, "seeds": [7, 42], "steps": steps}
-    settings["algo"] = {"label": label} | algo
+    settings["algo"] = {"label": label, "squash": False} | algo
     (folder.parent / "config.yaml").write_text(yaml.safe_dump(settings))
     (folder / "status.json").write_text(json.dumps({"state": state}))
     head = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success\n"
@@ -155,6 +155,33 @@ def test_finished_runs_are_collected_under_the_published_names(tmp_path):
     assert row["return"] == 33.333 and row["episodes"] == 1000
     published = grids.published()
     assert row["cell"] in set(published["cell"][published["algorithm"] == "BC"])
+
+
+@pytest.mark.parametrize(
+    ("algo", "label", "cell"),
+    [
+        (
+            {"name": "cql", "order": "in_turn", "threshold": -1.0, "weight": 5.0}
+            | {"importance_sampling": True},
+            *("CQL", "lagrange_thresh=-1 min_q_version=3 min_q_weight=5"),
+        ),
+        (
+            {"name": "edac", "order": "critic_last", "critics": 50, "eta": 1.0},
+            *("EDAC", "eta=1 num_critics=50"),
+        ),
+    ],
+)
+def test_only_runs_with_the_benchmarks_settings_are_of_its_grid(
+    tmp_path, capsys, algo, label, cell
+):
+    write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label=label)
+    write_run(tmp_path / "b" / "seeds-7", algo | {"order": "joint"}, 7, "done", label=label)
+    (row,) = grids.collect(tmp_path).to_dict("records")
+    assert row["cell"] == cell
+    published = grids.published()
+    assert cell in set(published["cell"][published["algorithm"] == label])
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'b'} has not the settings of {algo['name']}_neorl2" in told
 
 
 def test_a_copy_of_a_group_of_seeds_does_not_count_again(tmp_path):
@@ -196,7 +223,7 @@ def test_seeds_of_unlike_settings_are_not_one_cell():
 
 def test_nothing_finished_is_a_sentence(tmp_path, capsys):
     assert grids.main(["collect", str(tmp_path), "--out", str(tmp_path / "scores.csv")]) == 1
-    assert "holds no finished run of bc, td3_bc" in capsys.readouterr().err
+    assert "holds no finished run of bc_neorl2, td3_bc_neorl2, cql" in capsys.readouterr().err
 
 
 def test_the_shipped_grid_is_whole_and_agrees_with_the_released_scores(shared):
