@@ -35,6 +35,11 @@ paper only its abstract was at hand, so that what is said of it here is our read
                                         CVaR at 0.1 is the mean of
                                         none; 100 on PointMass
 
+ 9  PointMass        -                  raw actions of +-0.1: 4.6 nats   -
+                                        more log-density, and most of
+                                        the penalty's uniform actions
+                                        cannot be played; ours: of +-1
+
 The penalty's second part, at the data's actions, is over all N in both.
 """
 

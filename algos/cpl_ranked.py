@@ -40,6 +40,8 @@ read beyond its abstract, so that the equations are our reading of that code.
                                          model's mean
  9  episodes' ends   -                   by comparing states          true ones, on the rows      -
                                                                       that D4RL keeps
+10  dropout masks    -                   one for both segments of a   one for each                -
+                                         comparison
 """
 
 from dataclasses import dataclass, replace

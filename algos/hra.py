@@ -8,8 +8,9 @@ heads. The baseline of MD3QN's figures.
     corerl train algo=hra task=atari/MsPacman steps=50000000 seeds=3
 
 Differences
- 1. MD3QN's authors ran an HRA whose files are missing from their release. Network, optimiser and
-    schedule here are those of their MD3QN, the loss is DQN's Huber error (Dopamine), summed over heads.
+ 1. MD3QN's authors ran an HRA of which their release has the network alone (`HADQNNetwork`). It is the one
+    here but for its first weights, Keras' Glorot ones there, MD3QN's here; optimiser and schedule are those
+    of their MD3QN, the loss is DQN's Huber error (Dopamine), summed over heads.
  2. `bootstrap=total` takes one next action for all heads, the best by their sum, as RD^2 and MD3QN do
     (Lin et al. 2020). With one source both are DQN (`sources=total`).
  3. No head is given less than the whole observation (the paper's Pac-Man has a head per object).

@@ -20,14 +20,19 @@ figures and is the default; of the paper we know the submitted text.
  5  equal actions   -                           share the target's particles; ours   -
                                                 plays the first, theirs draws one
  6  uniform policy  law of the mazes' figures   next action drawn anew each time     policy
- 7  time limit      -                           an end on mazes (150 steps), on      -
-                                                Atari joined to the next; ours: none
- 8  random start    -                           50,000 steps on Atari, 20,000 mazes  data.learning_starts
+ 7  time limit      -                           an end, on mazes (150 steps) and     -
+                                                Atari; ours: none
+ 8  random start    -                           50,000 steps                         data.learning_starts
  9  MMD-QN's reward -                           sum of clipped sources, up to K;     data.clip
                                                 usual is the clipped total, 1
 10  learning rate   constant                    constant; ours may fall, for mazes   cosine
 11  bounds on       appendix, mazes v3 to v6    tested with the reward counted       -
     returns                                     twice; ours: none
+12  start of a game -                           at once; MMD-QN's (mmdrl at          -
+                                                892dcbc): after 1 to 30 idle steps,
+                                                in evaluation too; ours: at once
+13  a lost life     -                           empties the stack of frames; ours:   -
+                                                in training alone
 
 In 1 the left-out terms are constant, so that v has the gradient of the paper's sum; u is the unbiased
 estimator, with means over i != j.

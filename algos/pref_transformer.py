@@ -30,6 +30,8 @@ at f71647b), each with its reason:
  8. Learned rewards are multiplied by the episode limit (code, train_offline.py:81): 1,000, but 700 on umaze,
     100 on pen and 200 on hammer and door, where configs/pref_transformer.yaml has `data.reward_scale`.
  9. The rows of the time table that no window reaches are left out.
+10. The two segments of a comparison have dropout masks of their own; the authors pass one generator to both,
+    so that their masks are the same.
 """
 
 import math

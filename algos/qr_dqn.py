@@ -13,7 +13,9 @@ Differences. The authors' settings are those of DeepMind's dqn_zoo; the paper's 
  3. 200 quantiles (paper); dqn_zoo has 201, so that one of them is the median.
  4. `data.n_step` sums rewards before the bootstrap; the paper has 1. Starts on Pong are slow with 1.
  5. No game is idle at its start for a random number of steps, and by default no action is sticky: see
-    envs/atari.py. A lost life is a terminal (paper's protocol; `data.life_loss=false` not).
+    envs/atari.py. A lost life is a terminal (paper's protocol; `data.life_loss=false` not), and empties the
+    stack of frames in training; dqn_zoo keeps it. There the larger of two frames is taken in colour, and
+    pictures are grey by its own weights and made small by interpolation; envs/atari.py has Dopamine's.
  6. A time limit is no end: see corerl/buffers/frame_replay.py.
  7. On Atari gradients are clipped to norm 10, as in dqn_zoo (`max_grad_norm`); the paper says nothing of it.
 """
