@@ -9,7 +9,8 @@ one-hot and the policy is categorical: no equation changes.
     python algos/iql.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=iql task=d4rl/hopper-medium-v2 seeds=10
 
-What differs, and its switch. The default is the authors' code; `table=iql_corl` is CORL's.
+What differs, and its switch. The default is the authors' code; `table=iql_corl` is CORL's. FQL's authors'
+(seohongpark/fql at 719d044), whose numbers stand for IQL on OGBench, is `algo=iql_ogbench`.
 
     item            authors (the paper leaves 1 open)        CORL                        switch
  1  order           value; policy and Q with it; targets     all at the start of a step  order
@@ -24,15 +25,19 @@ What differs, and its switch. The default is the authors' code; `table=iql_corl`
  9  fine-tuning     samples, constant rate (section 5.3)     noise of 0.03 where 5; the  policy
                                                             rate falls to 0 over the
                                                             data, and rises again
+10  eq. 7's critic  the target; FQL: the online one          the target                  advantage
+
+FQL's policy has a standard deviation of 1 and a mean without tanh, which is to Adam as `policy=deterministic
+squash=false`; critics and value have LayerNorms, and all JAX's GELUs and Glorot's weights.
 """
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, within
+from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
@@ -66,9 +71,12 @@ class Config(Hidden, FineTuning):
     log_std_max: float = 2.0
 
     policy: str = one_of("gaussian", "deterministic")
+    squash: bool = added(True)  # tanh on its mean
     order: str = one_of("value_first", "joint")
+    advantage: str = added(one_of("target", "online"))  # critics of eq. 7
     critic_loss: str = one_of("sum", "mean")  # over the two critics
-    init: str = one_of("orthogonal", "torch")
+    critic_layer_norm: bool = added(False)  # after every hidden activation of critics and value
+    init: str = one_of("orthogonal", "torch", "glorot")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 
@@ -77,13 +85,19 @@ class IQL(GaussianActing):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        init = networks.orthogonal() if cfg.init == "orthogonal" else networks.torch_init
+        init, output_init = {
+            "orthogonal": (networks.orthogonal(), None),
+            "torch": (networks.torch_init, None),
+            "glorot": (networks.xavier(), networks.xavier(0.1)),
+        }[cfg.init]
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         options = {"init": init} | cfg.between
-        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
-        self.value = StateValue([O, *hidden], rngs, **options).to(device)
-        self.policy = unsquashed(cfg, spec, **options)
+        normed = options | ({"layer_norm": 1e-6} if cfg.critic_layer_norm else {})
+        self.critic = Critics([O, A, *hidden], rngs, **normed).to(device)
+        self.value = StateValue([O, *hidden], rngs, **normed).to(device)
+        bound = torch.tanh if cfg.squash else nn.Identity()
+        self.policy = unsquashed(cfg, spec, bound=bound, output_init=output_init, **options)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
 
@@ -117,7 +131,10 @@ class IQL(GaussianActing):
     def policy_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None) -> Tensor:
         """Regresses towards the data's actions, weighted by exp(beta * advantage) (eq. 7)."""
         with torch.no_grad():
-            advantage = target_q - self.value(batch.observations)
+            q = target_q
+            if self.cfg.advantage == "online":
+                q = self.critic(batch.observations, batch.actions).amin(1)
+            advantage = q - self.value(batch.observations)
             weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
         keep = networks.layer_masks(uniforms, self.cfg.dropout)
         mean = self.policy(batch.observations, keep)

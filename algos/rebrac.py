@@ -18,6 +18,11 @@ What differs; the default made the published numbers.
  6  no next action  -          such rows are not in D4RL      left out                 -
  7  fine-tuning     -          CORL: half data, beta_2 off,   CORL's; all steps of a   online, min_bc_share
                                beta_1 falls, no noise         call before its updates
+ 8  first weights   -          +-1/sqrt(inputs), bias 0.1     authors'                 init
+
+FQL's authors' (seohongpark/fql at 719d044), whose numbers stand for ReBRAC on OGBench, is
+`algo=rebrac_ogbench`: JAX's GELUs, Glorot's weights, gradients of actor and critics at a step's start, and
+the second of every two updates the one that moves the actor, here the first.
 """
 
 from dataclasses import dataclass
@@ -26,7 +31,7 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import added, at_least, group, positive, within
+from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
@@ -52,6 +57,9 @@ class Config(Hidden, FineTuning):
     noise_clip: float = at_least(0, 0.5)  # and where it is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
     stale_actor_target: bool = True  # the authors' order of updates; see difference 1
+    order: str = added(
+        one_of("critic_first", "joint")
+    )  # authors, CORL | FQL: both at a step's start
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)
@@ -60,6 +68,7 @@ class Config(Hidden, FineTuning):
     hidden_width: int = positive(256)
     layer_norm: bool = added(False)  # in the actor
     critic_layer_norm: bool = True
+    init: str = added(one_of("authors", "glorot"))
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     min_bc_share: float = within(0.5, "[0, 1]")  # of actor_bc_coef, where fine-tuning ends
@@ -71,11 +80,15 @@ class ReBRAC(TanhActing):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        hidden, init = [cfg.hidden_width] * cfg.hidden_layers, networks.uniform(bias=0.1)
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs = spec.observation_dim, spec.action_dim, spec.rngs
-        inits = {"init": init, "output_init": networks.uniform(1e-3)}
+        init, of_actor, of_critic = {
+            "authors": (networks.uniform(bias=0.1), networks.uniform(1e-3), networks.uniform(3e-3)),
+            "glorot": (networks.xavier(), networks.xavier(0.1), networks.xavier()),
+        }[cfg.init]
+        inits = {"init": init, "output_init": of_actor}
         actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits, **cfg.between)
-        inits = {"init": init, "output_init": networks.uniform(3e-3)}
+        inits = {"init": init, "output_init": of_critic}
         between = cfg.between | {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
         critic = Critics([O, A, *hidden], rngs, **inits, **between)
         self.actor, self.critic = actor.to(spec.device), critic.to(spec.device)
@@ -124,21 +137,25 @@ class ReBRAC(TanhActing):
         self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Takes one critic step per batch; the actor and the targets follow the first of them."""
-        metrics = self._critic_step(batches[0], noises[0], shares)
-        metrics |= self._update_actor(batches[0], shares)
+        first = batches[0], noises[0], shares
+        joint = self.cfg.order == "joint"
+        metrics = {} if joint else self._critic_step(*first)
+        grads, others = self._actor_gradients(batches[0], shares)
+        metrics |= others
+        if joint:
+            metrics |= self._critic_step(*first)
+        self._move_actor(grads)
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
             metrics |= self._critic_step(batch, noise, shares)
         return metrics
 
-    def _update_actor(self, batch: Batch, shares: Tensor | None) -> dict[str, Tensor]:
-        grads, metrics = self._actor_gradients(batch, shares)
+    def _move_actor(self, grads: list[Tensor]) -> None:
         if self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         self.actor_optimizer.step(grads)
         if not self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
-        return metrics
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Returns the same action: CORL fine-tunes without exploration noise."""

@@ -4,10 +4,11 @@ A point in the unit square moves by up to 0.1 per axis and step. Each step costs
 (0.1, 0.1) plus 0.1; in the disc of radius 0.3 around the centre it costs 50 more with probability 0.1.
 The episode ends within 0.05 of the goal, or after 100 steps.
 
-As in the authors' code: reward and end look at where the step began; training starts are uniform in
-[0.1, 0.9]^2 outside the disc, and with `evaluation=True` (the task `risk/pointmass`) in [0.80, 0.85]^2.
-Nothing in their release asks for the latter: what it prints is of `risk/pointmass-anywhere`. Differently: an observation leaves out the goal, which never moves; actions are in
-[-1, 1]; the penalty comes from the environment's own generator, not from numpy's global one.
+As in the authors' code: reward and end look at where the step began; training starts are uniform in [0.1,
+0.9]^2 outside the disc, and with `evaluation=True` (the task `risk/pointmass`) in [0.80, 0.85]^2. Nothing in
+their release asks for the latter: what it prints is of `risk/pointmass-anywhere`. Differently: an observation
+leaves out the goal, which never moves; actions are in [-1, 1]; the penalty comes from the environment's own
+generator, not from numpy's global one.
 
 `make` records 5,000 episodes of noisy controllers, a third of them through the disc, a third around it,
 a third drifting (the authors' data is the replay of a run of their own agent).

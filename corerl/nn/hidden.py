@@ -1,6 +1,7 @@
 """What stands between the layers of an algorithm's own perceptrons, as settings."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
     "leaky_relu": F.leaky_relu,
     "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # JAX's default
     "elu": F.elu,
     "silu": F.silu,
 }

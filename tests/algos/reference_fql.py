@@ -1,0 +1,108 @@
+"""IQL and ReBRAC of FQL's authors (seohongpark/fql) once more: torch, one seed, in float64.
+
+Written from what that code computes, not from corerl's files. A network comes as a dict of one seed or of
+one critic, `layers.i.weight (in, out)`, `layers.i.bias` and, where hidden layers are normalised after their
+activation, `norms.i.weight` and `norms.i.bias`. One Adam moves all networks at once.
+"""
+
+import torch
+from reference_soft import adam, leaves, numbers
+from torch.nn import functional as F
+
+
+def mlp(net, x: torch.Tensor, prefix: str = "") -> torch.Tensor:
+    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
+    for i in range(depth):
+        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
+        if i == depth - 1:
+            return x
+        x = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+        if f"{prefix}norms.{i}.weight" in net:
+            x = F.layer_norm(x, x.shape[-1:], eps=1e-6)
+            x = x * net[f"{prefix}norms.{i}.weight"] + net[f"{prefix}norms.{i}.bias"]
+
+
+def frozen(net) -> dict:
+    return {k: p.detach() for k, p in net.items()}
+
+
+def lowest(critics, s, a) -> torch.Tensor:
+    return torch.stack([mlp(critic, torch.cat([s, a], 1))[:, 0] for critic in critics]).amin(0)
+
+
+class Learner:
+    def __init__(self, settings, *nets):
+        self.c, self.nets = settings, [self._of(net) for net in nets]
+        trained = [n for net in self.trained() for n in (net if isinstance(net, list) else [net])]
+        self.optimizer = adam(3e-4, *trained)
+
+    @staticmethod
+    def _of(net):
+        return [leaves(n) for n in net] if isinstance(net, list) else leaves(net)
+
+    def networks(self) -> tuple:
+        return tuple(
+            [numbers(n) for n in net] if isinstance(net, list) else numbers(net)
+            for net in self.nets
+        )
+
+    def step(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    @staticmethod
+    @torch.no_grad()
+    def follow(target, online) -> None:
+        for key in target:
+            target[key].copy_(0.005 * online[key] + 0.995 * target[key])
+
+
+class IQL(Learner):
+    def trained(self):
+        return self.nets[:3]
+
+    def update(self, batch) -> None:
+        value, policy, critics, targets = self.nets
+        s, a, r, s_next, done = map(torch.from_numpy, batch[:5])
+        difference = lowest([frozen(t) for t in targets], s, a) - mlp(value, s)[:, 0]
+        weight = torch.where(difference >= 0, self.c.expectile, 1 - self.c.expectile)
+        value_loss = (weight * difference**2).mean()
+        with torch.no_grad():
+            y = r + self.c.discount * (1 - done) * mlp(value, s_next)[:, 0]
+            advantage = lowest(critics, s, a) - mlp(value, s)[:, 0]
+            weight = torch.exp(advantage * self.c.beta).clamp(max=100.0)
+        q = [mlp(critic, torch.cat([s, a], 1))[:, 0] for critic in critics]
+        critic_loss = sum((x - y) ** 2 for x in q).mean()
+        unit = torch.distributions.Normal(mlp(policy, s, "body."), 1.0)
+        policy_loss = -(weight * unit.log_prob(a).sum(1)).mean()
+        self.step(value_loss + critic_loss + policy_loss)
+        for target, online in zip(targets, critics, strict=True):
+            self.follow(target, online)
+
+
+class ReBRAC(Learner):
+    def trained(self):
+        return self.nets[:2]
+
+    def update(self, batch, noise, full: bool) -> None:
+        actor, critics, target_actor, targets = self.nets
+        s, a, r, s_next, done, a_next = map(torch.from_numpy, batch)
+        with torch.no_grad():
+            smoothing = (0.2 * noise).clamp(-0.5, 0.5)
+            next_action = (torch.tanh(mlp(target_actor, s_next)) + smoothing).clamp(-1, 1)
+            penalty = ((next_action - a_next) ** 2).sum(1)
+            next_q = lowest(targets, s_next, next_action) - self.c.critic_bc_coef * penalty
+            y = r + self.c.discount * (1 - done) * next_q
+        q = torch.stack([mlp(critic, torch.cat([s, a], 1))[:, 0] for critic in critics])
+        loss = ((q - y) ** 2).mean()
+        if full:
+            action = torch.tanh(mlp(actor, s))
+            q = lowest([frozen(c) for c in critics], s, action)
+            imitation = ((action - a) ** 2).sum(1).mean()
+            loss = loss - q.mean() / q.abs().mean().detach() + self.c.actor_bc_coef * imitation
+        self.step(loss)
+        if full:
+            self.follow(target_actor, actor)
+            for target, online in zip(targets, critics, strict=True):
+                self.follow(target, online)
