@@ -68,7 +68,11 @@ def test_defaults_are_no_part_of_a_runs_name(name):
 
 def test_each_name_is_torchs_function():
     x = torch.linspace(-2, 2, 9)
+    jaxs = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     for name, function in ACTIVATIONS.items():
+        if name == "gelu_tanh":
+            torch.testing.assert_close(function(x), jaxs)
+            continue
         theirs = {"tanh": torch.tanh}.get(name) or getattr(F, name)
         assert torch.equal(function(x), theirs(x))
     with pytest.raises(CorerlError, match=r"algo\.activation=swish is not one of relu, tanh"):
