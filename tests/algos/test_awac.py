@@ -83,6 +83,8 @@ def test_samples_stay_within_the_action_bounds_but_densities_do_not_know():
     )
     inside, on = (agent.log_prob(observations, torch.full((SEEDS, 1, A), x)) for x in (0.99, 1.0))
     assert ((inside - on).abs() < 0.2).all()
+    agent.policy.body.layers[-1].bias.data.fill_(9.0)
+    assert agent.act(observations).tolist() == [[[1.0] * A]] * SEEDS
 
 
 def test_networks_start_as_torch_makes_them():

@@ -221,6 +221,22 @@ def test_a_player_sees_what_the_update_reconstructs(switch):
     alive = played.alive[..., None].bool()
     torch.testing.assert_close(rebuilt * alive, torch.stack(seen, 2) * alive)
     assert len({round(float(x), 6) for x in player.v.flatten()}) == SEEDS * E
+    spread = draws[:, 0, :, 0] / agent.cfg.scale  # v_std is of raw returns
+    torch.testing.assert_close(player.v - agent.v()[:, None], spread)
+
+
+def test_v_actions_and_etas_have_draws_of_their_own():
+    agent, seen = agent_of(**SWITCHES["ecrm"]), torch.zeros(SEEDS, E, O)
+    draws = torch.randn(SEEDS, T + 1, E, 2, generator=torch.Generator().manual_seed(0))
+    player = RiskPlayer(agent, level(), draws)
+    player.begin(SEEDS, E)
+    for t in range(1, 3):
+        logits = agent.policy(torch.cat([seen, player.memory()], -1))
+        found = player(seen), player.etas[-1]
+        uniforms = torch.special.ndtr(draws[:, t]).unbind(-1)  # those at 0 spread v
+        for mine, theirs, uniform in zip(found, logits, uniforms, strict=True):
+            assert torch.equal(mine, policies.draw_number(theirs, uniform))
+        player.reward(torch.zeros(SEEDS, E))
 
 
 def test_actions_are_drawn_as_likely_as_the_policy_says():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats as scipy_stats
 
 from corerl.algos import cvar_tabular
@@ -20,6 +21,7 @@ from corerl.risk.finite_mdp import END, FiniteMDP
 from corerl.risk.solvers import blind, ecrm, ecrm_of_states, iterated, naive
 from corerl.risk.static_cvar import static
 from corerl.training.run import Run
+from corerl.training.tabular import TabularPlayer
 
 ORACLE = list(csv.DictReader((Path(__file__).parent / "risk_oracle_values.csv").open()))
 FINITE = {"A": mdps.lock_in(), "B": mdps.wagers(), "C": mdps.hazard()}
@@ -209,12 +211,49 @@ def test_ecrm_of_states_is_the_best_of_all_policies(seed, weight):
     assert ecrm_of_states(mdp, tau, weight) == pytest.approx(best, abs=1e-9)
 
 
+@pytest.mark.parametrize("solve", [iterated, ecrm, ecrm_of_states])
+def test_a_random_first_state_is_averaged_over(solve):
+    def value(*start: float) -> float:
+        found = solve(dataclasses.replace(random_mdp(0), start=start), 0.3)
+        return getattr(found, "value", found)
+
+    one, other = value(1.0, 0.0), value(0.0, 1.0)
+    assert value(0.25, 0.75) == pytest.approx(0.25 * one + 0.75 * other) != pytest.approx(one)
+
+
+def test_the_iterated_value_of_the_best_table_is_the_optimum():
+    best = iterated(mdp := dataclasses.replace(random_mdp(0), start=[0.25, 0.75]), 0.3)
+    table = np.array([[best.policy(t, s, 0.0) for s in range(2)] for t in range(3)])
+    assert solvers.iterated_value(mdp, table, 0.3) == pytest.approx(best.value)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_ended_episode_is_a_state_that_pays_nothing_to_ecrm_of_states(seed):
+    mdp = random_mdp(seed)
+
+    def pad(x: np.ndarray, value: float) -> np.ndarray:
+        return np.pad(x, ((0, 1), (0, 0), (0, 0)), constant_values=value)
+
+    successors = pad(np.where(mdp.successors == END, 2, mdp.successors), 2)
+    going_on = FiniteMDP(
+        pad(mdp.probabilities, 0.5), pad(mdp.rewards, 0.0), successors, horizon=3, discount=0.9
+    )
+    assert (mdp.successors == END).any()
+    assert ecrm_of_states(mdp, 0.3, 0.7) == pytest.approx(ecrm_of_states(going_on, 0.3, 0.7))
+
+
 @pytest.mark.parametrize(("tau", "value"), [(0.5, 9.5), (0.25, 5.0)])
 def test_ecrm_of_five_wagers(tau, value):
     """5 max_a (E + CVaR) / 2: the gamble's are 2.6 and 1.2 at tau 0.5, holding pays 1."""
     assert ecrm(FINITE["B"], tau, 0.5).value == pytest.approx(value)
     for one in (0.25, 0.5, 0.75):
         assert ecrm(FINITE["B"], one).value == pytest.approx(iterated(FINITE["B"], one).value)
+
+
+@pytest.mark.parametrize("solver", [static, iterated, ecrm, naive, blind])
+def test_of_actions_that_tie_the_first_is_taken(solver):
+    """In the first state of A both are the same."""
+    assert solver(FINITE["A"], 0.5).visits[0].action == 0
 
 
 def test_tau_one_is_the_mean_in_every_objective():
@@ -347,6 +386,18 @@ def test_a_run_prints_the_solution_and_plays_it(tmp_path, capsys):
     for line in map(json.loads, lines):
         assert set(line["returns"]) == {-2, 4, 5}
         assert measures.cvar(np.array(line["returns"]), 0.5) == pytest.approx(2.2, abs=0.8)
+
+
+def test_a_player_tells_a_policy_the_time_and_the_discounted_sum():
+    """Of a horizon of 2; what ended long ago is still asked, at the last time."""
+    mdp, asked = dataclasses.replace(mdps.hazard(), horizon=2), []
+    player = TabularPlayer(mdp, [lambda *point: asked.append(point) or 1])
+    for _ in range(2):
+        player.begin(1, 1)
+        for _ in range(3):
+            player(torch.ones(1, 1, 1))
+            player.reward(torch.full((1, 1), 2.0))
+    assert asked == [(0, 0, 0.0), (1, 0, 2.0), (1, 0, pytest.approx(3.9))] * 2
 
 
 def test_a_task_that_is_no_finite_mdp_is_refused(tmp_path):

@@ -265,6 +265,9 @@ def history(states, actions, asked, seen: int, t: int) -> Windows:
 def test_targets_are_sorted_and_default_to_the_best_return():
     assert loaded(settings(targets=[1800.0, 3600.0]))[2] == [3600.0, 1800.0]
     assert loaded(settings())[2] == [pytest.approx(dataset().episode_returns().max())]
+    late = np.ones(ENDS[-1])
+    late[[0, *ENDS[:-1]]] = -5.0  # what is left after a first step is more than any return
+    assert loaded(settings(), dataset().with_rewards(late))[2] == [4.0]
 
 
 def test_states_are_normalised_over_all_steps():

@@ -44,6 +44,24 @@ def test_least_squares_on_much_data_is_the_exact_planner():
     assert value == pytest.approx(static(ENV.mdp, 0.25).value, abs=1e-3)
 
 
+def test_least_squares_of_one_step_by_hand():
+    """Shrunk by a ridge of 1: phi phi' / (1 + |phi|^2)."""
+    agent, phi, cost = learner(planner="least_squares"), truth(), np.arange(12.0).reshape(6, 2)
+    agent.counts[0, 2, 1, 3] = 1
+    seen = phi[2, 1]
+    expected = (phi @ seen)[..., None] * cost[3] / (1 + seen @ seen)
+    np.testing.assert_allclose(agent._expected(0, phi, KERNEL, cost), expected)
+
+
+def test_rewards_are_rounded_down_and_sums_of_them_to_the_nearest():
+    agent = learner(unit=0.3)
+    left = (ENV.mdp.probabilities * ENV.mdp.rewards).sum(-1) - 0.3 * agent.paid
+    assert left.min() > -1e-9 and left.max() < 0.3 - 1e-9
+    agent.cfg.unit = 0.1  # 0.3 / 0.1 is below 3
+    agent.plan = np.broadcast_to(np.arange(10), (4, 6, 10)), 9
+    assert agent.act(0, 0, 0.3) == 6
+
+
 def test_a_bonus_makes_the_plan_more_hopeful():
     agent = learner()
     values = [

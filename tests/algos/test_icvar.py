@@ -138,6 +138,25 @@ def test_a_general_step_by_hand():
         assert agent.errors[m] == pytest.approx((predicted - max(0, best - 0.0)) ** 2)
 
 
+def test_models_out_of_the_set_do_not_choose_where_it_regresses():
+    """Of two with the same mean, which differ most at it; a third would, beyond all values."""
+    agent, value = learner("general"), np.array([2.0, 1.0, 1.25, 0.5, 2.5, 0.0])
+    agent.alive[:] = False
+    agent.alive[[1, 4]] = True
+    laws = {0: [0, 0, 0, 0, 1, 0], 1: [0, 0, 0, 0, 0.5, 0.5], 4: [0, 0, 1, 0, 0, 0]}
+    for m, law in laws.items():
+        agent.models[m, 3, 2] = law
+    agent._learn(value, 3, 2, 5)
+    assert agent.errors[[1, 4]].tolist() == pytest.approx([(0.625 - 1.25) ** 2, 1.25**2])
+
+
+def test_a_model_may_come_back_into_a_set_that_grew():
+    agent = learner("general", bonus_scale=1.0)
+    agent.alive[1:] = False
+    agent.episode()
+    assert agent.alive.all()
+
+
 def test_the_likelihood_of_a_preference_by_hand():
     agent = learner("preferences", pairs=1)
     agent.rng = np.random.default_rng(5)

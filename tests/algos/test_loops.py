@@ -11,7 +11,7 @@ import tiny
 import torch
 from agreement import scramble
 
-from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, ela, icvar
+from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, dtr, ela, icvar
 from corerl.config import Config
 from corerl.nn.networks import Normalizer
 from corerl.risk.finite_mdp import return_law
@@ -28,10 +28,10 @@ def counts(log: list[tuple[str, tuple]]) -> Counter[str]:
 
 
 class Watched(tiny.Short):
-    """Keeps who was evaluated last."""
+    """Keeps who was evaluated last, and when there was somebody first."""
 
     def evaluate(self, step, act, also=None) -> None:
-        self.player = act
+        self.player, self.first = act, getattr(self, "first", step)
 
 
 @pytest.mark.parametrize(("module", "kind"), [(arsq, arsq.ARSQ), (cqn, cqn.CQN)])
@@ -93,6 +93,26 @@ def test_dtr_asks_for_the_best_return_under_its_own_rewards(normalised):
     assert (means < 1e-3).all() if normalised else (means > 1e-3).all()
 
 
+def test_dtrs_windows_and_comparisons_are_as_its_settings_have_them():
+    own = {"clip_actions": 0.3, "return_scale": 4.0, "max_timestep": 50}
+    parts = tiny.Short(tiny.settings("dtr", **own), SEEDS).parts
+    buffer, pairs = parts["buffer"], parts["pairs"]
+    windows = buffer.windows(torch.arange(200).expand(2, -1))  # the first episode
+    for actions in (windows.actions, pairs.sample().actions):
+        assert actions.abs().max() == pytest.approx(0.3)
+    assert windows.timesteps.max() == 49
+    first = windows.returns_to_go[:, 0, -windows.valid[0, 0].long().sum()]
+    torch.testing.assert_close(first * 4, buffer.episode_returns()[:, 0])
+
+
+def test_dtrs_policy_is_played_once_there_is_one_and_q_counts_in_full_at_the_end(calls):
+    """14 of 60 updates are of the reward."""
+    log = calls(dtr.DTR, "policy_loss")
+    assert Watched(tiny.settings("dtr"), SEEDS[:1]).first == 15
+    progress = [float(args[3]) for _, args in log]
+    assert progress == pytest.approx([k / 46 for k in range(46)])
+
+
 @pytest.mark.parametrize(("sources", "heads"), [("all", 2), ("total", 1)])
 def test_hra_has_a_head_for_each_source_or_one(sources, heads):
     run = tiny.Short(tiny.settings("hra", sources=sources), SEEDS[:1], updates=1)
@@ -106,6 +126,13 @@ def test_a_policy_for_risk_is_evaluated_without_its_noise():
     assert torch.equal(player.v, player.v[:, :1].expand(2, 3))
     actions = player(torch.zeros(2, 3, 2))
     torch.testing.assert_close(actions, actions[:, :1].expand_as(actions))
+
+
+def test_games_are_evaluated_with_their_own_share_of_chance():
+    cfg = tiny.settings("qr_dqn")
+    data = replace(cfg.algo.data, epsilon=0.1, eval_epsilon=0.3)
+    cfg = replace(cfg, algo=replace(cfg.algo, data=data), steps=2)
+    assert Watched(cfg, SEEDS).player._epsilon == 0.3
 
 
 READ_RAW = (

@@ -179,6 +179,27 @@ def test_a_model_that_is_right_has_no_error_but_of_its_bins():
     torch.testing.assert_close(losses["reward_loss"], expected)
 
 
+def test_it_acts_with_the_online_networks_and_explores_within_the_bounds():
+    agent = make(noise=0.2)
+    scramble(*agent._online())
+    rng = torch.Generator().manual_seed(0)
+    states, noise = (torch.randn(SEEDS, 50, n, generator=rng) for n in (O, A))
+    actions = agent.act(states)
+    scramble(*agent.targets)
+    assert torch.equal(agent.act(states), actions)
+    found = agent.explore(states, noise)
+    torch.testing.assert_close(found, (actions + 0.2 * noise).clamp(-1, 1))
+    assert (found.abs() == 1).any() and (found.abs() < 1).any()
+
+
+def test_rewards_of_nothing_have_a_scale():
+    agent = make()
+    agent.copy_targets(torch.zeros(SEEDS))
+    (pieces,) = make_pieces(1, 3)
+    y = agent.goal(pieces._replace(rewards=0 * pieces.rewards), torch.zeros(SEEDS, B, A))
+    assert y.isfinite().all()
+
+
 def test_a_fresh_network_is_glorots_times_the_root_of_two_and_has_no_other_parameters():
     agent = make()
     for network in agent._online():

@@ -25,6 +25,7 @@ from agreement import (
 from corerl.algos.oraac import ORAAC, Config
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
+from corerl.nn.vae import BehaviourVAE
 from corerl.risk import distortions
 
 SMALL = {
@@ -60,6 +61,15 @@ def parts(agent: ORAAC, seed: int) -> tuple:
     nets = (agent.actor, agent.critic, agent.target_actor, agent.target_critic)
     vae = [net(agent.vae, seed)] if agent.cfg.imitation else []
     return *(net(module, seed) for module in nets), *vae
+
+
+@pytest.mark.parametrize(("raw", "kept"), [(-9.0, -4), (2.0, 2), (99.0, 15)])
+def test_a_latents_log_std_is_clamped_as_in_bcq(raw, kept):
+    vae = BehaviourVAE(O, A, 4, generators(1))
+    last = vae.encoder.layers[-1]
+    last.weight.data.zero_(), last.bias.data.fill_(raw)
+    mean, log_std = vae.encode(torch.zeros(1, 2, O), torch.zeros(1, 2, A))
+    assert mean.unique().tolist() == [raw] and log_std.unique().tolist() == [kept]
 
 
 @pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)

@@ -16,11 +16,13 @@ from corerl.algos.mrq import MRQ
 from corerl.algos.oraac import ORAAC
 from corerl.algos.pref_iql import PrefIQL
 from corerl.algos.pref_transformer import RewardModel
+from corerl.algos.qr_dqn import QRDQN
 from corerl.algos.rebrac import ReBRAC
 from corerl.algos.rlpd import RLPD
 from corerl.algos.sac import SAC
 from corerl.algos.td3_bc import TD3BC
 from corerl.algos.wsrl import WSRL
+from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.training.offline_to_online import Online
 
 SEEDS = (0, 1)
@@ -85,6 +87,27 @@ def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls
     torch.testing.assert_close(stored(made, 10), uniform_actions(10))
     lengths = {(name, args[0].actions.shape[2]) for name, args in log if name[0] in "ru"}
     assert lengths == {("represent", 5), ("update", 3)}
+    assert made.parts["replay"].horizon == 5  # which leaves room for either
+    met = [args[1] for name, args in log if name == "represent"]
+    assert not torch.stack(met).any()  # Pendulum has no terminal
+
+
+def test_mrq_gives_the_steps_that_it_drew_their_new_priorities(calls):
+    log = calls(PrioritizedReplay, "prioritise")
+    replay = run("mrq", 10 + 3).parts["replay"]
+    assert names(log) == ["prioritise"] * 3
+    places, priorities = log[-1][1]
+    assert torch.isin(replay._priorities.gather(1, places), priorities).all()
+
+
+def test_a_target_is_copied_after_the_update_of_its_step(calls):
+    """A step in two from the 21st on; a copy every eighth."""
+    log = calls(QRDQN, "update copy_target")
+    run("qr_dqn", 40)
+    expected = []
+    for step in range(2, 41, 2):
+        expected += ["update"] * (step > 20) + ["copy_target"] * (step % 8 == 0)
+    assert names(log) == expected
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ def test_an_end_that_is_terminal_and_timeout_is_dropped_like_in_d4rl(tmp_path):
     assert d4rl.read(path).transitions().rows.tolist() == [0, 1, 3, 4]
 
 
+def test_a_terminal_in_the_last_row_is_dropped_like_in_d4rl(tmp_path):
+    path = write(tmp_path / "a.hdf5", flags(6, 2, 5), flags(6))
+    assert d4rl.read(path).transitions().rows.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_without_timeouts_the_limit_is_counted_from_each_start(tmp_path):
     path = write(tmp_path / "hopper_medium.hdf5", flags(3100, 499))
     d = d4rl.read(path, "d4rl/hopper-medium-v0", time_limit=1000)

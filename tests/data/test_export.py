@@ -8,6 +8,7 @@ from small import random_dataset
 
 from corerl.data import export, tasks
 from corerl.data.dataset import Dataset
+from corerl.data.soundness import leaps
 from corerl.errors import CorerlError
 
 DATA = random_dataset(100)
@@ -23,6 +24,16 @@ def test_rows_that_do_not_follow_each_other_are_no_minari_episode(tmp_path, monk
     ):
         export.to_minari(replace(DATA, **{broken: other}), "test/broken-v0", None, {})
     assert not (tmp_path / "test").exists()
+
+
+def test_a_leap_is_more_than_a_thousandth_of_a_features_own_size():
+    states = np.array([[0, 0], [1, 1000], [2, 2000], [3, 3000]], np.float32)
+    after = np.roll(states, -1, 0)
+    after[[0, 1, 2], [0, 0, 1]] += 0.004, 0.002, 4
+    data = Dataset.from_arrays(
+        states, np.ones((4, 1)), np.ones(4), truncated=[0, 0, 0, 1], next_observations=after
+    )
+    assert leaps(data).tolist() == [0, 2]
 
 
 def test_a_part_of_the_actions_range_is_no_part_of_the_environment_that_is_named(

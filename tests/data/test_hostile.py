@@ -46,8 +46,16 @@ def test_an_action_that_is_no_number_is_not_clipped_to_one(tmp_path, value):
         reading.unit_actions(actions, -2, 2)
 
 
-def test_actions_beyond_the_box_are_clipped_as_before():
-    assert reading.unit_actions(np.array([[3.0, -0.5]]), -1, 1).tolist() == [[1, -0.5]]
+@pytest.mark.parametrize(("beyond", "clipped"), [(3.0, 1), (-3.0, -1)])
+def test_actions_beyond_the_box_are_clipped_as_before(beyond, clipped):
+    actions = np.array([[beyond, -0.5]])
+    assert reading.unit_actions(actions, -1, 1).tolist() == [[clipped, -0.5]]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 2), (-4, 1)])
+def test_a_box_with_one_bound_of_the_unit_boxs_is_scaled(low, high):
+    actions = np.array([[low], [(low + high) / 2], [high]])
+    assert reading.unit_actions(actions, low, high).tolist() == [[-1], [0], [1]]
 
 
 @pytest.mark.parametrize("key", ["terminals", "timeouts"])

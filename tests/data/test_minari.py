@@ -4,6 +4,7 @@ import json
 import shutil
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ WHO = {"algorithm_name": "test", "author": "t", "author_email": "t@t", "code_per
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.delenv("CORERL_OFFLINE", raising=False)
     return tmp_path
 
 
@@ -160,6 +162,29 @@ def test_an_environment_is_read_in_the_order_of_the_data(folder):
     assert sent == 0 and (again.load().observations == rows).all()
 
 
+def test_an_episode_that_nothing_ended_is_cut_off_at_its_last_step(pendulum, folder):
+    with h5py.File(folder / "corerl/pendulum/test-v0/data/main_data.hdf5", "a") as file:
+        file["episode_1/truncations"][-1] = False
+    d = reader.load("corerl/pendulum/test-v0")
+    assert np.flatnonzero(d.truncated).tolist() == [10]
+    assert np.flatnonzero(d.terminated).tolist() == [6, 11]
+
+
+def test_a_number_beside_boxes_counts_from_its_own_start(folder):
+    space = spaces.Dict(at=spaces.Box(-9, 9, (1,)), room=spaces.Discrete(3, start=5))
+    rng = np.random.default_rng(0)
+    obs = {"at": np.zeros((4, 1), np.float32), "room": np.array([5, 7, 6, 5])}
+    minari.create_dataset_from_buffers(
+        "corerl/rooms-v0",
+        [episode(rng, 3, True, obs)],
+        observation_space=space,
+        action_space=spaces.Box(-2, 2, (1,), np.float32),
+        **WHO,
+    )
+    rows = reader.load("corerl/rooms-v0").observations
+    assert rows.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+
+
 def test_several_numbers_at_once_are_no_damaged_file(folder):
     rng = np.random.default_rng(0)
     steps = episode(rng, 3, True, rng.random((4, 2), np.float32))
@@ -192,6 +217,19 @@ def test_discrete_actions_and_images(folder):
     assert d.actions.tolist() == [2, 0, 1]
     assert d.observations.dtype == np.uint8
     assert (d.next_observations == images[1:]).all()
+
+
+def test_arrays_of_floats_are_no_images(folder):
+    obs = np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 3, 2, 2)
+    minari.create_dataset_from_buffers(
+        "corerl/fields-v0",
+        [episode(np.random.default_rng(0), 3, True, obs)],
+        observation_space=spaces.Box(0, 1, (3, 2, 2)),
+        action_space=spaces.Box(-2, 2, (1,)),
+        **WHO,
+    )
+    d = reader.load("corerl/fields-v0")
+    assert np.array_equal(d.observations, obs[:-1].reshape(3, 12))
 
 
 def test_a_file_that_is_cut_off(folder, pendulum):
@@ -344,6 +382,8 @@ def test_sets_that_one_is_combined_of_come_with_it(remote, folder):
 def test_a_folder_per_episode_is_whole_once_all_are_there(folder, kind):
     """As minari stores episodes with pyarrow, which is not needed to see that."""
     place = folder / ID / "data"
+    place.mkdir(parents=True)
+    (place / "metadata.json").write_text(json.dumps({"total_episodes": 0}))
     for episode in range(2):
         assert reader.find(ID) is None
         (place / str(episode)).mkdir(parents=True)

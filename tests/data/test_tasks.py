@@ -8,6 +8,7 @@ import pytest
 from small import random_dataset
 
 from corerl.data import simulators, tables, tasks
+from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 
 
@@ -96,6 +97,12 @@ def test_environments(id, spec, obs):
     env.close()
 
 
+def test_ants_missing_contact_forces_come_last_and_are_zero():
+    env = tasks.resolve("d4rl/ant-medium-v2").make_env()
+    first, inner = env.reset(seed=0)[0], env.env.reset(seed=0)[0]
+    assert first.tolist() == [*inner, *np.zeros(84)] and inner.any()
+
+
 def test_hopper_pays_the_alive_bonus_on_the_step_that_falls():
     """v2's rule, which v5 changed: the reward of the last step still holds the bonus of 1."""
     env = tasks.resolve("d4rl/hopper-medium-v2").make_env()
@@ -113,6 +120,15 @@ def test_actions_of_another_box_are_rescaled_on_the_way_in():
     assert env.unwrapped.last_u == -0.5
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1, 2), (-2, 1)])
+def test_actions_of_a_box_with_one_bound_of_the_unit_boxs_are_rescaled(low, high):
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.action_space = gymnasium.spaces.Box(low, high, (1,))
+    scaled = simulators.unit_box(env)
+    told = [scaled.action(np.float32([x])).item() for x in (-1, 1)]
+    assert told == pytest.approx([low, high])
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (-1, 1)])
 def test_vectors_of_whole_numbers_are_refused_as_actions(low, high):
     env = gymnasium.make("Pendulum-v1").unwrapped
@@ -128,6 +144,16 @@ def test_actions_that_no_policy_takes_fit_no_data(space):
     env = gymnasium.make("Pendulum-v1").unwrapped
     env.action_space = space
     assert "neither vectors nor numbers from 0" in simulators.misfit(env, random_dataset(20))
+
+
+@pytest.mark.parametrize(
+    ("known", "told"), [(3, ""), (2, "the data has action 2, and there are 2")]
+)
+def test_numbers_of_the_data_are_below_the_environments_count(known, told):
+    env, observations = gymnasium.make("CartPole-v1").unwrapped, np.zeros((3, 4))
+    env.action_space = gymnasium.spaces.Discrete(known)
+    data = Dataset.from_arrays(observations, np.arange(3), np.zeros(3), truncated=[0, 0, 1])
+    assert simulators.misfit(env, data) == told
 
 
 def test_discrete_actions_are_left():
@@ -176,6 +202,10 @@ def test_adroit_reach_terms_are_turned_around():
     obs[33:36], obs[36:39] = (1, 0, 0), (0, 0, 1)
     reward = simulators.D4RLAdroit(Fixed(obs), "hammer").step(None)[1]
     assert reward == pytest.approx(1 - 0.2 * np.sqrt(2))
+    obs = np.zeros(39)
+    obs[30:33], obs[33:39] = (0, 3, 4), 9  # palm - ball; palm and ball from the target
+    reward = simulators.D4RLAdroit(Fixed(obs), "relocate").step(None)[1]
+    assert reward == pytest.approx(1 - 0.2 * 5)
 
 
 @pytest.mark.parametrize(("height", "over"), [(0.07, True), (0.08, False)])

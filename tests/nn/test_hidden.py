@@ -66,6 +66,10 @@ def test_defaults_are_no_part_of_a_runs_name(name):
     assert names == {"activation", "layer_norm"} and own.activation == "relu"
 
 
+def test_the_epsilon_is_torchs():
+    assert config_of("iql")(layer_norm=True).between["layer_norm"] == nn.LayerNorm(1).eps
+
+
 def test_each_name_is_torchs_function():
     x = torch.linspace(-2, 2, 9)
     jaxs = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.nn import networks, policies
+from corerl.nn.encoders import Encoder
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -82,6 +83,29 @@ def test_the_activation_can_be_chosen():
     torch.testing.assert_close(mlp(x)[0], hidden @ last.weight[0] + last.bias[0], **CLOSE)
 
 
+def test_a_plain_norm_has_its_epsilon_and_no_parameters():
+    mlp = networks.MLP([4, 8, 2], (3,), rngs(), layer_norm=0.1, plain_norm=True)
+    x, (first, last) = numbers(3, 6, 4), mlp.layers
+    hidden = F.layer_norm(F.relu(first(x)), (8,), eps=0.1)
+    torch.testing.assert_close(mlp(x), last(hidden), **CLOSE)
+    assert not list(mlp.norms.parameters())
+
+
+def test_every_dense_layer_of_an_encoder_is_activated_and_then_normed():
+    encoder = Encoder((4,), 2, 8, rngs(), layer_norm=0.1, activation=torch.tanh)
+    x = numbers(3, 6, 4)
+    expected = x
+    for layer in encoder.dense.layers:
+        expected = F.layer_norm(torch.tanh(layer(expected)), (8,), eps=0.1)
+    torch.testing.assert_close(encoder(x), expected, **CLOSE)
+
+
+def test_images_of_bytes_are_scaled_and_those_of_floats_are_not():
+    encoder = Encoder((1, 36, 36), 0, 0, rngs())
+    images = torch.randint(256, (3, 2, 1, 36, 36), dtype=torch.uint8)
+    torch.testing.assert_close(encoder(images), encoder(images / 255))
+
+
 def test_a_seed_has_the_same_weights_alone_and_in_company():
     def make(seeds):
         return networks.MLP(
@@ -143,6 +167,10 @@ def test_dropout_masks_keep_the_mean():
     assert abs((masks == 0).double().mean() - 0.1) < 0.005
     assert abs(masks.double().mean() - 1) < 0.005
     assert torch.equal(networks.dropout_masks(uniforms, 0.0), torch.ones_like(uniforms))
+
+
+def test_a_draw_at_the_rate_is_kept():
+    assert networks.dropout_masks(torch.tensor([0.25, 0.5]), 0.5).tolist() == [0, 2]
 
 
 def test_dropout_acts_after_each_hidden_activation():

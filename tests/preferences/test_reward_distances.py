@@ -2,17 +2,20 @@
 
 import csv
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from small import train
+from small import random_dataset, train
 
 from corerl import cli
 from corerl.algos import bc, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
+from corerl.nn.networks import Normalizer
+from corerl.preferences import reward_distances
 from corerl.preferences.reward_distances import distances
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
@@ -80,6 +83,21 @@ def test_the_true_reward_is_near_and_its_negative_far(tmp_path, monkeypatch):
     near, far = distances(agent)
     assert near.starc < 0.01 and far.starc > 0.99
     assert near.linear < 0.99  # of the numbers themselves, shaping is told
+
+
+def test_implied_rewards_are_of_what_the_learner_saw():
+    asked, data = [], random_dataset()
+    learner = SimpleNamespace(
+        normalizer=Normalizer.of([1.0] * 3, [2.0] * 3),
+        implied_rewards=lambda *given: asked.append(given) or torch.zeros(1, 1),
+    )
+    agent = SimpleNamespace(cfg=SimpleNamespace(algo=SimpleNamespace(clip_actions=0.3)))
+    t = data.transitions()
+    reward_distances._learned(agent, {"agent": learner}, data, t)
+    ((states, actions, after, _),) = asked
+    np.testing.assert_allclose(states, (t.observations - 1) / 2)
+    np.testing.assert_allclose(after, (t.next_observations - 1) / 2)
+    np.testing.assert_array_equal(actions, t.actions.clip(-0.3, 0.3))
 
 
 def test_the_command_and_the_report(tmp_path, capsys):

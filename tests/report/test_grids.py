@@ -37,6 +37,8 @@ def test_a_difference_and_its_interval():
 def test_the_table_tells_cells_apart_by_their_intervals():
     ours = runs({"lr=1": [13.0, 15.0, 17.0], "lr=2": [30.0, 32.0, 34.0], "lr=3": [6.0]})
     text = grids.markdown(grids.compare(ours, THEIRS))
+    below = grids.markdown(grids.compare(runs({"lr=2": [10.0, 12.0, 14.0]}), THEIRS))
+    assert "| **-10.0 [-14.5, -5.5]** |" in below and "exclude 0: 1 of 1." in below
     assert "| lr=1 | 15.0 ± 2.0 (3) | 12.0 ± 2.0 (3) | +3.0 [-1.5, +7.5] |" in text
     assert "| lr=2 | 32.0 ± 2.0 (3) | 22.0 ± 2.0 (3) | **+10.0 [+5.5, +14.5]** |" in text
     assert "| lr=3 | 6.0 (1) | 5.0 ± 0.0 (3) | +1.0 |" in text  # one seed has no interval
@@ -65,6 +67,8 @@ def test_tasks_and_algorithms_are_not_mixed_and_updates_are_told():
     ours["updates"] = [1, 1_000_000, 50_000, 50_000]
     first, _ = grids.markdown(grids.compare(ours, theirs)).split("\n\n**")
     assert "after 1 to 1,000,000 updates" in first
+    ours = pd.concat([ours[:2], runs({"lr=2": [9.0, 9.5]}, updates=7)])
+    assert "after 1 to 1,000,000 updates" in grids.markdown(grids.compare(ours, theirs))
 
 
 def test_the_figure_has_every_seed_of_both_and_hollow_dots_where_updates_are_missing():

@@ -130,6 +130,7 @@ def test_a_file_of_ones_own_may_have_blanks_and_the_units_of_score_files(tmp_pat
 
 def test_population_std_is_widened():
     assert sample_std(1.0, 4, 0) == pytest.approx((4 / 3) ** 0.5)
+    assert sample_std(1.0, 2, 0) == pytest.approx(2**0.5)
     assert sample_std(1.0, 4, 1) == 1.0
 
 

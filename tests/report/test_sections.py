@@ -200,6 +200,7 @@ def test_probability_of_improvement_over_the_baseline():
         # without std or seeds: our t interval, half-width 2.48
         (cell(53.0, 2.0, 5), published(std=math.nan), UP),
         (cell(52.0, 2.0, 5), published(seeds=math.nan), ""),
+        (cell(53.0, 2.0, 5), published(seeds=1.0), UP),
         (Cell(90.0, n="1"), published(), ""),
     ],
 )
@@ -232,6 +233,16 @@ def test_published_numbers_of_the_same_protocol_stand_beside_ours():
     (section,) = sections(read, rows, Options(replicates=10, best=True))
     (table,) = [t for t in section.tables if t.compares]
     assert [c.value for c in table.rows[0].cells] == [10.0, 20.0]
+
+
+@pytest.mark.parametrize(("other", "told"), [("copied", "; copied"), ("tuned", "")])
+def test_a_sources_note_is_told_where_all_its_numbers_have_it(other, told):
+    tasks = (("d4rl/x", "copied"), ("d4rl/y", other))
+    rows = theirs(*(("IQL", t, 9.0, 1.0, 4, "last", "CORL (there)", n, 1) for t, n in tasks))
+    read = results({("IQL", t): [[9.0], [10.0]] for t, _ in tasks})
+    (section,) = sections(read, rows, Options(replicates=10))
+    (table,) = [t for t in section.tables if t.compares]
+    assert f"CORL: there; last{told}." in table.notes
 
 
 @pytest.mark.parametrize(
@@ -276,8 +287,9 @@ def test_another_protocol_is_named_and_not_marked(protocol, mark, head, unequal)
     assert [c.name for c in section.others[0].columns] == [f"BC, {head}"]
 
 
-def test_the_best_is_marked_beside_the_best():
-    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "best iteration", "CORL (somewhere)", "", 1)
+@pytest.mark.parametrize("protocol", ["best iteration", "Best of all evaluations"])
+def test_the_best_is_marked_beside_the_best(protocol):
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, protocol, "CORL (somewhere)", "", 1)
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0], [11.0]]})
     read.scores["step"] = 1
     (section,) = sections(read, theirs(row), Options(replicates=10, best=True))
@@ -348,6 +360,14 @@ def test_published_numbers_in_another_unit_stay_out():
     read = results({("IQL", "d4rl/x"): [[9.0], [10.0]]}, "raw")
     (section,) = sections(read, theirs(row), Options(replicates=10))
     assert not [t for t in section.tables if t.compares]
+
+
+def test_normalised_scores_of_antmaze_stand_beside_success_rates():
+    row = ("IQL", "d4rl/x", 90.0, 1.0, 4, "last", "CORL (somewhere)", "", math.nan)
+    read = results({("IQL", "d4rl/x"): [[9.0], [10.0]]}, "success")
+    (section,) = sections(read, theirs(row), Options(replicates=10))
+    (table,) = [t for t in section.tables if t.compares]
+    assert table.rows[0].cells[1].value == 90.0
 
 
 def test_a_name_of_ones_own_is_no_published_algorithm(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.risk.finite_mdp import END, FiniteMDP, Law, markov, return_law
+from corerl.risk.finite_mdp import END, FiniteMDP, Law, first_best, markov, return_law
 
 GOOD = {
     "probabilities": [[[0.5, 0.5], [1.0, 0.0]]],
@@ -82,6 +82,17 @@ def test_equal_values_of_a_law_are_one_atom():
     law = Law.of(np.array([0.1 + 0.2, 0.3, 1.0]), np.array([0.25, 0.25, 0.5]))
     np.testing.assert_allclose(law.values, [0.3, 1.0])
     np.testing.assert_allclose(law.probabilities, [0.5, 0.5])
+
+
+def test_points_that_cannot_be_reached_are_not_visited():
+    mdp = FiniteMDP([[[1.0, 0.0]]], [[[1.0, 9.0]]], [[[0, 0]]], horizon=2)
+    _, visits = return_law(mdp, markov(np.array([0])))
+    assert [(v.t, v.collected) for v in visits] == [(0, 0), (1, 1)]
+
+
+def test_the_first_of_values_that_differ_by_rounding_is_the_best():
+    values = [[0.3, 0.1 + 0.2, 0.0], [1e6 * 0.3, 1e6 * (0.1 + 0.2), 0.0], [1.0, 1 + 1e-9, 0.0]]
+    assert first_best(np.array(values)).tolist() == [0, 0, 1]
 
 
 def test_an_endless_mdp_is_cut_where_nothing_is_left():

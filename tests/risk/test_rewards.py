@@ -28,6 +28,21 @@ def test_starc_is_blind_to_shaping_and_scale_and_sees_the_negative(norm):
     assert rewards.starc(reward, same, transitions, 0.5, norm=norm) > 1e-2
 
 
+@pytest.mark.parametrize(("norm", "order"), [("l1", 1), ("l2", 2), ("linf", np.inf)])
+def test_a_reward_and_its_negative_are_apart_by_their_length_in_the_norm(norm, order):
+    transitions, reward, _ = mdp(np.random.default_rng(0))
+    found = rewards.starc(reward, -reward, transitions, 0.9, norm=norm)
+    canonical = rewards.value_canonical(reward, transitions, 0.9).ravel()
+    assert found == pytest.approx(np.linalg.norm(canonical) / np.linalg.norm(canonical, order))
+
+
+def test_the_advantage_of_a_policy_is_none_where_it_acts():
+    rng = np.random.default_rng(0)
+    (transitions, reward, _), policy = mdp(rng), rng.dirichlet(np.ones(3), 4)
+    advantage = rewards.value_canonical(reward, transitions, 0.9, policy)
+    np.testing.assert_allclose((policy * advantage).sum(1), 0, atol=1e-12)
+
+
 def test_starc_is_a_pseudometric():
     rng = np.random.default_rng(1)
     transitions, a, _ = mdp(rng)
@@ -70,6 +85,18 @@ def test_epic_of_samples_approaches_the_exact_one():
         lambda s, a, t: one[s, a, t], lambda s, a, t: other[s, a, t], s, a, t, 0.9, samples=4000
     )
     assert sampled == pytest.approx(rewards.epic(one, other, 0.9), abs=0.01)
+
+
+def test_epic_of_samples_draws_actions_apart_from_next_states():
+    drawn, rows = [], np.arange(100.0)
+
+    def reward(s, a, t):
+        drawn.append((a, t))
+        return np.sin(s + 2 * a + 3 * t)
+
+    rewards.epic_of_samples(reward, reward, rows, rows, rows, 0.9, samples=64)
+    a, t = next(pair for pair in drawn if len(pair[0]) > 100)
+    assert (a != t).mean() > 0.9
 
 
 def regret(reward, wrong, transitions, discount):
@@ -130,6 +157,12 @@ def test_starc_of_rows_is_blind_to_smooth_shaping_and_scale():
     assert distance(reward + 0.9 * ~over * curved(following) - curved(s)) < 0.05
     assert distance(-reward) == pytest.approx(1)
     assert 0.3 < distance(rng.normal(size=len(reward))) < 0.8  # unrelated: about sqrt(1/2)
+
+
+def test_a_feature_that_never_changes_spoils_no_distance():
+    s, following, over, reward = rows(np.random.default_rng(9))
+    s[:, 1] = following[:, 1] = 3.0
+    assert rewards.starc_of_rows(reward, 5 * reward, s, following, over, 0.9) < 1e-10
 
 
 def test_what_has_no_distance_is_refused():

@@ -106,10 +106,11 @@ class Still:
 def test_in_collection_the_other_seeds_go_on(fault):
     Faulty.bad, Faulty.fault = (3,), fault
     collector = Collector(Faulty, [4, 7, 9], 2, 5)
-    for _ in range(2):
+    for steps in (3, 0):  # that the crashed seed made
         played = collector.play(Still())
         assert (played.rewards[[0, 2]].sum(2) == 4).all()
         assert played.rewards[1].isnan().any(1).all()
+        assert (played.alive[1].sum(-1) == steps).all()
 
 
 @pytest.mark.parametrize("bad", [0, 1])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import wrappers
+from small import flatten
 
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
@@ -61,6 +62,23 @@ def test_a_restored_environment_goes_on_to_the_bit(id, tmp_path):
     assert returns[0] == returns[1]
 
 
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("gym/Ant-v5", "gym/Pendulum-v1", "gym/CartPole-v1", "maze/v3-vector"),
+        *("risk/A", "risk/pointmass", "risk/arbitrage", "risk/Hopper-stochastic-v4"),
+    ],
+)
+def test_what_is_saved_stays_when_the_simulator_goes_on(id):
+    env = replace(tasks.resolve(id), history=2).make_env()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    saved = save_simulator(env)
+    before = flatten(saved)
+    env.step(env.action_space.sample())
+    assert flatten(saved) == before != flatten(save_simulator(env))
+
+
 def test_a_seed_meets_the_same_states_alone_as_in_company():
     both, alone = environments("Hopper-v4", [2, 9]), environments("Hopper-v4", [9])
     for two, one in zip(play(both, [2, 9], range(80)), play(alone, [9], range(80)), strict=True):
@@ -101,6 +119,13 @@ def test_a_time_limit_is_truncated_and_never_terminated():
     # The state reached is kept, and the next step starts elsewhere.
     assert (steps[6].next_observations != steps[7].observations).any()
     assert (steps[5].next_observations == steps[6].observations).all()
+
+
+def test_an_end_at_the_time_limit_is_an_end():
+    env = gymnasium.make("Pendulum-v1", disable_env_checker=True).unwrapped
+    env.step = lambda action: (np.zeros(3, np.float32), 1.0, True, True, {})
+    step = Environments(lambda: env, [0]).step(torch.zeros(1, 1, 1))
+    assert (step.terminated.tolist(), step.truncated.tolist()) == ([True], [False])
 
 
 class Foreign(gymnasium.Env):
@@ -148,6 +173,7 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
         first,
         met,
     )  # every resumed run begins with another state
+    assert not once_more.cut.seeds.any()  # the one that was begun anew had no step yet
 
 
 def test_an_episode_without_a_step_is_none_that_a_resumed_run_cuts(capsys):

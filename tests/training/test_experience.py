@@ -172,6 +172,28 @@ def test_epsilon_falls_after_the_random_beginning():
     assert values == pytest.approx([1, 1, 0.55, 0.1, 0.1])
 
 
+def test_a_turn_is_the_steps_up_to_its_own():
+    played = []
+    turn = SimpleNamespace(
+        cfg=Collect(train_every=4), play_one=lambda number, act: played.append(number)
+    )
+    Experience.play(turn, 8, None)
+    assert played == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(("lost", "kind"), [(True, "training"), (False, "whole")])
+def test_a_lost_life_is_a_terminal_where_that_is_asked_for(lost, kind):
+    made = []
+    task = SimpleNamespace(
+        id="x/y",
+        make_env=lambda: made.append("whole") or Vectors(),
+        make_training_env=lambda: made.append("training") or Vectors(),
+    )
+    run = SimpleNamespace(task=task, seeds=[0], device="cpu", cfg=SimpleNamespace(steps=10))
+    Experience(Collect(life_loss=lost), run, 4, 0.9)
+    assert made == [kind]
+
+
 def test_no_update_in_the_random_beginning_or_without_a_whole_return():
     def enough(step, ready=True):
         cfg, replay = Collect(learning_starts=100), SimpleNamespace(ready=ready)
