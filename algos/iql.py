@@ -26,9 +26,11 @@ What differs, and its switch. The default is the authors' code; `table=iql_corl`
                                                             rate falls to 0 over the
                                                             data, and rises again
 10  eq. 7's critic  the target; FQL: the online one          the target                  advantage
+11  targets follow  the new critics; FQL: those of before    the new critics             stale_target
 
-FQL's policy has a standard deviation of 1 and a mean without tanh, which is to Adam as `policy=deterministic
-squash=false`; critics and value have LayerNorms, and all JAX's GELUs and Glorot's weights.
+FQL's policy has a standard deviation of 1 and a mean without tanh: but for Adam's epsilon,
+`policy=deterministic squash=false`. Its critics and value have LayerNorms, and all JAX's GELUs and Glorot's
+weights.
 """
 
 from dataclasses import dataclass
@@ -74,6 +76,7 @@ class Config(Hidden, FineTuning):
     squash: bool = added(True)  # tanh on its mean
     order: str = one_of("value_first", "joint")
     advantage: str = added(one_of("target", "online"))  # critics of eq. 7
+    stale_target: bool = added(False)  # it follows the critics from before their step
     critic_loss: str = one_of("sum", "mean")  # over the two critics
     critic_layer_norm: bool = added(False)  # after every hidden activation of critics and value
     init: str = one_of("orthogonal", "torch", "glorot")
@@ -155,12 +158,19 @@ class IQL(GaussianActing):
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
         """Takes one step of everything. `uniforms` (S, layers, B, width) are for dropout."""
+        metrics = {}
         if self.cfg.order == "joint":
-            metrics = self._joint_step(batch, uniforms)
+            step, inputs = self._joint_step, (batch, uniforms)
         else:
             metrics = self._value_step(batch)
-            metrics |= self._pi_q_step(batch, metrics["target_q"], uniforms)
-        optim.polyak(self.target, self.critic, self.cfg.polyak)
+            step, inputs = self._pi_q_step, (batch, metrics["target_q"], uniforms)
+        grads, others = step.gradients(*inputs)
+        if self.cfg.stale_target:
+            optim.polyak(self.target, self.critic, self.cfg.polyak)
+        step.apply(grads)
+        if not self.cfg.stale_target:
+            optim.polyak(self.target, self.critic, self.cfg.polyak)
+        metrics |= others
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:

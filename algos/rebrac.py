@@ -21,8 +21,9 @@ What differs; the default made the published numbers.
  8  first weights   -          +-1/sqrt(inputs), bias 0.1     authors'                 init
 
 FQL's authors' (seohongpark/fql at 719d044), whose numbers stand for ReBRAC on OGBench, is
-`algo=rebrac_ogbench`: JAX's GELUs, Glorot's weights, gradients of actor and critics at a step's start, and
-the second of every two updates the one that moves the actor, here the first.
+`algo=rebrac_ogbench`: JAX's GELUs, Glorot's weights, gradients of actor and critics at a step's start, which
+is where both targets follow, too; of every two updates the second gives the actor a gradient, here the first,
+and one Adam of all networks moves it on along zero in the other.
 """
 
 from dataclasses import dataclass
@@ -57,9 +58,7 @@ class Config(Hidden, FineTuning):
     noise_clip: float = at_least(0, 0.5)  # and where it is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
     stale_actor_target: bool = True  # the authors' order of updates; see difference 1
-    order: str = added(
-        one_of("critic_first", "joint")
-    )  # authors, CORL | FQL: both at a step's start
+    order: str = added(one_of("critic_first", "joint"))  # authors, CORL | FQL, see below
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)
@@ -137,25 +136,37 @@ class ReBRAC(TanhActing):
         self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Takes one critic step per batch; the actor and the targets follow the first of them."""
-        first = batches[0], noises[0], shares
         joint = self.cfg.order == "joint"
-        metrics = {} if joint else self._critic_step(*first)
-        grads, others = self._actor_gradients(batches[0], shares)
-        metrics |= others
         if joint:
-            metrics |= self._critic_step(*first)
-        self._move_actor(grads)
+            metrics = self._update_both(batches[0], noises[0], shares)
+        else:
+            metrics = self._critic_step(batches[0], noises[0], shares)
+            metrics |= self._update_actor(batches[0], shares)
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
             metrics |= self._critic_step(batch, noise, shares)
+            if joint:
+                optim.coast(self.actor_optimizer)
         return metrics
 
-    def _move_actor(self, grads: list[Tensor]) -> None:
+    def _update_actor(self, batch: Batch, shares: Tensor | None) -> dict[str, Tensor]:
+        grads, metrics = self._actor_gradients(batch, shares)
         if self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         self.actor_optimizer.step(grads)
         if not self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
+        return metrics
+
+    def _update_both(self, batch: Batch, noise: Tensor, shares: Tensor | None) -> dict[str, Tensor]:
+        """Takes all gradients, and moves the targets, before anything else is stepped."""
+        actor, metrics = self._actor_gradients(batch, shares)
+        critic, others = self._critic_step.gradients(batch, noise, shares)
+        optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
+        optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
+        self._critic_step.apply(critic)
+        self.actor_optimizer.step(actor)
+        return metrics | others
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Returns the same action: CORL fine-tunes without exploration noise."""

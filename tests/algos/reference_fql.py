@@ -47,7 +47,7 @@ class Learner:
         )
 
     def step(self, loss: torch.Tensor) -> None:
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=False)  # what has no loss moves on
         loss.backward()
         self.optimizer.step()
 
@@ -76,9 +76,10 @@ class IQL(Learner):
         critic_loss = sum((x - y) ** 2 for x in q).mean()
         unit = torch.distributions.Normal(mlp(policy, s, "body."), 1.0)
         policy_loss = -(weight * unit.log_prob(a).sum(1)).mean()
-        self.step(value_loss + critic_loss + policy_loss)
+        loss = value_loss + critic_loss + policy_loss
         for target, online in zip(targets, critics, strict=True):
-            self.follow(target, online)
+            self.follow(target, online)  # the critics before their step
+        self.step(loss)
 
 
 class ReBRAC(Learner):
@@ -101,8 +102,6 @@ class ReBRAC(Learner):
             q = lowest([frozen(c) for c in critics], s, action)
             imitation = ((action - a) ** 2).sum(1).mean()
             loss = loss - q.mean() / q.abs().mean().detach() + self.c.actor_bc_coef * imitation
-        self.step(loss)
-        if full:
-            self.follow(target_actor, actor)
-            for target, online in zip(targets, critics, strict=True):
+            for target, online in zip([target_actor, *targets], [actor, *critics], strict=True):
                 self.follow(target, online)
+        self.step(loss)

@@ -290,7 +290,7 @@ def test_a_second_process_on_the_same_directory_is_refused(tmp_path):
     launch.launch(cfg)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd, processes):
     cfg = config(tmp_path, "bc", seeds=3, processes=processes)
     cell = cell_directory(cfg)

@@ -212,7 +212,7 @@ def shell(command: str, **more) -> subprocess.CompletedProcess:
 CORERL = f"{sys.executable} -P -m corerl.cli"
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_closed_pipe_does_not_stop_training(processes):
     job = " ".join(f"'{a}'" for a in JOB)
     ended = shell(f"{sys.executable} {BC} {job} processes={processes} seeds=2 2>&1 | head -n 1")

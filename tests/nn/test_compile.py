@@ -95,6 +95,7 @@ print(mode.told(), counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"], 
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_one_process_has_compiled_the_next_one_loads(tmp_path):
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
