@@ -136,6 +136,7 @@ def test_equal_actions_share_the_target():
 
 
 def test_a_task_without_rewards_by_source_is_refused_with_the_reason(tmp_path):
+    pytest.importorskip("ale_py")
     for task in ("atari/Breakout", "gym/CartPole-v1"):
         cfg = config(tmp_path, "md3qn", task=task)
         with pytest.raises(CorerlError, match=f"{task} gives one reward and none by source"):

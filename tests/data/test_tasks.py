@@ -64,6 +64,8 @@ def test_a_mistyped_id_names_the_nearest(id, suggestion):
 
 @pytest.mark.parametrize("id", ["", "foo", "atari/Pongo", "maze/v7", "d4rl/", "minari/no version"])
 def test_ids_that_are_no_tasks(id):
+    if id.startswith("atari/"):
+        pytest.importorskip("ale_py")
     with pytest.raises(CorerlError, match="Unknown task"):
         tasks.resolve(id)
 

@@ -162,6 +162,8 @@ def test_a_crashed_seed_is_told_and_counts_nothing(run, unstable, capsys):
 
 @pytest.mark.parametrize("command", [["evaluate"], ["data", "export"], ["record"]])
 def test_a_crash_of_the_only_seed_is_one_sentence(run, unstable, capsys, tmp_path, command):
+    if command == ["record"]:
+        pytest.importorskip("pygame")
     unstable(0)
     out = {"evaluate": [], "data": [str(tmp_path / "x.hdf5")]}.get(
         command[0], ["--out", str(tmp_path / "x.gif")]
