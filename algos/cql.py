@@ -75,7 +75,7 @@ class Config(Hidden, FineTuning):
     gap_min: float | None = None  # each sample's log sum exp - Q(s, a) is clipped to this range
     gap_max: float | None = None
     lagrange: str = one_of("off", "young_geng", "official")  # w adapts: the gap meets threshold
-    threshold: float = 0.8  # tau of the Lagrange version; the official one's w stays below 0
+    threshold: float = 0.8  # tau of the Lagrange version; below 0 official's w is fixed
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update

@@ -68,9 +68,7 @@ class Config(Hidden):
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
-    alpha_max: float | None = added(
-        positive(None)
-    )  # the temperature is used up to here; NeoRL-2: 1
+    alpha_max: float | None = added(positive(None))  # cuts the temperature; NeoRL-2: 1
     init: str = one_of("corl", "official", "neorl2")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 

@@ -35,11 +35,9 @@ class Critics(MLP):
         **others,
     ):
         observation, action, *hidden = sizes
-        features, inits = (
-            [observation + action, *hidden],
-            {"init": init, "output_init": output_init},
-        )
-        super().__init__([*features, 1], (len(rngs), heads), rngs, **inits, **others)
+        features = [observation + action, *hidden]
+        others |= {"init": init, "output_init": output_init}
+        super().__init__([*features, 1], (len(rngs), heads), rngs, **others)
         if shared_output:
             self.layers[-1] = SharedLinear(features[-1], 1, rngs, output_init or init)
 
