@@ -34,7 +34,6 @@ paper only its abstract was at hand, so that what is said of it here is our read
  8  evaluation       -                  one episode on D4RL, of which     eval.episodes
                                         CVaR at 0.1 is the mean of
                                         none; 100 on PointMass
-
  9  PointMass        -                  raw actions of +-0.1: 4.6 nats   -
                                         more log-density, and most of
                                         the penalty's uniform actions

@@ -23,6 +23,15 @@ def tolerance(request):
 
 
 @pytest.fixture
+def float64():
+    """Builds everything in that precision, where rounding would hide or make a difference."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture
 def calls(monkeypatch):
     """`calls(cls, names)` is a list of (name, arguments) that grows with every call of these methods.
 

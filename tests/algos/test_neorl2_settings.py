@@ -44,15 +44,9 @@ from corerl.report import grids
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
-
-@pytest.fixture
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 # The tables.
+
+GRIDS = [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
 
 
 def composed(*arguments: str) -> Config:
@@ -104,9 +98,7 @@ def test_the_table_of_edac_is_the_benchmarks():
     assert not cfg.algo.data.normalize_states  # which algo=edac does there
 
 
-@pytest.mark.parametrize(
-    ("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
-)
+@pytest.mark.parametrize(("name", "label"), GRIDS)
 def test_each_task_has_the_settings_of_its_best_published_cell(name, label):
     runs = grids.published().query("algorithm == @label")
     means = runs.groupby(["task", "cell"])["return"].mean()
@@ -118,9 +110,7 @@ def test_each_task_has_the_settings_of_its_best_published_cell(name, label):
         assert getattr(cfg.algo, mark) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "label"), [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
-)
+@pytest.mark.parametrize(("name", "label"), GRIDS)
 def test_a_sweep_is_the_benchmarks_grid(name, label):
     grid = cells([f"sweep=neorl2_{name}"])
     runs = grids.published().query("algorithm == @label")

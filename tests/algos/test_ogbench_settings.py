@@ -1,6 +1,5 @@
 """IQL and ReBRAC on OGBench as FQL's authors ran them: equations, first weights, tables."""
 
-import pytest
 import reference_fql
 import torch
 from agreement import (
@@ -27,13 +26,6 @@ from corerl.experiments.composition import cells
 from corerl.nn.learner import Spec
 
 CUBE = "ogbench/cube-single-play-singletask-v0"
-
-
-@pytest.fixture
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def composed(name: str, *more: str, task: str = CUBE) -> Config:

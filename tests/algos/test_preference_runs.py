@@ -128,16 +128,9 @@ class Kept(Run):
     evaluate = save = log
 
 
-@pytest.fixture
-def float64():
-    """Adam turns the rounding of a gradient that is zero (attention's key bias) into steps of its rate."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name, float64):
+    """Adam turns the rounding of a gradient that is zero (attention's key bias) into steps of its rate."""
     found = []
     for seeds in ([3], [1, 3]):
         cfg = config(tmp_path, name)

@@ -21,13 +21,6 @@ from corerl.training.run import Interrupted, Run
 O, A, B = 3, 2, 16
 
 
-@pytest.fixture
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def agent_of(seeds, **settings):
     cfg = sac.Config(batch_size=B, hidden_width=8, **settings)
     return sac.SAC(cfg, Spec(O, A, seeding.generators(seeds, "init")))
