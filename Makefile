@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Hundreds of processes of the tests read the bytecode that the first one leaves.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow operations gpu docs lint clean
 
@@ -53,7 +55,8 @@ lint: $(INSTALLED)
 
 $(INSTALLED): requirements.lock pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	# Python compiles what is imported; pip would compile all of torch, which takes as long as the rest.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	# A real entry on the path: else a folder named corerl beside a script, such as this clone, hides the package.
 	$(BIN)/python -c "import sysconfig; open(sysconfig.get_path('purelib') + '/corerl_clone.pth', 'w').write('$(CURDIR)\n')"

@@ -1,9 +1,12 @@
 """Fixtures that more than one test file needs."""
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
 
+os.fsync = lambda descriptor: None  # no test cuts the power
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -13,3 +16,9 @@ def shared() -> Path:
     if not (SHARED / "data").is_dir():
         pytest.skip("no ../shared/data beside this checkout")
     return SHARED
+
+
+def pytest_collection_finish():
+    """What thousands of collected tests are made of is not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()

@@ -119,7 +119,10 @@ class Transcription:
         ]
 
 
-@pytest.mark.parametrize(("mode", "actor_q"), [("off", "min"), ("off", "mean"), ("compile", "min")])
+@pytest.mark.parametrize(
+    ("mode", "actor_q"),
+    [("off", "min"), ("off", "mean"), pytest.param("compile", "min", marks=pytest.mark.slow)],
+)
 def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
     seeds = [0, 7]
     rates = {"actor_lr": 1e-3, "critic_lr": 2e-3, "temperature_lr": 3e-2}

@@ -42,7 +42,7 @@ LAUNCHERS = {
         "+hydra.launcher.ray.init.include_dashboard=false",
     ],
 }
-SLOW = {"submitit", "ray"}
+SLOW = {"joblib", "submitit", "ray"}
 
 
 def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess:

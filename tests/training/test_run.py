@@ -808,16 +808,15 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["iql", "td3_bc"])
-def whole(request, tmp_path_factory) -> tuple[str, dict]:
-    """An algorithm and what it writes when nothing cuts it short."""
-    root = tmp_path_factory.mktemp("whole")
-    return request.param, group(train(config(root, request.param, **LONG)))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict:
+    """What a run writes when nothing cuts it short."""
+    return group(train(config(tmp_path_factory.mktemp("whole"), "td3_bc", **LONG)))
 
 
-def cut_short(algo: str, root: Path, number: int) -> subprocess.CompletedProcess:
+def cut_short(root: Path, number: int) -> subprocess.CompletedProcess:
     """Starts a run as a user does and sends it a signal after its first checkpoint."""
-    command = [sys.executable, ALGOS / f"{algo}.py", *ARGUMENTS, f"root={root}"]
+    command = [sys.executable, ALGOS / "td3_bc.py", *ARGUMENTS, f"root={root}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 200
@@ -835,15 +834,14 @@ def status_of(root: Path) -> dict:
 
 
 def test_sigkill_loses_nothing(whole, tmp_path):
-    algo, expected = whole
-    assert cut_short(algo, tmp_path, signal.SIGKILL).returncode == -signal.SIGKILL
+    assert cut_short(tmp_path, signal.SIGKILL).returncode == -signal.SIGKILL
     assert status_of(tmp_path)["state"] == "running" and status_of(tmp_path)["step"] < 700
-    assert group(train(config(tmp_path, algo, **LONG))) == expected
+    assert group(train(config(tmp_path, "td3_bc", **LONG))) == whole
 
 
-def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch):
-    algo, expected = whole
-    ended = cut_short(algo, tmp_path, {"iql": signal.SIGINT, "td3_bc": signal.SIGTERM}[algo])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch, number):
+    ended = cut_short(tmp_path, number)
     assert ended.returncode == 130 and "Traceback" not in ended.stderr
     assert status_of(tmp_path)["state"] == "interrupted"
     last = ended.stderr.splitlines()[-1]
@@ -852,7 +850,7 @@ def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["corerl"])
     assert main(command) == 0
     (cell,) = tmp_path.glob("corerl/pendulum/*/")
-    assert group(cell) == expected
+    assert group(cell) == whole
 
 
 # Devices.
