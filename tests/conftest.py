@@ -2,9 +2,13 @@
 
 import gc
 import os
+from functools import cache
 from pathlib import Path
 
+import gymnasium
 import pytest
+
+from corerl.data.tasks import Task
 
 os.fsync = lambda descriptor: None  # no test cuts the power
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -16,6 +20,18 @@ def shared() -> Path:
     if not (SHARED / "data").is_dir():
         pytest.skip("no ../shared/data beside this checkout")
     return SHARED
+
+
+@pytest.fixture
+def load_once(monkeypatch) -> None:
+    """Runs of a test share a dataset, which none of them changes."""
+    monkeypatch.setattr(Task, "load", cache(Task.load))
+
+
+@pytest.fixture
+def short_episodes(monkeypatch) -> None:
+    """Pendulum's episodes end after 20 steps, in this process."""
+    monkeypatch.setattr(gymnasium.spec("Pendulum-v1"), "max_episode_steps", 20)
 
 
 def pytest_collection_finish():

@@ -5,6 +5,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +23,7 @@ def digest(name: str) -> str:
 
     Comments, docstrings and layout do not count: they change no number.
     """
-    text = "\n".join(_told(_bare(tree)) for _, tree in sorted(trees(name).items()))
+    text = "\n".join(_spelled(tree) for _, tree in sorted(trees(name).items()))
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
@@ -40,7 +41,7 @@ def trees(name: str) -> dict[str, ast.Module]:
     left = {first: Path(spec.origin)} if spec and spec.origin else {}
     while left:
         module, path = left.popitem()
-        found[module] = ast.parse(path.read_text(), str(path))
+        found[module] = _parsed(path.read_text(), str(path))
         package = module if path.stem == "__init__" else module.rpartition(".")[0]
         for other in _imported(found[module], package):
             file = None if other in found else _file(other, Path(spec.origin).parent)
@@ -101,13 +102,14 @@ def _file(module: str, beside: Path) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _bare(tree: ast.Module) -> ast.Module:
-    """Takes the docstrings out."""
-    for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(value=ast.Constant()), *_]:
-                del node.body[0]
-    return tree
+@cache  # a process that begins run after run reads the same files each time
+def _parsed(text: str, path: str) -> ast.Module:
+    return ast.parse(text, path)
+
+
+@cache
+def _spelled(tree: ast.Module) -> str:
+    return _told(tree)
 
 
 def _told(node: object) -> str:
@@ -116,5 +118,13 @@ def _told(node: object) -> str:
         return f"[{','.join(map(_told, node))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = [(name, part) for name, part in ast.iter_fields(node) if part not in (None, [])]
+    fields = [(n, part) for n, part in map(_bare, ast.iter_fields(node)) if part not in (None, [])]
     return f"{type(node).__name__}({','.join(name + '=' + _told(part) for name, part in fields)})"
+
+
+def _bare(field: tuple[str, object]) -> tuple[str, object]:
+    """Leaves out a docstring."""
+    match field:
+        case "body", [ast.Expr(value=ast.Constant()), *rest]:
+            return "body", rest
+    return field

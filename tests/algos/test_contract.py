@@ -24,6 +24,7 @@ from corerl.runs.means import EPISODIC
 from corerl.training.run import Interrupted, Run
 
 UPDATES = 3
+pytestmark = pytest.mark.usefixtures("short_episodes")
 
 
 class Watched(tiny.Short):

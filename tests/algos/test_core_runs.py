@@ -11,6 +11,8 @@ from corerl.config import Config, Eval
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 SETTINGS = {
     "cql": (cql, cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9)),
     "cql antmaze": (

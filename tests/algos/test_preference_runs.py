@@ -23,6 +23,8 @@ from corerl.preferences.sources import Preferences
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 TEACHER = Preferences(pairs=40, length=8)
 SMALL = {"preferences": TEACHER, "hidden_width": 8}
 PAIRS = SMALL | {"pairs": 3}

@@ -15,6 +15,8 @@ from corerl.experiments.continuation import WITHOUT_SCHEDULE
 from corerl.experiments.launch import SeedsFailed, launch
 from corerl.runs.directory import cell_directory
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 
 def job(root: Path, name: str, steps: int, **others):
     """Sizes of the contract's tests; evaluated and logged at steps that 20 has."""

@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import gymnasium
@@ -34,10 +33,7 @@ from corerl.runs.directory import cell_directory, group_name, settings
 from corerl.training import preprocessing
 from corerl.training.run import Interrupted, Run
 
-
-@pytest.fixture(autouse=True)
-def load_once(monkeypatch):
-    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+pytestmark = pytest.mark.usefixtures("load_once")
 
 
 # The plan.

@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from small import config, flatten, group, train
 
 from corerl.config import Eval
-from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import launch
 from corerl.runs import checkpoint, files
@@ -24,10 +22,7 @@ from corerl.training.run import Run
 STATE = {"loop": {"step": 7}, "state": {"weights": torch.arange(50.0), "text": "a", "list": [1, 2]}}
 SHORT = {"steps": 30, "save_every": 10, "log_every": 5, "eval": Eval(every=10, episodes=1)}
 
-
-@pytest.fixture(autouse=True)
-def load_once(monkeypatch):
-    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+pytestmark = pytest.mark.usefixtures("load_once")
 
 
 # Checkpoints.

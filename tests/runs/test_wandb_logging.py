@@ -5,22 +5,17 @@ import math
 import shutil
 import sys
 import time
-from functools import cache
 from types import SimpleNamespace
 
 import pytest
 from small import config, group, train
 
 from corerl.config import Wandb
-from corerl.data import tasks
 from corerl.experiments.launch import launch
 from corerl.runs.directory import cell_directory
 from corerl.runs.mirrors import Mirrors
 
-
-@pytest.fixture(autouse=True)
-def load_once(monkeypatch):
-    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+pytestmark = pytest.mark.usefixtures("load_once")
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ from corerl.training.loaded import Loaded
 from corerl.training.offline_to_online import Online
 from corerl.training.simulation import simulate
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 torch.set_num_threads(1)
 
 

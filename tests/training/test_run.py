@@ -13,7 +13,6 @@ import sys
 import time
 from collections import deque
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import gymnasium
@@ -36,10 +35,7 @@ from corerl.training.run import Interrupted, Run, pick_device
 
 ALGOS = Path(bc.__file__).parent
 
-
-@pytest.fixture(autouse=True)
-def load_once(monkeypatch):
-    monkeypatch.setattr(tasks.Task, "load", cache(tasks.Task.load))
+pytestmark = pytest.mark.usefixtures("load_once")
 
 
 class Counter:
