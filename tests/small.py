@@ -1,8 +1,11 @@
 """Jobs so small that they take well under a second, and what tests read from their directories."""
 
+import contextlib
 import importlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +17,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.experiments.launch import launch
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Run
+from corerl.training.run import Interrupted, Run
 
 torch.set_num_threads(1)
 
@@ -22,6 +25,8 @@ OFFLINE = ("bc", "td3_bc", "iql", "rebrac", "cql", "awac", "edac")
 AVERSE = ("oraac", "codac", "cvar_offline")
 FIXED = ["algo.hidden_width=16", "algo.batch_size=16", "compile=off", "eval.episodes=2"]
 """The settings of `config` as they are spelled on the command line."""
+LINES = (".csv", ".jsonl")
+EVALUATED = ("scores.csv", "returns.jsonl")
 
 
 def config(root: Path, algo: str = "iql", *, own: dict | None = None, **settings) -> Config:
@@ -47,6 +52,38 @@ def train(cfg: Config) -> Path:
     launch(cfg)
     (cell,) = Path(cfg.root).glob(f"{cfg.task}/*/")
     return cell
+
+
+def run(cfg: Config, seeds: Sequence[int] = (0, 1), stop: int | None = None) -> Path:
+    """Runs the job in this process, to its end or until it is stopped after `stop`; the seeds' folder."""
+    job = Run(cfg, list(seeds), lambda *_: None)
+    save = job.save
+    job.save = lambda step: (save(step), setattr(job, "_stop", step == stop))
+    with contextlib.suppress(Interrupted):
+        sys.modules[type(cfg.algo).__module__].train(cfg.algo, job)
+    return job.directory
+
+
+def goes_on(cfg: Config, root: Path, stops: Sequence[int], seeds: Sequence[int] = (0, 1)) -> dict:
+    """Holds a run that is stopped after each of `stops` and resumed to an unbroken one; its last state."""
+    whole = run(replace(cfg, root=str(root / "whole")), seeds)
+    for stop in (*stops, None):
+        broken = run(replace(cfg, root=str(root / "broken")), seeds, stop)
+        step = json.loads((broken / "status.json").read_text())["step"]
+        assert (step < cfg.steps) == (stop is not None)
+    one, two = (
+        {file.name: file.read_text() for file in folder.iterdir() if file.suffix in LINES}
+        for folder in (whole, broken)
+    )
+    assert one == two and {"metrics.jsonl", *(EVALUATED if cfg.eval.episodes else ())} <= one.keys()
+    one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, broken))
+    assert flatten(one) == flatten(two)
+    return one["state"]
+
+
+def state_of(folder: Path) -> dict:
+    """What the last checkpoint of a group of seeds holds of its parts."""
+    return load_checkpoint(folder / "checkpoint.safetensors")["state"]
 
 
 def group(cell: Path, name: str = "seeds-0") -> dict:

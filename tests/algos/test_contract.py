@@ -5,8 +5,6 @@ had not been; odd sizes train, or are refused with a sentence. Compiled and capt
 same files in tests/nn/test_compile.py and test_graphs.py.
 """
 
-import contextlib
-import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +12,13 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from small import flatten, parameters
+from small import flatten, goes_on, parameters
 
 from corerl import algos, seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.means import EPISODIC
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
 
 UPDATES = 3
 pytestmark = pytest.mark.usefixtures("short_episodes")
@@ -109,28 +106,12 @@ def test_no_two_streams_of_a_run_are_one(together):
     assert known
 
 
-def run(root: Path, name: str, stop_at: int | None = None) -> Path:
-    cfg = tiny.settings(name)
-    cfg = replace(cfg, root=str(root), save_every=20, log_every=10, device="cpu", compile="off")
-    job = Run(replace(cfg, eval=replace(cfg.eval, episodes=1)), [0, 4], lambda *_: None)
-    if stop_at is not None:
-        save = job.save
-        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        importlib.import_module(f"corerl.algos.{name}").train(cfg.algo, job)
-    return job.directory
-
-
 @pytest.mark.parametrize("name", tiny.LEARNERS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monkeypatch, capsys):
     monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
-    whole = run(tmp_path / "whole", name)
-    run(tmp_path / "broken", name, stop_at=36)
-    resumed = run(tmp_path / "broken", name)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (resumed / file).read_text() == (whole / file).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
-    assert flatten(one) == flatten(two)
+    cfg = tiny.settings(name)
+    cfg = replace(cfg, save_every=20, log_every=10, device="cpu", compile="off")
+    goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, (36,), (0, 4))
     assert "no checkpoint keeps" not in capsys.readouterr().err
 
 

@@ -1,85 +1,44 @@
 """CQL, DT, EDAC, CODAC and static CVaR through the whole loop: stopped twice, scores and targets."""
 
-import contextlib
 import json
 
 import pytest
-from small import flatten
+from small import goes_on, run
 
 from corerl.algos import codac, cql, cvar_offline, dt, edac
 from corerl.config import Config, Eval
-from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Interrupted, Run
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
 SETTINGS = {
-    "cql": (cql, cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9)),
-    "cql antmaze": (
-        cql,
-        cql.Config(
-            hidden_width=8, batch_size=8, samples=2, lagrange="young_geng", max_backup="min_first"
-        ),
+    "cql": cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9),
+    "cql antmaze": cql.Config(
+        hidden_width=8, batch_size=8, samples=2, lagrange="young_geng", max_backup="min_first"
     ),
-    "dt": (
-        dt,
-        dt.Config(width=8, layers=1, batch_size=4, context=3, targets=[-100.0]),
-    ),
-    "edac": (edac, edac.Config(hidden_width=8, batch_size=8, critics=3)),
-    "codac": (
-        codac,
-        codac.Config(hidden_width=8, batch_size=8, samples=2, fractions=4, tune_alpha=True),
-    ),
-    "static cvar": (
-        cvar_offline,
-        cvar_offline.Config(hidden_width=8, batch_size=8, policy_delay=1, cosine=True),
-    ),
+    "dt": dt.Config(width=8, layers=1, batch_size=4, context=3, targets=[-100.0]),
+    "edac": edac.Config(hidden_width=8, batch_size=8, critics=3),
+    "codac": codac.Config(hidden_width=8, batch_size=8, samples=2, fractions=4, tune_alpha=True),
+    "static cvar": cvar_offline.Config(hidden_width=8, batch_size=8, policy_delay=1, cosine=True),
 }
 
 
-def run(root, name: str, stop_at: int | None = None, **changes):
-    module, algo = SETTINGS[name]
-    values = {
-        "algo": algo,
-        "steps": 70,
-        "save_every": 20,
-        "log_every": 10,
-        "task": "corerl/pendulum",
-    } | changes
-    cfg = Config(
-        eval=Eval(every=35, episodes=1),
-        root=str(root),
-        compile="off",
-        device="cpu",
-        **values,
-    )
-    job = Run(cfg, [0, 4], lambda *_: None)
-    if stop_at is not None:
-        save = job.save
-        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        module.train(cfg.algo, job)
-    return job.directory
+def job(algo, steps: int = 70, **changes) -> Config:
+    often = {"save_every": 20, "log_every": 10, "eval": Eval(every=35, episodes=1)}
+    where = {"task": "corerl/pendulum", "compile": "off", "device": "cpu"}
+    return Config(algo=algo, steps=steps, **(often | where | changes))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
     """Stopped inside a block of draws, and where CQL's blocks of 32 steps end."""
-    whole = run(tmp_path / "whole", name)
-    for stop_at in (37, 64):
-        run(tmp_path / "broken", name, stop_at)
-    resumed = run(tmp_path / "broken", name)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (resumed / file).read_text() == (whole / file).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors") for d in (whole, resumed))
-    assert flatten(one) == flatten(two)
+    goes_on(job(SETTINGS[name]), tmp_path, (37, 64), (0, 4))
 
 
 def test_scores_are_of_the_largest_target_and_the_others_are_logged(tmp_path):
     settings = dt.Config(
         width=8, layers=1, batch_size=4, context=3, targets=[-100.0, -300.0, -50.0]
     )
-    folder = run(tmp_path, "dt", algo=settings, steps=10)
+    folder = run(job(settings, steps=10, root=str(tmp_path)), (0, 4))
     rows = [line.split(",") for line in (folder / "scores.csv").read_text().splitlines()[1:]]
     assert len(rows) == 2
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

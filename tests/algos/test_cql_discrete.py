@@ -7,7 +7,7 @@ import pytest
 import reference_distributional as reference
 import torch
 from reference_distributional import SEEDS, A, O, agree, best, huber, make_transitions
-from small import config, flatten, train
+from small import config, goes_on, train
 
 import corerl
 from corerl import seeding
@@ -18,7 +18,6 @@ from corerl.data import embedded
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
-from corerl.runs.checkpoint import load_checkpoint
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
 SWITCHES = {
@@ -110,21 +109,7 @@ def test_it_trains_without_an_environment_on_the_actions_of_the_data(tmp_path):
 def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
     own = {"quantiles": 4, "target_every": 15}
     job = {"own": own, "task": "corerl/cartpole", "steps": 40, "save_every": 20}
-    whole = train(config(tmp_path / "a", "cql_discrete", **job))
-    cfg = config(tmp_path / "b", "cql_discrete", **job)
-    from corerl.algos import cql_discrete
-    from corerl.training.run import Interrupted, Run
-
-    run = Run(cfg, [0], lambda *_: None)
-    save = run.save
-    run.save = lambda step: (save(step), setattr(run, "_stop", step == 27))
-    with pytest.raises(Interrupted):
-        cql_discrete.train(cfg.algo, run)
-    again = train(cfg)
-    one, two = (
-        load_checkpoint(c / "seeds-0/checkpoint.safetensors")["state"] for c in (whole, again)
-    )
-    assert flatten(one) == flatten(two)
+    goes_on(config(tmp_path, "cql_discrete", **job), tmp_path, (27,), (0,))
 
 
 @pytest.mark.parametrize("bad", [{"weight": -1.0}, {"critic": "iqn"}, {"quantiles": 0}])

@@ -1,7 +1,5 @@
 """Deep CVaR against its transcription, by hand, as a run, and against exact optima."""
 
-import contextlib
-
 import gymnasium
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ import torch
 from agreement import scramble
 from reference_cvar import CVaR as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
-from small import config, flatten
+from small import config, goes_on, run, state_of
 
 from corerl import seeding
-from corerl.algos import cvar
 from corerl.algos.cvar import Config, CVaR
 from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.data.tasks import resolve
@@ -27,10 +24,8 @@ from corerl.risk.solvers import iterated, naive
 from corerl.risk.static_cvar import static
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.risk.stock_policy import stock_policies
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.training import racing
 from corerl.training.experience import Collect
-from corerl.training.run import Interrupted, Run
 from corerl.training.stocks import StockPlayer, Stocks
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
@@ -377,37 +372,18 @@ def settings(root, objective="static", task="risk/B", **changes):
     return config(root, "cvar", own=own, **cell)
 
 
-def train(cfg, seeds=(0, 1), stop_at=None):
-    run = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = run.save
-        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        cvar.train(cfg.algo, run)
-    return run.directory
-
-
 @pytest.mark.parametrize("objective", ["static", "shortfall", "distortion"])
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
-    whole = train(settings(tmp_path / "whole", objective))
-    broken = settings(tmp_path / "broken", objective)
-    train(broken, stop_at=54)
-    directory = train(broken)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (directory / file).read_text() == (whole / file).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
-    assert ("stocks" in one) == (objective != "distortion")
-    assert ("noise" in one) == (objective == "static")
-    assert flatten(one) == flatten(two)
+    state = goes_on(settings(tmp_path, objective), tmp_path, (54,))
+    assert ("stocks" in state) == (objective != "distortion")
+    assert ("noise" in state) == (objective == "static")
 
 
 @pytest.mark.parametrize("objective", ["static", "shortfall"])
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, objective):
-    together = train(settings(tmp_path / "a", objective))
-    alone = train(settings(tmp_path / "b", objective), [1])
-    both, one = (
-        load_checkpoint(folder / "checkpoint.safetensors")["state"] for folder in (together, alone)
-    )
+    together = run(settings(tmp_path / "a", objective))
+    alone = run(settings(tmp_path / "b", objective), [1])
+    both, one = state_of(together), state_of(alone)
     for part in ("actions", "rewards", "ends"):
         replays = (state["experience"]["replay"][part] for state in (both, one))
         company, own = replays
@@ -421,14 +397,11 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, objective):
 @pytest.mark.parametrize("objective", ["static", "shortfall", "iterated"])
 def test_compiled_runs_equal_eager_ones(tmp_path, objective):
     eager, compiled = (
-        load_checkpoint(
-            train(settings(tmp_path / mode, objective, compile=mode)) / "checkpoint.safetensors"
-        )
+        state_of(run(settings(tmp_path / mode, objective, compile=mode)))["agent"]["target"]
         for mode in ("off", "compile")
     )
-    for key, value in eager["state"]["agent"]["target"].items():
-        found = compiled["state"]["agent"]["target"][key]
-        torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-4)
+    for key, value in eager.items():
+        torch.testing.assert_close(compiled[key], value, rtol=1e-3, atol=1e-4)
 
 
 # Against exact optima: what is compared is the exact CVaR of the learned policy, not a sample of it.
@@ -448,7 +421,7 @@ def learned(root, name: str, steps: int | None = None, **own) -> CVaR:
     mine |= {"data": Collect(**(data | own.pop("data", {})))} | own
     job = config(root, "cvar", own=mine, task=f"risk/{name}", steps=steps or rows["steps"])
     job.eval.episodes = 0
-    state = load_checkpoint(train(job, SEEDS_LEARNED) / "checkpoint.safetensors")["state"]
+    state = state_of(run(job, SEEDS_LEARNED))
     env = finite(name)
     rngs = seeding.generators(SEEDS_LEARNED, "init")
     agent = CVaR(job.algo, Spec(env.observation_space.shape, env.mdp.sizes[1], rngs))

@@ -1,6 +1,5 @@
 """Policy gradients for risk: scores by hand, the exact gradient, the transcription, and runs."""
 
-import contextlib
 import math
 from dataclasses import replace
 
@@ -11,10 +10,9 @@ import torch
 from agreement import assert_networks, net, scramble
 from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
 from reference_distributional import numbers
-from small import flatten
+from small import goes_on, run, state_of
 
 from corerl import seeding
-from corerl.algos import cvar_pg
 from corerl.algos.cvar_pg import Config, CVaRPG, Level
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
@@ -24,9 +22,7 @@ from corerl.experiments.tables import table
 from corerl.nn import policies
 from corerl.nn.learner import Spec
 from corerl.risk import measures
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.rollouts import Played, RiskPlayer
-from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_width": 8, "lr": 1e-2, "cosine": False, "max_steps": T, "critic_updates": 2}
 SWITCHES = {
@@ -282,16 +278,6 @@ def settings(root, task="risk/D2", own=None, **changes):
     return RunConfig(algo=algo, task=task, **(cell | changes))
 
 
-def train(cfg, seeds=(0, 1), stop_at=None):
-    run = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = run.save
-        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        cvar_pg.train(cfg.algo, run)
-    return run.directory
-
-
 RUNS = {
     "cvar": ("risk/D2", {"v_std": 0.2, "soft": 0.5}),
     "ecrm": ("risk/B", {"objective": "ecrm", "low": -3.0, "high": 4.0, "etas": 8}),
@@ -302,20 +288,12 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, kind):
     task, own = RUNS[kind]
-    whole = train(settings(tmp_path / "whole", task, own))
-    broken = settings(tmp_path / "broken", task, own)
-    train(broken, stop_at=6)
-    directory = train(broken)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (directory / file).read_text() == (whole / file).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
-    assert flatten(one) == flatten(two)
+    goes_on(settings(tmp_path, task, own), tmp_path, (6,))
 
 
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
-    together = load_checkpoint(train(settings(tmp_path / "a")) / "checkpoint.safetensors")
-    alone = load_checkpoint(train(settings(tmp_path / "b"), [1]) / "checkpoint.safetensors")
-    both, one = (state["state"]["agent"] for state in (together, alone))
+    both = state_of(run(settings(tmp_path / "a")))["agent"]
+    one = state_of(run(settings(tmp_path / "b"), [1]))["agent"]
     for part in ("policy", "critic", "v"):
         for key, value in one[part].items():
             torch.testing.assert_close(both[part][key][1:], value, rtol=1e-4, atol=1e-6)
@@ -324,13 +302,11 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
 @pytest.mark.slow
 def test_compiled_runs_equal_eager_ones(tmp_path):
     eager, compiled = (
-        load_checkpoint(train(settings(tmp_path / mode, compile=mode)) / "checkpoint.safetensors")
+        state_of(run(settings(tmp_path / mode, compile=mode)))["agent"]["policy"]
         for mode in ("off", "compile")
     )
-    for key, value in eager["state"]["agent"]["policy"].items():
-        torch.testing.assert_close(
-            compiled["state"]["agent"]["policy"][key], value, rtol=1e-3, atol=1e-5
-        )
+    for key, value in eager.items():
+        torch.testing.assert_close(compiled[key], value, rtol=1e-3, atol=1e-5)
 
 
 def of_table(task: str) -> tuple[dict, dict]:
@@ -345,7 +321,7 @@ def learned(root, task: str, seeds, **own):
     table_own, rest = of_table(task)
     rest |= {"eval": Eval(episodes=0), "log_every": 1000, "save_every": 10**6, "seeds": 3}
     cfg = settings(root, task, table_own | own, **rest)
-    state = load_checkpoint(train(cfg, seeds) / "checkpoint.safetensors")["state"]["agent"]
+    state = state_of(run(cfg, seeds))["agent"]
     numbered = task in ("risk/A", "risk/B")
     sizes = {"risk/A": (4, 2), "risk/B": (6, 2)}.get(task, (2, 1))
     rngs = seeding.generators(seeds, "init")

@@ -1,6 +1,5 @@
 """MR.Q against its transcription, by hand, what a resumed run must keep, and that a seed is an identity."""
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,15 +21,13 @@ from agreement import (
     scramble,
     twins,
 )
-from small import config, flatten
+from small import config, goes_on, run, state_of
 
-from corerl.algos.mrq import MRQ, Config, train
+from corerl.algos.mrq import MRQ, Config
 from corerl.buffers.prioritized import Pieces, PrioritizedReplay
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.nn.two_hot import two_hot
-from corerl.runs import checkpoint
-from corerl.training.run import Interrupted, Run
 
 SMALL = {
     "hidden_width": WIDTH,
@@ -230,32 +227,15 @@ def settings(root: Path, **changes):
     return replace(cfg, eval=replace(cfg.eval, every=20, episodes=1))
 
 
-def run_it(cfg, seeds=(0, 1), stops: tuple[int, ...] = ()) -> tuple[Path, dict]:
-    for stop in (*stops, None):
-        run = Run(cfg, list(seeds), lambda *_: None)
-        save = run.save
-        run.save = lambda step, run=run, save=save, stop=stop: (
-            save(step),
-            setattr(run, "_stop", step == stop),
-        )
-        with contextlib.suppress(Interrupted):
-            train(cfg.algo, run)
-    state = checkpoint.load_checkpoint(run.directory / "checkpoint.safetensors")["state"]
-    return run.directory, state
-
-
 def test_stopped_and_resumed_it_ends_as_unbroken(tmp_path):
     """Before the first update, between two copies, and right after one."""
-    whole, one_ = run_it(settings(tmp_path / "whole"))
-    broken, two = run_it(settings(tmp_path / "broken"), stops=(7, 15, 27))
-    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (broken / name).read_text() == (whole / name).read_text(), name
-    assert flatten(one_) == flatten(two)
+    goes_on(settings(tmp_path), tmp_path, (7, 15, 27))
 
 
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
-    _, both = run_it(settings(tmp_path / "both"))
-    _, alone = run_it(settings(tmp_path / "alone"), seeds=(1,))
+    both, alone = (
+        state_of(run(settings(tmp_path / str(len(seeds))), seeds)) for seeds in ((0, 1), (1,))
+    )
     for name in ("rows", "priorities"):
         mine, theirs = alone["replay"][name], both["replay"][name]
         torch.testing.assert_close(mine[0], theirs[1], rtol=1e-3, atol=1e-3)
@@ -297,4 +277,4 @@ def test_episodes_too_short_for_a_piece_are_refused():
 
 def test_numbered_actions_are_refused(tmp_path):
     with pytest.raises(CorerlError, match="has actions of Discrete"):
-        run_it(replace(settings(tmp_path), task="gym/CartPole-v1"))
+        run(replace(settings(tmp_path), task="gym/CartPole-v1"))

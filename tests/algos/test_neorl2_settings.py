@@ -1,8 +1,5 @@
 """What NeoRL-2's benchmark ran, with its settings: equations, validation choice, tables, resume."""
 
-import contextlib
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -28,7 +25,7 @@ from reference_neorl2 import CQL as TheirCQL
 from reference_neorl2 import EDAC as TheirEDAC
 from reference_neorl2 import TD3BC as TheirTD3BC
 from reference_neorl2 import weights_of
-from small import flatten
+from small import flatten, goes_on, run, state_of
 
 from corerl.algos import bc, edac, td3_bc
 from corerl.algos.bc import BC
@@ -41,8 +38,7 @@ from corerl.experiments.composition import cells
 from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
 from corerl.report import grids
-from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
 
 # The tables.
 
@@ -346,40 +342,18 @@ SETTINGS = {
 }
 
 
-def run(root, name: str, seeds=(0, 4), stop_at: int | None = None, **changes):
+def job(root, name: str, steps: int = 80) -> Config:
     module, own = SETTINGS[name]
-    cfg = Config(
-        algo=module.Config(hidden_width=8, batch_size=8, **own),
-        task="neorl2/DMSD",
-        root=str(root),
-        eval=Eval(episodes=0),
-        compile="off",
-        device="cpu",
-        log_every=10,
-        save_every=20,
-        **({"steps": 80} | changes),
-    )
-    job = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = job.save
-        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        module.train(cfg.algo, job)
-    return job.directory
+    often = {"eval": Eval(episodes=0), "log_every": 10, "save_every": 20}
+    cell = {"task": "neorl2/DMSD", "root": str(root), "compile": "off", "device": "cpu"}
+    algo = module.Config(hidden_width=8, batch_size=8, **own)
+    return Config(algo=algo, steps=steps, **often, **cell)
 
 
 @pytest.mark.filterwarnings("ignore:.*not the released")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, files, name):
-    whole = run(tmp_path / "whole", name)
-    broken = run(tmp_path / "broken", name, stop_at=36)
-    assert json.loads((broken / "status.json").read_text())["step"] < 80
-    broken = run(tmp_path / "broken", name)
-    states = [
-        flatten(load_checkpoint(d / "checkpoint.safetensors")["state"]) for d in (whole, broken)
-    ]
-    assert states[0] == states[1]
-    assert (whole / "metrics.jsonl").read_text() == (broken / "metrics.jsonl").read_text()
+    goes_on(job(tmp_path, name), tmp_path, (36,), (0, 4))
 
 
 @pytest.mark.filterwarnings("ignore:.*not the released")
@@ -387,13 +361,13 @@ def test_validation_leaves_training_alone_and_needs_a_whole_epoch(tmp_path, file
     states = []
     for every in (0, 10):
         SETTINGS["now"] = (bc, SETTINGS["bc"][1] | {"validate_every": every})
-        states.append(load_checkpoint(run(tmp_path / str(every), "now") / "checkpoint.safetensors"))
-    policies = [flatten(state["state"]["agent"]["policy"]) for state in states]
+        states.append(state_of(run(job(tmp_path / str(every), "now"))))
+    policies = [flatten(state["agent"]["policy"]) for state in states]
     assert policies[0] == policies[1]
-    steps = states[1]["state"]["agent"]["chosen"]["step"]
+    steps = states[1]["agent"]["chosen"]["step"]
     assert (steps % 10 == 0).all() and (steps > 0).all()
     with pytest.raises(CorerlError, match="validate_every=10 is more than steps=5"):
-        run(tmp_path / "short", "now", steps=5)
+        run(job(tmp_path / "short", "now", steps=5))
     del SETTINGS["now"]
 
 

@@ -1,7 +1,7 @@
 """Every algorithm that learns from comparisons through the whole loop: stopping, seeds, phases, refusals."""
 
-import contextlib
 import json
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from agreement import generators
-from small import flatten, parameters
+from small import goes_on, parameters, run
 
 from corerl.algos import cpl, cpl_ranked, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
@@ -21,7 +21,7 @@ from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.reward_models import Markov, MarkovReward
 from corerl.preferences.sources import Preferences
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
@@ -39,26 +39,22 @@ PT = pref_transformer.Reward(steps=20, width=8, heads=2, batch_size=4, window=5,
 SCORE = cpl_ranked.Score(steps=20, width=8, heads=2, batch_size=4, lr=0.01)
 RANKED = SMALL | {"length": 6, "batch_size": 4}
 SETTINGS = {
-    "ipl": (ipl, ipl.Config(**BOTH, dropout=0.1)),
-    "ipl awac": (ipl, ipl.Config(**BOTH, form="awac", critics=1)),
-    "ipl alone": (ipl, ipl.Config(**CROPPED, replay=False)),
-    "pref_iql": (pref_iql, pref_iql.Config(**MR, reward=ONE)),
-    "pref_iql first": (pref_iql, pref_iql.Config(**MR, reward=MARKOV, reward_first=True)),
-    "pref_iql alone": (pref_iql, pref_iql.Config(**MR, reward=ONE, replay=False, dropout=0.1)),
-    "cpl": (cpl, cpl.Config(**PAIRS, bc_steps=20, warmup_steps=10)),
-    "cpl-kl": (cpl, cpl.Config(**CROPPED, bc_steps=20, reference=True)),
-    "cpl ranked": (cpl_ranked, cpl_ranked.Config(**RANKED, score=SCORE)),
-    "cpl taught": (cpl_ranked, cpl_ranked.Config(**RANKED, ranked_by="teacher", dropout=0.0)),
-    "dtr": (dtr, dtr.Config(**DTR, reward=MARKOV, repeats=2)),
-    "dtr blocks": (  # one reward for all seeds
-        dtr,
-        dtr.Config(**DTR, reward=replace(MARKOV, seed=999), trajectories="blocks", select="argmax"),
+    "ipl": ipl.Config(**BOTH, dropout=0.1),
+    "ipl awac": ipl.Config(**BOTH, form="awac", critics=1),
+    "ipl alone": ipl.Config(**CROPPED, replay=False),
+    "pref_iql": pref_iql.Config(**MR, reward=ONE),
+    "pref_iql first": pref_iql.Config(**MR, reward=MARKOV, reward_first=True),
+    "pref_iql alone": pref_iql.Config(**MR, reward=ONE, replay=False, dropout=0.1),
+    "cpl": cpl.Config(**PAIRS, bc_steps=20, warmup_steps=10),
+    "cpl-kl": cpl.Config(**CROPPED, bc_steps=20, reference=True),
+    "cpl ranked": cpl_ranked.Config(**RANKED, score=SCORE),
+    "cpl taught": cpl_ranked.Config(**RANKED, ranked_by="teacher", dropout=0.0),
+    "dtr": dtr.Config(**DTR, reward=MARKOV, repeats=2),
+    "dtr blocks": dtr.Config(
+        **DTR, reward=replace(MARKOV, seed=999), trajectories="blocks", select="argmax"
     ),
-    "dtr segments": (dtr, dtr.Config(**DTR, reward=MARKOV, trajectories="segments", repeats=2)),
-    "pt": (
-        pref_transformer,
-        pref_transformer.Config(**SMALL, reward=PT, batch_size=4, dropout=0.1),
-    ),
+    "dtr segments": dtr.Config(**DTR, reward=MARKOV, trajectories="segments", repeats=2),
+    "pt": pref_transformer.Config(**SMALL, reward=PT, batch_size=4, dropout=0.1),
 }
 TWO_PHASES = ("pref_iql first", "dtr", "dtr blocks", "dtr segments", "pt")
 
@@ -77,28 +73,17 @@ def first_episodes(load):
     return loaded
 
 
-def config(root, name: str, **changes) -> Config:
+def job(root, name: str, **changes) -> Config:
     values = {"steps": 40, "save_every": 10, "log_every": 10, "task": "corerl/pendulum"}
     options = {"root": str(root), "compile": "off", "device": "cpu"}
-    options |= {"eval": Eval(every=40, episodes=1), "algo": SETTINGS[name][1]}
+    options |= {"eval": Eval(every=40, episodes=1), "algo": SETTINGS[name]}
     return Config(**(options | values | changes))
-
-
-def run(root, name: str, stop_at: int | None = None, seeds=(0, 4), **changes):
-    cfg = config(root, name, **changes)
-    job = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = job.save
-        job.save = lambda step: (save(step), setattr(job, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        SETTINGS[name][0].train(cfg.algo, job)
-    return job.directory
 
 
 def test_segments_longer_than_the_labels_are_refused(tmp_path):
     longer = cpl_ranked.Config(**RANKED | {"length": 9}, score=SCORE)
     with pytest.raises(CorerlError, match=r"segments of 8 steps.*algo\.length=8 or less, not 9"):
-        run(tmp_path, "cpl ranked", algo=longer)
+        run(job(tmp_path, "cpl ranked", algo=longer))
 
 
 def checkpoint(folder) -> dict:
@@ -108,13 +93,7 @@ def checkpoint(folder) -> dict:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
     """Stopped in the first phase, where it ends, and in the second."""
-    whole = run(tmp_path / "whole", name)
-    for stop_at in (13, 20, 33):
-        run(tmp_path / "broken", name, stop_at)
-    resumed = run(tmp_path / "broken", name)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (resumed / file).read_text() == (whole / file).read_text()
-    assert flatten(checkpoint(resumed)) == flatten(checkpoint(whole))
+    goes_on(job(tmp_path, name), tmp_path, (13, 20, 33), (0, 4))
 
 
 class Kept(Run):
@@ -135,10 +114,10 @@ def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name, float64):
     """Adam turns the rounding of a gradient that is zero (attention's key bias) into steps of its rate."""
     found = []
     for seeds in ([3], [1, 3]):
-        cfg = config(tmp_path, name)
-        job = Kept(cfg, seeds, lambda *_: None)
-        SETTINGS[name][0].train(cfg.algo, job)
-        agent, reward = (job.parts.get(part) for part in ("agent", "reward"))
+        cfg = job(tmp_path, name)
+        kept = Kept(cfg, seeds, lambda *_: None)
+        sys.modules[type(cfg.algo).__module__].train(cfg.algo, kept)
+        agent, reward = (kept.parts.get(part) for part in ("agent", "reward"))
         found.append(parameters(agent) | (parameters(reward) if reward else {}))
     alone, together = found
     for key in alone:
@@ -150,7 +129,7 @@ def test_a_seed_is_the_same_alone_and_in_company(tmp_path, name, float64):
 
 @pytest.mark.parametrize("name", TWO_PHASES)
 def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp_path, name):
-    folder = run(tmp_path, name)
+    folder = run(job(tmp_path, name), (0, 4))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     of_reward = [line["step"] for line in lines if "reward_loss" in line and line["seed"] == 0]
     of_policy = [line["step"] for line in lines if "reward_loss" not in line and line["seed"] == 0]
@@ -162,7 +141,7 @@ def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp
 
 
 def test_segments_are_ranked_by_what_the_model_learned_before(tmp_path):
-    folder = run(tmp_path, "cpl ranked")
+    folder = run(job(tmp_path, "cpl ranked"), (0, 4))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     first = {line["step"]: set(line) for line in lines if line["seed"] == 0}
     assert all(("score_loss" in names) == (step <= 20) for step, names in first.items())
@@ -179,7 +158,7 @@ def unread(task):
 def test_a_first_phase_must_leave_steps_to_the_second(tmp_path, name, monkeypatch):
     monkeypatch.setattr(tasks.Task, "load", unread)
     with pytest.raises(CorerlError, match=r"steps=20 leaves none of steps=20"):
-        run(tmp_path, name, steps=20)
+        run(job(tmp_path, name, steps=20))
 
 
 # Learning.

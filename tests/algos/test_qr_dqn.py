@@ -1,12 +1,10 @@
 """QR-DQN against its transcription, by hand, and as a run that is stopped, resumed and learns."""
 
-import contextlib
-
 import pytest
 import torch
 from reference_distributional import QRDQN as Reference
 from reference_distributional import SEEDS, A, O, agree, make_transitions
-from small import config, flatten
+from small import config, goes_on, run, state_of
 
 from corerl import seeding
 from corerl.algos import hra, iqn, md3qn, qr_dqn
@@ -15,9 +13,7 @@ from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
 from corerl.risk.quantiles import huber_quantile_loss
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.experience import Collect
-from corerl.training.run import Interrupted, Run
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2}
 SWITCHES = {
@@ -74,39 +70,21 @@ def settings(root, name, task="maze/v1-vector", own=None, data=None, **changes):
     return config(root, name, own=own_settings(name, **(data or {})) | (own or {}), **cell)
 
 
-def train(cfg, seeds=(0, 1), stop_at=None):
-    run = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = run.save
-        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        ALGOS[cfg.algo.name][0].train(cfg.algo, run)
-    return run.directory
-
-
 @pytest.mark.parametrize("name", ALGOS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
     data = {"n_step": 3, "eval_epsilon": 0.3}
-    whole = train(settings(tmp_path / "whole", name, data=data))
-    broken = settings(tmp_path / "broken", name, data=data)
-    train(broken, stop_at=54)
-    directory = train(broken)
-    for file in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (directory / file).read_text() == (whole / file).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
-    assert one["experience"]["replay"]["added"] == 80
-    assert flatten(one) == flatten(two)
+    state = goes_on(settings(tmp_path, name, data=data), tmp_path, (54,))
+    assert state["experience"]["replay"]["added"] == 80
 
 
 @pytest.mark.parametrize("name", ALGOS)
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, name):
-    together = load_checkpoint(train(settings(tmp_path / "a", name)) / "checkpoint.safetensors")
-    cfg = settings(tmp_path / "b", name)
-    alone = load_checkpoint(train(cfg, seeds=[1]) / "checkpoint.safetensors")
-    both, one = (state["state"]["experience"]["replay"] for state in (together, alone))
+    together = state_of(run(settings(tmp_path / "a", name)))
+    alone = state_of(run(settings(tmp_path / "b", name), seeds=[1]))
+    both, one = (state["experience"]["replay"] for state in (together, alone))
     for part in ("frames", "actions", "rewards", "ends"):
         assert torch.equal(both[part][1:], one[part])
-    both, one = (state["state"]["agent"]["target"] for state in (together, alone))
+    both, one = (state["agent"]["target"] for state in (together, alone))
     for key, value in one.items():
         torch.testing.assert_close(both[key][1:], value, rtol=1e-4, atol=1e-6)
 
@@ -115,12 +93,9 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, name):
 @pytest.mark.parametrize("name", ALGOS)
 def test_compiled_runs_equal_eager_ones(tmp_path, name):
     eager, compiled = (
-        train(settings(tmp_path / mode, name, compile=mode)) for mode in ("off", "compile")
+        run(settings(tmp_path / mode, name, compile=mode)) for mode in ("off", "compile")
     )
-    one, two = (
-        load_checkpoint(d / "checkpoint.safetensors")["state"]["agent"]["target"]
-        for d in (eager, compiled)
-    )
+    one, two = (state_of(d)["agent"]["target"] for d in (eager, compiled))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-5)
 
@@ -177,5 +152,5 @@ def test_it_learns_to_balance_a_pole(tmp_path, name):
     own = {k.removeprefix("algo."): v for k, v in rows.items() if ".data." not in k}
     own = {"batch_size": 32, "hidden_width": 128} | own | {"data": Collect(**data)}
     cfg = config(tmp_path, name, own=own, task="gym/CartPole-v1", steps=20_000)
-    last = (train(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
+    last = (run(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[5]) > 150

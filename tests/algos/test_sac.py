@@ -1,12 +1,12 @@
 """SAC against a transcription of the paper that shares no code with it, and what a run must keep."""
 
-import contextlib
 import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
+from small import goes_on, run, state_of
 
 from corerl import seeding
 from corerl.algos import sac
@@ -15,8 +15,6 @@ from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.experiments.tables import table
 from corerl.nn.learner import Spec
-from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Interrupted, Run
 
 O, A, B = 3, 2, 16
 
@@ -238,48 +236,23 @@ def settings(tmp_path, **changes):
     )
 
 
-def train(cfg, seeds=(0, 1), stop_at=None):
-    run = Run(cfg, list(seeds), lambda *_: None)
-    if stop_at is not None:
-        save = run.save
-        run.save = lambda step: (save(step), setattr(run, "_stop", step == stop_at))
-    with contextlib.suppress(Interrupted):
-        sac.train(cfg.algo, run)
-    return run.directory
-
-
 @pytest.mark.parametrize("task", ["gym/Hopper-v4", "gym/Pendulum-v1"])
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, task):
-    whole = train(settings(tmp_path / "whole", task=task))
-    broken = settings(tmp_path / "broken", task=task)
-    train(broken, stop_at=37)
-    directory = train(broken)
-    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (directory / name).read_text() == (whole / name).read_text()
-    one, two = (load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, directory))
-    assert one["replay"]["added"] == 60
-    assert flatten(one) == flatten(two)
-
-
-def flatten(value):
-    if isinstance(value, dict):
-        return {key: flatten(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [flatten(part) for part in value]
-    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+    state = goes_on(settings(tmp_path, task=task), tmp_path, (37,))
+    assert state["replay"]["added"] == 60
 
 
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
-    together = load_checkpoint(train(settings(tmp_path / "a")) / "checkpoint.safetensors")
-    alone = load_checkpoint(train(settings(tmp_path / "b"), seeds=[1]) / "checkpoint.safetensors")
+    together = state_of(run(settings(tmp_path / "a")))
+    alone = state_of(run(settings(tmp_path / "b"), seeds=[1]))
     # Rows 20 to 29 are ten to twenty updates after the random steps; later, contacts amplify rounding.
-    mine, other = (state["state"]["replay"]["rows"][-1, 20:30] for state in (together, alone))
+    mine, other = (state["replay"]["rows"][-1, 20:30] for state in (together, alone))
     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
 
 
 def test_images_and_discrete_actions_are_refused(tmp_path):
     with pytest.raises(CorerlError, match="needs vectors of numbers"):
-        train(settings(tmp_path, task="gym/CartPole-v1"), seeds=[0])
+        run(settings(tmp_path, task="gym/CartPole-v1"), seeds=[0])
 
 
 @pytest.mark.parametrize(
@@ -300,5 +273,5 @@ def test_it_learns_to_balance_and_to_swing_up(tmp_path, task, enough):
     cfg = dataclasses.replace(
         cfg, algo=sac.Config(**own), eval=Eval(every=8000, episodes=10), compile="auto"
     )
-    last = (train(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
+    last = (run(cfg, seeds=[0]) / "scores.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[5]) > enough

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small import config, flatten
+from small import config, flatten, run
 
 from corerl.algos import (
     arsq,
@@ -35,7 +35,7 @@ from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
 from corerl.training.load import load
 from corerl.training.offline_to_online import Online, Phases
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("load_once", "short_episodes")
 
@@ -82,12 +82,7 @@ def train_until(stop: int | None, cfg, seeds=(0, 1)) -> Path:
     cell.mkdir(parents=True, exist_ok=True)
     written = run_directory.settings(cfg) | {"seeds": len(seeds)}
     (cell / "config.yaml").write_text(yaml.safe_dump(written))
-    run = Run(cfg, list(seeds), lambda *_: None)
-    save = run.save
-    run.save = lambda step: (save(step), setattr(run, "_stop", step == stop))
-    with contextlib.suppress(Interrupted):
-        MODULES[cfg.algo.name].train(cfg.algo, run)
-    return run.directory
+    return run(cfg, seeds, stop)
 
 
 def rows(directory: Path) -> list[list[str]]:
