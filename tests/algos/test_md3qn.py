@@ -9,7 +9,7 @@ from exact_mazes import joint_moments
 from reference_distributional import HRA as ReferenceHRA
 from reference_distributional import MD3QN as Reference
 from reference_distributional import SEEDS, A, B, K, O, agree, make_transitions
-from small import config
+from small import config, state_of
 
 from corerl import seeding
 from corerl.algos import hra, md3qn
@@ -19,7 +19,6 @@ from corerl.errors import CorerlError
 from corerl.experiments.tables import table
 from corerl.nn import kernels
 from corerl.nn.learner import Spec
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.experience import Collect
 from corerl.training.run import Run
 
@@ -156,8 +155,7 @@ def learned(tmp_path, name: str, steps: int) -> np.ndarray:
     env = mazes.make(f"{name}-vector")
     first, _ = env.reset(seed=0)
     agent = MD3QN(cfg.algo, Spec(first.shape, 4, run.rngs()), len(env.maze.sources))
-    saved = load_checkpoint(run.directory / "checkpoint.safetensors")["state"]["agent"]
-    agent.load_state_dict(saved)
+    agent.load_state_dict(state_of(run.directory)["agent"])
     with torch.no_grad():
         return agent.particles(torch.from_numpy(first)[None, None])[0, 0, 0].numpy()
 

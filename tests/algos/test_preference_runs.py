@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from agreement import generators
-from small import goes_on, parameters, run
+from small import goes_on, parameters, run, state_of
 
 from corerl.algos import cpl, cpl_ranked, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
@@ -20,7 +20,6 @@ from corerl.preferences.buffer import PairBuffer, transitions
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.reward_models import Markov, MarkovReward
 from corerl.preferences.sources import Preferences
-from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
@@ -50,7 +49,7 @@ SETTINGS = {
     "cpl ranked": cpl_ranked.Config(**RANKED, score=SCORE),
     "cpl taught": cpl_ranked.Config(**RANKED, ranked_by="teacher", dropout=0.0),
     "dtr": dtr.Config(**DTR, reward=MARKOV, repeats=2),
-    "dtr blocks": dtr.Config(
+    "dtr blocks": dtr.Config(  # one reward for all seeds
         **DTR, reward=replace(MARKOV, seed=999), trajectories="blocks", select="argmax"
     ),
     "dtr segments": dtr.Config(**DTR, reward=MARKOV, trajectories="segments", repeats=2),
@@ -84,10 +83,6 @@ def test_segments_longer_than_the_labels_are_refused(tmp_path):
     longer = cpl_ranked.Config(**RANKED | {"length": 9}, score=SCORE)
     with pytest.raises(CorerlError, match=r"segments of 8 steps.*algo\.length=8 or less, not 9"):
         run(job(tmp_path, "cpl ranked", algo=longer))
-
-
-def checkpoint(folder) -> dict:
-    return load_checkpoint(folder / "checkpoint.safetensors")
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -135,7 +130,7 @@ def test_rewards_are_learned_first_and_nobody_plays_before_there_is_a_policy(tmp
     of_policy = [line["step"] for line in lines if "reward_loss" not in line and line["seed"] == 0]
     assert of_reward == [10, 20] and of_policy == [30, 40]
     if name != "pref_iql first":  # whose rewards are looked up as they are needed
-        rewards = checkpoint(folder)["state"]["buffer"]["rewards"]
+        rewards = state_of(folder)["buffer"]["rewards"]
         assert rewards.std(1).min() > 0
         assert torch.allclose(rewards[0], rewards[1]) == (name == "dtr blocks")
 
@@ -146,7 +141,7 @@ def test_segments_are_ranked_by_what_the_model_learned_before(tmp_path):
     first = {line["step"]: set(line) for line in lines if line["seed"] == 0}
     assert all(("score_loss" in names) == (step <= 20) for step, names in first.items())
     assert all(("cpl_loss" in names) == (step > 20) for step, names in first.items())
-    scores = checkpoint(folder)["state"]["buffer"]["scores"]
+    scores = state_of(folder)["buffer"]["scores"]
     assert scores.std(1).min() > 0 and not torch.allclose(scores[0], scores[1])
 
 

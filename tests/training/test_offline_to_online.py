@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small import config, flatten, run
+from small import config, flatten, goes_on, run, state_of
 
 from corerl.algos import (
-    arsq,
-    awac,
-    cal_ql,
     cql,
-    cqn,
     iql,
     rebrac,
-    rlpd,
-    wsrl,
 )
 from corerl.config import RENAMED
 from corerl.errors import CorerlError
@@ -39,7 +33,6 @@ from corerl.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("load_once", "short_episodes")
 
-MODULES = {m.Config().name: m for m in (iql, rebrac, awac, cql, cal_ql, rlpd, wsrl, arsq, cqn)}
 OWN = {
     "iql": {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=10)},
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
@@ -89,17 +82,10 @@ def rows(directory: Path) -> list[list[str]]:
     return [line.split(",") for line in (directory / "scores.csv").read_text().splitlines()[1:]]
 
 
-@pytest.mark.parametrize("algo", MODULES)
+@pytest.mark.parametrize("algo", OWN)
 def test_stopped_before_at_and_after_the_switch_it_ends_as_unbroken(tmp_path, algo):
-    whole = train(settings(tmp_path / "whole", algo))
-    broken = train(settings(tmp_path / "broken", algo), stops=(14, 20, 26, 44))
-    for name in ("scores.csv", "metrics.jsonl", "returns.jsonl"):
-        assert (broken / name).read_text() == (whole / name).read_text(), name
-    one, two = (
-        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"] for d in (whole, broken)
-    )
-    assert flatten(one) == flatten(two)
-    assert one["replay"]["added"] == (60 if algo == "rlpd" else 40)
+    state = goes_on(settings(tmp_path, algo), tmp_path, (14, 20, 26, 44))
+    assert state["replay"]["added"] == (60 if algo == "rlpd" else 40)
 
 
 @pytest.mark.parametrize("algo", ["iql", "cal_ql", "wsrl", "cqn"])
@@ -109,7 +95,7 @@ def test_a_run_can_be_loaded_wherever_it_stopped(tmp_path, algo):
     for stop in (14, 20, 26):
         directory = train_until(stop, cfg)
         agent = load(directory)
-        saved = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
+        saved = state_of(directory)["agent"]
         assert agent.steps == [stop, stop]
         assert flatten(agent.states()[0][1]["agent"].state_dict()) == flatten(saved)
 
@@ -129,10 +115,7 @@ def test_the_switch_is_scored_and_the_warm_up_changes_nothing(tmp_path):
 def test_a_seed_fine_tunes_the_same_alone_as_in_company(tmp_path):
     both = train(settings(tmp_path / "both", "wsrl"), seeds=[0, 1])
     alone = train(settings(tmp_path / "alone", "wsrl"), seeds=[1])
-    mine, theirs = (
-        checkpoint.load_checkpoint(d / "checkpoint.safetensors")["state"]["replay"]["rows"]
-        for d in (alone, both)
-    )
+    mine, theirs = (state_of(d)["replay"]["rows"] for d in (alone, both))
     torch.testing.assert_close(mine[0], theirs[1], rtol=1e-3, atol=1e-3)
 
 
@@ -145,7 +128,7 @@ def pretrained(tmp_path: Path, algo: str = "iql", **changes) -> Path:
     return cell_directory(cfg)
 
 
-def goes_on(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
+def continued(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
     online = Online(checkpoint=str(cell), warmup_steps=40)
     own = {"phase": "online", "online": online} | changes
     return replace(settings(tmp_path / "after", algo, **own), steps=40)
@@ -159,7 +142,7 @@ def test_a_policy_that_goes_on_is_not_cloned_again(tmp_path, monkeypatch, resume
         monkeypatch.setattr(
             cql.CQL, kind, lambda *x, made=made, kind=kind: (kinds.append(kind), made(*x))[1]
         )
-    cfg = goes_on(tmp_path, cell, "cql", bc_steps=20)
+    cfg = continued(tmp_path, cell, "cql", bc_steps=20)
     cfg.algo.online.warmup_steps = 10
     train(cfg, stops=(15,) if resumed else ())
     assert set(kinds) == {"update"} and len(kinds) >= 30
@@ -171,12 +154,10 @@ def test_a_policy_that_goes_on_is_not_cloned_again(tmp_path, monkeypatch, resume
 def test_the_whole_agent_is_restored_whoever_trained_beside_it(tmp_path, algo, part):
     cell = pretrained(tmp_path, algo)
     directory = train(
-        goes_on(tmp_path, cell, algo), seeds=[1]
+        continued(tmp_path, cell, algo), seeds=[1]
     )  # a warm-up throughout: nothing is learned
-    before = checkpoint.load_checkpoint(cell / "seeds-0-1" / "checkpoint.safetensors")["state"][
-        "agent"
-    ]
-    after = checkpoint.load_checkpoint(directory / "checkpoint.safetensors")["state"]["agent"]
+    before = state_of(cell / "seeds-0-1")["agent"]
+    after = state_of(directory)["agent"]
     for gone in (before, after):  # shared by all seeds; the rate's schedule ends with pre-training
         gone.pop("normalizer"), gone.pop("schedule", None)
     own = {name: flatten(part) for name, part in after.items()}
@@ -206,7 +187,7 @@ def test_a_tensor_without_seeds_is_restored_as_it_is(tmp_path, monkeypatch, toge
     saved = checkpoint.load_checkpoint(group / "checkpoint.safetensors")
     saved["state"]["agent"]["feature_mean"] = mean
     checkpoint.save_checkpoint(group / "checkpoint.safetensors", saved)
-    run = Run(goes_on(tmp_path, cell), together, lambda *_: None)
+    run = Run(continued(tmp_path, cell), together, lambda *_: None)
     agent = iql.IQL(run.cfg.algo, run.spec(*preprocessing.load(run, run.cfg.algo.data, 8)))
     pretrained_runs.restore(agent, str(cell), run, ["iql"])
     torch.testing.assert_close(agent.feature_mean, mean)
@@ -214,11 +195,11 @@ def test_a_tensor_without_seeds_is_restored_as_it_is(tmp_path, monkeypatch, toge
 
 def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
     cell = pretrained(tmp_path)
-    first = train(goes_on(tmp_path, cell), seeds=[1])
+    first = train(continued(tmp_path, cell), seeds=[1])
     said = json.loads((first / "env.json").read_text())["pretrained"]
     assert said == {"run": str(cell), "steps": 60}
     files.write_json(first / "status.json", {"state": "done", "step": 40})
-    second = goes_on(tmp_path / "third", first.parent)
+    second = continued(tmp_path / "third", first.parent)
     said = json.loads((train(second, seeds=[1]) / "env.json").read_text())["pretrained"]
     assert said == {"run": str(first.parent), "steps": 100}
 
@@ -244,7 +225,7 @@ def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
     ],
 )
 def test_another_task_or_network_is_refused(tmp_path, changes, job, message):
-    cfg = goes_on(tmp_path, pretrained(tmp_path), **changes)
+    cfg = continued(tmp_path, pretrained(tmp_path), **changes)
     seeds = job.pop("seeds", [0])
     with pytest.raises(CorerlError, match=message):
         train(replace(cfg, **job), seeds=seeds)
@@ -267,7 +248,7 @@ def test_a_file_must_be_read_alike(tmp_path, there, normalised, message):
     (cell / "config.yaml").write_text(yaml.safe_dump(read | {"data": there}))
     refused = pytest.raises(CorerlError, match=message) if message else contextlib.nullcontext()
     with refused:
-        train(goes_on(tmp_path, cell, **own), seeds=[0])
+        train(continued(tmp_path, cell, **own), seeds=[0])
 
 
 @pytest.mark.parametrize(
@@ -285,10 +266,10 @@ def test_what_weights_mean_must_be_the_same_and_how_they_learn_need_not(
 ):
     cell = pretrained(tmp_path, algo)
     if message is None:
-        train(goes_on(tmp_path, cell, algo, **changes), seeds=[0])
+        train(continued(tmp_path, cell, algo, **changes), seeds=[0])
         return
     with pytest.raises(CorerlError, match=message):
-        train(goes_on(tmp_path, cell, algo, **changes), seeds=[0])
+        train(continued(tmp_path, cell, algo, **changes), seeds=[0])
 
 
 def test_parts_of_a_network_that_would_be_left_behind_are_refused(tmp_path):
@@ -297,7 +278,7 @@ def test_parts_of_a_network_that_would_be_left_behind_are_refused(tmp_path):
     del settings["algo"]["layer_norm"]  # as a setting that no comparison knows
     (cell / "config.yaml").write_text(yaml.safe_dump(settings))
     with pytest.raises(CorerlError, match=r"it has critic.*, for which nothing here has a place"):
-        train(goes_on(tmp_path, cell), seeds=[0])
+        train(continued(tmp_path, cell), seeds=[0])
 
 
 def test_settings_that_an_older_run_does_not_name_had_their_defaults(tmp_path):
@@ -306,9 +287,9 @@ def test_settings_that_an_older_run_does_not_name_had_their_defaults(tmp_path):
     for added in ("activation", "layer_norm"):
         del settings["algo"][added]
     (cell / "config.yaml").write_text(yaml.safe_dump(settings))
-    train(goes_on(tmp_path, cell), seeds=[0])
+    train(continued(tmp_path, cell), seeds=[0])
     with pytest.raises(CorerlError, match=r"algo.activation is relu there and gelu"):
-        train(goes_on(tmp_path, cell, activation="gelu"), seeds=[0])
+        train(continued(tmp_path, cell, activation="gelu"), seeds=[0])
 
 
 def test_settings_of_an_older_name_are_compared_under_todays(tmp_path, monkeypatch):
@@ -317,19 +298,19 @@ def test_settings_of_an_older_name_are_compared_under_todays(tmp_path, monkeypat
     file.write_text(file.read_text().replace("activation:", "nonlinearity:"))
     monkeypatch.setitem(RENAMED, "algo.nonlinearity", "algo.activation")
     with pytest.raises(CorerlError, match=r"algo.activation is gelu there and relu"):
-        train(goes_on(tmp_path, cell), seeds=[0])
+        train(continued(tmp_path, cell), seeds=[0])
 
 
 def test_another_algorithm_or_an_unfinished_run_is_refused(tmp_path):
     cell = pretrained(tmp_path)
-    cfg = goes_on(tmp_path, cell, "rlpd")
+    cfg = continued(tmp_path, cell, "rlpd")
     with pytest.raises(CorerlError, match="it is iql, and rlpd goes on from rlpd"):
         train(cfg, seeds=[0])
     files.write_json(cell / "seeds-0-1" / "status.json", {"state": "running", "step": 30})
     with pytest.raises(CorerlError, match=r"seeds-0-1 has not finished \(step 30\)"):
-        train(goes_on(tmp_path, cell), seeds=[0])
+        train(continued(tmp_path, cell), seeds=[0])
     with pytest.raises(CorerlError, match="is not the folder of a run"):
-        train(goes_on(tmp_path, tmp_path / "nothing"), seeds=[0])
+        train(continued(tmp_path, tmp_path / "nothing"), seeds=[0])
 
 
 def phases_of(tmp_path: Path, **changes) -> tuple[Phases, Run]:
