@@ -110,7 +110,7 @@ def fetch(id: str) -> Path:
     return _folder(id) / "metadata.json"
 
 
-def environment(id: str, trust: bool = False) -> gymnasium.Env:
+def environment(id: str, trust: bool) -> gymnasium.Env:
     """Returns the environment that the dataset names for evaluation, else the one it was recorded in.
 
     A dataset may name any function of any module as its environment. Only those that gymnasium's registry

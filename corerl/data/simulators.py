@@ -149,7 +149,7 @@ def make_neorl2(name: str) -> gymnasium.Env:
     return Simglucose(env) if name == "Simglucose" else env
 
 
-def make_minari(id: str, trust: bool = False) -> gymnasium.Env:
+def make_minari(id: str, trust: bool) -> gymnasium.Env:
     """Makes the environment of `minari.environment` with actions in [-1, 1]."""
     try:
         env = minari.environment(id, trust)

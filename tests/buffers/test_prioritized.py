@@ -6,7 +6,7 @@ import torch
 from graphs import is_view
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corerl.buffers.prioritized import PrioritizedReplay
+from corerl.buffers.prioritized import RUN, PrioritizedReplay
 from corerl.errors import CorerlError
 
 SEEDS = [0, 1]
@@ -179,6 +179,18 @@ def test_many_runs_of_priorities_are_drawn_in_proportion():
         assert chi < 700 + 5 * (2 * 700) ** 0.5  # 699 degrees of freedom
     runs = replay._priorities.unflatten(1, (-1, 128))
     torch.testing.assert_close(replay._sums, runs.sum(-1, dtype=torch.float64))
+
+
+def test_sums_hold_what_may_be_drawn_around_the_ends_of_runs():
+    """Also where the ring is full and a step that was in the sum of its run is overwritten."""
+    replay = PrioritizedReplay(1, 1, 2 * RUN, SEEDS, 10, horizon=2)
+    kinds = np.random.default_rng(0).choice(
+        ["", "terminated", "truncated"], 3 * RUN, p=[0.6, 0.2, 0.2]
+    )
+    for number, kind in enumerate(kinds):
+        replay.add(step(number, kind == "terminated", kind == "truncated"))
+        open_ones = (replay._priorities * replay._open).unflatten(1, (-1, RUN))
+        torch.testing.assert_close(replay._sums, open_ones.sum(-1, dtype=torch.float64))
 
 
 class Largest(TorchDispatchMode):

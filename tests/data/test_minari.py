@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import gymnasium
 import h5py
@@ -183,6 +184,36 @@ def test_a_number_beside_boxes_counts_from_its_own_start(folder):
     )
     rows = reader.load("corerl/rooms-v0").observations
     assert rows.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("wrong", [4, 8])
+def test_a_number_that_its_space_has_not_is_refused(folder, wrong):
+    dataset = minari.create_dataset_from_buffers(
+        "corerl/rooms-v0",
+        [episode(np.random.default_rng(0), 3, True, {"room": np.array([5, 7, 6, 5])})],
+        observation_space=spaces.Dict(room=spaces.Discrete(3, start=5)),
+        action_space=spaces.Box(-2, 2, (1,), np.float32),
+        **WHO,
+    )
+    with h5py.File(Path(dataset.spec.data_path) / "main_data.hdf5", "r+") as file:
+        file["episode_0/observations/room"][1] = wrong
+    with pytest.raises(CorerlError, match=r"a number that is none of its Discrete\(3\)"):
+        reader.load("corerl/rooms-v0")
+
+
+def test_each_part_of_an_action_is_scaled_by_its_own_limits(folder):
+    limits = np.array([[-2, -1, 0], [4, 0, 8]], np.float32)
+    steps = episode(np.random.default_rng(0), 3, True)
+    actions = np.array([limits[0], limits[1], [1, -0.25, 6]], np.float32)
+    minari.create_dataset_from_buffers(
+        "corerl/arm-v0",
+        [EpisodeBuffer(**{**vars(steps), "actions": actions})],
+        observation_space=spaces.Box(-9, 9, (3,)),
+        action_space=spaces.Box(*limits),
+        **WHO,
+    )
+    scaled = reader.load("corerl/arm-v0").actions
+    np.testing.assert_allclose(scaled, [[-1, -1, -1], [1, 1, 1], [0, 0.5, 0.5]], atol=1e-6)
 
 
 def test_several_numbers_at_once_are_no_damaged_file(folder):
