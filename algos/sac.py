@@ -25,7 +25,7 @@ not the paper's.
  9  random steps        -        10,000 (ten episodes)   5,000              10,000             random_steps
 10  replay at update    -        -                       -                  before the step    -
 11  time limit          -        -                       -                  is no end          -
-12  initial weights     -        Glorot                  torch's            torch's            -
+12  initial weights     -        Glorot                  torch's            torch's            init
     Adam's epsilon      -        1e-7                    1e-8               1e-8               -
 
 One sample and one gradient call for both (2) save a tenth of an update's arithmetic for the same mean.
@@ -42,8 +42,8 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import at_least, one_of, positive, require, within
-from corerl.nn import compile, optim
+from corerl.config import added, at_least, one_of, positive, require, within
+from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.hidden import Hidden
@@ -76,6 +76,7 @@ class Config(Hidden):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
+    init: str = added(one_of("torch", "glorot"))  # CleanRL's | authors'
     log_std_min: float = -20.0
     log_std_max: float = 2.0
 
@@ -110,10 +111,10 @@ class SAC(SquashedActing):
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **cfg.between).to(
-            device
-        )
-        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
+        init = {"torch": networks.torch_init, "glorot": networks.xavier()}[cfg.init]
+        options = {"init": init} | cfg.between
+        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.target = optim.target_of(self.critic)
         self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)
         q = self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)

@@ -206,6 +206,15 @@ def test_a_fresh_agent_is_torchs_with_an_entropy_of_minus_the_action_dimensions(
             assert 0 < layer.bias.abs().max() <= bound
 
 
+def test_the_authors_first_weights_are_glorots():
+    agent = sac.SAC(sac.Config(init="glorot"), Spec(17, 6, seeding.generators([0], "init")))
+    for network in (agent.policy.body, agent.critic):
+        for layer in network.layers:
+            bound = (6 / sum(layer.weight.shape[-2:])) ** 0.5
+            assert 0.97 * bound < layer.weight.abs().max() <= bound
+            assert not layer.bias.any()
+
+
 def test_a_seed_learns_the_same_alone_as_in_company():
     together, alone = agent_of([3, 5]), agent_of([5])
     for batch, noise in batches([3, 5], 5):
