@@ -1,22 +1,24 @@
 """SAC's evaluations beside ten seeds of SimbaV2's repository, and its training episodes.
 
     python results/reproduced/sac/compare.py collect runs/gym --out curves.csv
-    python results/reproduced/sac/compare.py table curves.csv
+    python results/reproduced/sac/compare.py table curves.csv --figure curves.png
 
-`collect` writes a row per evaluation of every finished seed; `training` is the mean of the training episodes
-that were logged (the last one finished, every 1,000 steps) since the evaluation before. `table` sets four
-steps beside `results/published/sac_curves.csv`, with Welch's 95 % intervals of ours - theirs, and prints the
-training episodes of the last 100,000 steps, each seed's mean.
+`collect` writes a row per evaluation, a run named by its first weights; `training` is the mean of the
+training episodes that were logged (the last one finished, every 1,000 steps) since the evaluation before.
+`table` sets four steps beside `results/published/sac_curves.csv`, with Welch's 95 % intervals of ours -
+theirs, and prints the training episodes of the last 100,000 steps, the mean of each seed that made them all.
 """
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
+from corerl.report.colours import looks
+from corerl.report.figures import render, tasks
 from corerl.report.stats import welch_interval
-from corerl.runs.directory import groups, read_status
+from corerl.runs.directory import groups, read_settings
 from corerl.runs.files import below, read_lines
 
 STEPS = (100_000, 300_000, 500_000, 1_000_000)
@@ -25,40 +27,50 @@ THEIRS = Path(__file__).parents[2] / "published" / "sac_curves.csv"
 
 
 def collect(root: Path) -> pd.DataFrame:
-    """Returns a row per evaluation of each finished seed below `root`."""
-    folders = [
-        folder for config in below(root, "config.yaml") for folder, _ in groups(config.parent)
-    ]
-    done = [f for f in folders if read_status(f).get("state") == "done"]
-    return pd.concat(map(_evaluations, done)).sort_values(["task", "seed", "step"])
+    """Returns a row per evaluation of each seed below `root`."""
+    cells = [config.parent for config in below(root, "config.yaml")]
+    rows = pd.concat(_evaluations(folder) for cell in cells for folder, _ in groups(cell))
+    return rows.sort_values(["task", "algorithm", "seed", "step"])
 
 
 def _evaluations(folder: Path) -> pd.DataFrame:
     rows = pd.read_csv(folder / "scores.csv")[["task", "algorithm", "seed", "step", "return"]]
+    rows["algorithm"] += f" init={read_settings(folder.parent)['algo'].get('init', 'torch')}"
     logged = pd.DataFrame(read_lines(folder / "metrics.jsonl", seed=int, step=int))
     bins = [0, *sorted(rows["step"].unique())]
-    logged["step"] = pd.cut(logged["step"], bins, labels=bins[1:]).astype(int)
-    training = logged.groupby(["seed", "step"])["episode_return"].mean().rename("training")
+    logged = logged[logged["step"] <= bins[-1]]
+    ends = pd.cut(logged["step"], bins, labels=bins[1:]).astype(int)
+    training = logged.groupby(["seed", ends])["episode_return"].mean().rename("training")
     return rows.join(training, on=["seed", "step"]).round(1)
 
 
 def table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """Returns both sides, mean ± std over seeds (n), at `STEPS`, and each seed's training episodes."""
     lines = [
-        "| task | steps | ours | SimbaV2's | difference [95%] |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| task | steps | algorithm | ours | SimbaV2's | difference [95%] |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
     ]
-    for (task, step), x in ours[ours["step"].isin(STEPS)].groupby(["task", "step"])["return"]:
+    found = ours[ours["step"].isin(STEPS)]
+    for (task, step, name), x in found.groupby(["task", "step", "algorithm"])["return"]:
         y = theirs.loc[(theirs["task"] == task) & (theirs["step"] == step), "return"]
         low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
         interval = f" [{low:+.0f}, {high:+.0f}]" if len(x) > 1 else ""
         told = f"{x.mean() - y.mean():+.0f}{interval}"
-        lines.append(f"| {task} | {step:,} | {_side(x)} | {_side(y)} | {told} |")
-    for task, rows in ours[ours["step"] > max(STEPS) - LAST].groupby("task"):
+        lines.append(f"| {task} | {step:,} | {name} | {_side(x)} | {_side(y)} | {told} |")
+    ends = ours.groupby(["task", "algorithm", "seed"])["step"].transform("max")
+    late = ours[(ends == max(STEPS)) & (ours["step"] > max(STEPS) - LAST)]
+    for (task, name), rows in late.groupby(["task", "algorithm"]):
         seeds = rows.groupby("seed")["training"].mean()
         told = " ".join(f"{x:.0f}" for x in seeds)
-        lines.append(f"\n{task}, training: {told}: {_side(seeds)}")
+        lines.append(f"\n{task}, {name}, training: {told}: {_side(seeds)}")
     return "\n".join(lines)
+
+
+def figure(ours: pd.DataFrame, theirs: pd.DataFrame) -> bytes:
+    """Returns the curves of the tasks that ours have as PNG."""
+    rows = pd.concat([ours, theirs[theirs["task"].isin(ours["task"])]])
+    rows = rows.rename(columns={"return": "score"})
+    return render(partial(tasks, rows, looks(rows["algorithm"]), "return"), "sac")[0]
 
 
 def _side(seeds: pd.Series) -> str:
@@ -69,16 +81,20 @@ def _side(seeds: pd.Series) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    part = commands.add_parser("collect", help="finished runs -> one CSV")
+    part = commands.add_parser("collect", help="runs -> one CSV")
     part.add_argument("root", type=Path)
     part.add_argument("--out", type=Path, required=True)
     part = commands.add_parser("table", help="that CSV beside SimbaV2's curves")
     part.add_argument("file", type=Path)
+    part.add_argument("--figure", type=Path, metavar="PNG", help="draw the curves of both")
     args = parser.parse_args()
     if args.command == "collect":
         collect(args.root).to_csv(args.out, index=False, lineterminator="\n")
     else:
-        sys.stdout.write(table(pd.read_csv(args.file), pd.read_csv(THEIRS)) + "\n")
+        ours, theirs = pd.read_csv(args.file), pd.read_csv(THEIRS)
+        print(table(ours, theirs))
+        if args.figure:
+            args.figure.write_bytes(figure(ours, theirs))
 
 
 if __name__ == "__main__":
