@@ -42,41 +42,43 @@ def main() -> None:
     cfg = sac.Config(initial_temperature=ALPHA, learn_temperature=False)
     our = sac.SAC(cfg, Spec(O, A, [torch.Generator().manual_seed(0)], mode="off"))
     layers = paired(their, our)
+    own = [x.detach() for layer, _ in layers for x in (layer.weight, layer.bias)]
     with torch.no_grad():
-        for weight, other in layers:
-            weight.copy_(other())
-    begun = [weight.clone() for weight, _ in layers]
+        for mine, other in zip(own, converted(layers), strict=True):
+            mine.copy_(other)
+    begun = [x.clone() for x in own]
     for batch, noise in drawn(count, O, A):
         take_theirs(their, batch, noise)
         our.update([batch], [sac.Noise(*noise)])
-    apart = max((weight - other()).abs().max().item() for weight, other in layers)
-    moved = min(
-        (weight - old).abs().max().item() for (weight, _), old in zip(layers, begun, strict=True)
+    apart, moved = (
+        [(x - y).abs().max().item() for x, y in zip(own, others, strict=True)]
+        for others in (converted(layers), begun)
     )
-    print(f"after {count} updates: {apart:.1e} apart; every layer moved by {moved:.1e} or more")
+    print(
+        f"after {count} updates: {max(apart):.1e} apart; every layer moved by {min(moved):.1e} or more"
+    )
 
 
-def paired(their, our: sac.SAC) -> list:
-    """Returns each weight and bias of ours with a function that gives theirs."""
-    actor, found = their.actor, []
+def paired(their, our: sac.SAC) -> list[tuple[nn.Module, tuple]]:
+    """Returns each layer of ours with those of theirs that it holds: two heads, two critics or one."""
+    actor = their.actor
     heads = ((actor.mu, actor.log_std),)
     bodies = [*((layer,) for layer in actor.latent_pi if isinstance(layer, nn.Linear)), *heads]
     pairs = list(zip(our.policy.body.layers, bodies, strict=True))
     for mine, theirs in ((our.critic, their.critic), (our.target, their.critic_target)):
         nets = [[x for x in net if isinstance(x, nn.Linear)] for net in theirs.q_networks]
         pairs += zip(mine.layers, zip(*nets, strict=True), strict=True)
-    for layer, parts in pairs:
-        joined = torch.stack if layer.weight.dim() == 4 else torch.cat  # two critics, or two heads
+    return pairs
 
-        def weight(joined=joined, parts=parts, like=layer.weight) -> Tensor:
-            turned = [x.weight.T for x in parts]
-            return (torch.cat(turned, 1) if joined is torch.cat else joined(turned)).view_as(like)
 
-        def bias(joined=joined, parts=parts, like=layer.bias) -> Tensor:
-            return joined([x.bias for x in parts]).view_as(like)
-
-        found += [(layer.weight.detach(), weight), (layer.bias.detach(), bias)]
-    return found
+def converted(layers: list[tuple[nn.Module, tuple]]) -> Iterator[Tensor]:
+    """Yields their weight and bias of every layer in the shape of ours."""
+    for layer, parts in layers:
+        critics = layer.weight.dim() == 4
+        weights, biases = [x.weight.T for x in parts], [x.bias for x in parts]
+        weight = torch.stack(weights) if critics else torch.cat(weights, 1)
+        yield weight.detach().view_as(layer.weight)
+        yield torch.cat(biases).detach().view_as(layer.bias)
 
 
 def drawn(count: int, O: int, A: int) -> Iterator[tuple[Batch, Tensor]]:
