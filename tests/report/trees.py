@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from corerl.runs.directory import group_name
+
 COLUMNS = "task,algorithm,config,seed,step,return,score,episodes,length,return_std"
 
 
@@ -29,7 +31,7 @@ def write_run(
 ) -> Path:
     """One group of seeds; the score of seed s at step k is level * k / steps + s. Its folder."""
     cell = root / task / f"{algorithm.lower()}-{config}"
-    group = cell / f"seeds-{seeds[0]}-{seeds[-1]}"
+    group = cell / group_name(seeds)
     group.mkdir(parents=True)
     settings = {"task": task, "label": algorithm, "steps": steps, "algo": {"name": algorithm}}
     settings["algo"] |= algo or {}
