@@ -62,8 +62,10 @@ def build(args: argparse.Namespace) -> int:
     for section in parts:
         folder = args.out / section.folder
         _write_tables(section, folder)
-        pictures[section.folder] = _draw(section, folder, plans[section.folder], failures)
-    notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts), *failures]
+        plan, foot = plans[section.folder], _foot(section, args.note)
+        pictures[section.folder] = _draw(section, folder, plan, foot, failures)
+    notes = [args.note] if args.note else []
+    notes += [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts), *failures]
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
         notes.append(f"No number of {names} is of these algorithms on these tasks in their unit.")
@@ -136,13 +138,13 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 
 
 def _draw(
-    section: Section, folder: Path, plan: dict[str, Plot], failures: list[str]
+    section: Section, folder: Path, plan: dict[str, Plot], foot: str, failures: list[str]
 ) -> list[Picture]:
     """Draws and writes what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
     for name, (caption, draw) in plan.items():
         try:
-            png, svg, wide = figures.render(draw, name)
+            png, svg, wide = figures.render(draw, name, foot)
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
@@ -155,6 +157,12 @@ def _draw(
         inline = "" if live else figures.inline(svg, f"{section.folder}-{name}", caption)
         pictures.append(Picture(caption, f"{section.folder}/{name}.png", inline, wide))
     return pictures
+
+
+def _foot(section: Section, note: str) -> str:
+    """Returns what stands below a section's figures, which travel without their page: steps, and the note."""
+    steps = section.tables[0].steps
+    return "; ".join(filter(None, [steps and f"{steps} steps", note]))
 
 
 def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
@@ -243,6 +251,7 @@ def _command(args: argparse.Namespace) -> str:
         words += ["--published", *args.published]
     if args.baseline:
         words += ["--baseline", args.baseline]
+    words += ["--note", args.note] if args.note else []
     words += ["--metric", args.metric, "--replicates", str(args.replicates), "--title", args.title]
     words += [f"--{name}" for name in SWITCHES if getattr(args, name)]
     return shlex.join(words)

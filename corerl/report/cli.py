@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")
     add("--title", default="Results", help="the page's title")
     add(
+        "--note",
+        default="",
+        metavar="TEXT",
+        help='below every figure and at the head of the page, as "1/100 of the paper\'s updates"',
+    )
+    add(
         "--best",
         action="store_true",
         help="the best evaluation of every run instead of the last (labelled so everywhere)",

@@ -318,19 +318,28 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
-def render(draw: Callable[[], Figure], name: str) -> tuple[bytes, bytes, bool]:
-    """Renders what `draw` gives: (PNG, SVG, whether it needs the page's width).
+def render(draw: Callable[[], Figure], name: str, foot: str = "") -> tuple[bytes, bytes, bool]:
+    """Renders what `draw` gives, with `foot` below it: (PNG, SVG, whether it needs the page's width).
 
     `name` makes the SVG's ids the same every time.
     """
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = draw()
+        if foot:
+            _write_below(figure, foot)
         png, svg = io.BytesIO(), io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # one for each letter: see `boxes`
             figure.savefig(png, format="png", dpi=200, facecolor="white")
             figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
     return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
+
+
+def _write_below(figure: Figure, text: str) -> None:
+    """Writes a text below all panels, in lines that fit; the figure grows by them."""
+    lines = textwrap.wrap(text, int(72 * figure.get_figwidth() / (LETTER * LEGEND)))
+    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * len(lines))
+    figure.supxlabel("\n".join(lines), fontsize=LEGEND)
 
 
 def boxes(texts: Iterable[str]) -> str:

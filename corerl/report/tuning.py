@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         name = next(name for name in _names(algorithm, task) if name not in written)
         written.add(name)
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
-        title += _unequal_steps(policies)
+        title += f" of {_steps(policies)} steps"
         write(args.out / f"{name}.csv", table.to_csv(index=False))
         png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
         write(args.out / f"{name}.png", png)
@@ -95,10 +95,10 @@ def _settings(policies: list[Policy]) -> int:
     return len({policy.setting for policy in policies})
 
 
-def _unequal_steps(policies: list[Policy]) -> str:
-    """Says that settings were not trained equally long, where it is so."""
+def _steps(policies: list[Policy]) -> str:
+    """Names the steps of all, or their ends: `2k`, `1k to 2k`."""
     steps = {policy.step for policy in policies}
-    return f", of {short(min(steps))} to {short(max(steps))} steps" if len(steps) > 1 else ""
+    return " to ".join(dict.fromkeys(map(short, (min(steps), max(steps)))))
 
 
 def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:

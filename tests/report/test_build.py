@@ -46,6 +46,23 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
+def test_figures_say_the_steps_behind_them_and_the_note(report, tree, monkeypatch):
+    feet, render = {}, figures.render
+
+    def kept(draw, name, foot):
+        feet[name] = foot
+        return render(draw, name, foot)
+
+    monkeypatch.setattr(figures, "render", kept)
+    _, out, _, errors = report(tree, "--note", "a tenth & <less>")
+    assert set(feet.values()) == {"3k steps; a tenth & <less>"}
+    assert errors.splitlines()[0] == "a tenth & <less>"
+    assert '<p class="note">a tenth &amp; &lt;less&gt;</p>' in (out / "index.html").read_text()
+    write_run(tree, TASKS[0], "BC", steps=2000)
+    report(tree)
+    assert feet["aggregates"] == ""
+
+
 def test_a_second_report_leaves_nothing_of_the_first(report, tree, tmp_path):
     _, out, *_ = report(tree, "--published", "d4rl_offline")
     (out / "d4rl/published-mine.tex").write_text("a user's own")
@@ -208,6 +225,8 @@ def test_the_command_it_names_has_every_option():
         "7",
         "--title",
         "It's",
+        "--note",
+        "1/100 of 'it'",
         "--best",
         "--unequal",
         "--risk",

@@ -89,7 +89,7 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
     paths = [str(tmp_path / "runs"), str(tmp_path / "disk")]  # one and the same
     assert main(["tuning", *paths, "--out", str(out), "--episodes", "20"]) == 0
     told = capsys.readouterr().out
-    assert "IQL on corerl/pendulum: 2 settings, 3 policies" in told
+    assert "IQL on corerl/pendulum: 2 settings, 3 policies of 10 steps\n" in told
     table = pd.read_csv(out / "IQL-corerl-pendulum.csv").set_index(["kind", "count"])
     assert table.loc[("settings", 1), "mean"] == pytest.approx((25 + 70) / 2)
     assert table.loc[("settings", 2), "mean"] == pytest.approx((25 + 3 * 70) / 4)
@@ -98,14 +98,14 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
     assert (out / "IQL-corerl-pendulum.png").stat().st_size > 1000
 
 
-def test_settings_of_unequal_steps_are_told(tmp_path, capsys):
+def test_the_steps_of_settings_are_told(tmp_path, capsys):
     sweep(tmp_path / "runs", TWO)
     command = ["tuning", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "3"]
-    assert main(command) == 0 and "2 settings, 2 policies\n" in capsys.readouterr().out
+    assert main(command) == 0 and "2 settings, 2 policies of 10 steps\n" in capsys.readouterr().out
     (file, *_) = sorted(tmp_path.rglob("returns.jsonl"))
     file.write_text(file.read_text().replace('"step": 10', '"step": 2000'))
     assert main(command) == 0
-    assert "2 settings, 2 policies, of 10 to 2k steps\n" in capsys.readouterr().out
+    assert "2 settings, 2 policies of 10 to 2k steps\n" in capsys.readouterr().out
 
 
 def test_one_setting_is_no_choice(tmp_path, capsys):
