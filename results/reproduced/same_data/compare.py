@@ -24,8 +24,8 @@ from corerl.report.stats import welch_interval
 OURS = "corerl"
 DRAWS = {"corl_draws": ("CORL's draws", "td3_bc")}
 """The file whose runs are ours with another's chances: how they are called, and the algorithm they are of."""
-MOVES = 1000.0
-"""The return from which an episode counts as one that runs: HalfCheetah's is about 0 standing still."""
+RUNNER, MOVES = "halfcheetah", 1000.0
+"""Whose episodes either run or stand still, and the return from which one runs: about 0 is standing still."""
 
 
 def read(*paths: Path) -> pd.DataFrame:
@@ -82,7 +82,9 @@ def table(rows: pd.DataFrame, begin: float = 0, end: float = np.inf) -> str:
     for (algorithm, task), cell in per_seed(rows, begin, end).groupby(["algorithm", "task"]):
         ours, theirs = (cell[(cell["code"] == OURS) == mine] for mine in (True, False))
         start = f"| {algorithm}, {task} | {cell['last'].max():,} | {cell['evaluations'].max()} |"
-        for name, measure, digits in (("mean return", "mean", 0), ("share that runs", "share", 2)):
+        measures = [("mean return", "mean", 0)]
+        measures += [("share that runs", "share", 2)] if RUNNER in task else []
+        for name, measure, digits in measures:
             x, y = ours[measure], theirs[measure]
             low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
             interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]" if low < high else "[n/a]"
