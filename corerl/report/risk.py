@@ -15,6 +15,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
+from corerl.report.headline import FEW_RULE
 from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
@@ -168,6 +169,8 @@ def _table(section: Section, options: Options) -> Table:
         f"over seeds. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} "
         "replicates), over episodes alone for one seed."
     ]
+    if any(row.cells[0].few and row.cells[0].n != "1" for row in rows):
+        notes.append(FEW_RULE)
     few = [f"{tau:g}" for tau in measures.TAUS if tau * fewest < ENOUGH]
     if few:
         notes.append(
@@ -198,5 +201,6 @@ def _cells(group: pd.DataFrame, replicates: int) -> tuple[Cell | None, ...]:
             cells.append(None)
             continue
         value, low, high = stats.cvar_of_seeds(returns, tau, replicates=replicates)
-        cells.append(Cell(value, low=low, high=high, interval=not math.isnan(low)))
+        known = not math.isnan(low)
+        cells.append(Cell(value, low=low, high=high, n=str(len(returns)), interval=known))
     return tuple(cells)

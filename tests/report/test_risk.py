@@ -1,6 +1,7 @@
 """What a report says of risky tasks: CVaR, episode counts, objectives, pictures."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,11 @@ def table(out) -> str:
     return (out / "risk-raw" / "cvar.txt").read_text()
 
 
+def estimates(row: str) -> list[str]:
+    """The numbers of a row without their intervals."""
+    return re.sub(r"\[.*?\]( \(n=\d\))?", "", row.split("episodes)")[1]).split()
+
+
 def test_the_table_of_cvar(tmp_path, report):
     risky_run(
         tmp_path / "runs", "Careful", {0: GOOD, 1: BAD}, algo={"objective": "static", "tau": 0.25}
@@ -41,12 +47,21 @@ def test_the_table_of_cvar(tmp_path, report):
     assert "A: Careful (static, tau 0.25; 2 x 4 episodes)" in text
     assert "A: Greedy (mean; 4 episodes)" in text
     rows = {line.split(" (")[0]: line for line in text.splitlines() if line.startswith("A: ")}
-    careful = rows["A: Careful"].split("episodes)")[1].split()
-    numbers = [word for word in careful if "[" not in word and "]" not in word]
-    assert numbers == ["1.75", "-2.50", "-2.50", "-2.50", "-2.50"]  # of 2.5 and 1; of 1 and -6
+    # The mean of 2.5 and 1, then tails of 1 and -6.
+    assert estimates(rows["A: Careful"]) == ["1.75", "-2.50", "-2.50", "-2.50", "-2.50"]
     assert rows["A: Greedy"].split()[-1] == "–" and " -6.00" in rows["A: Greedy"]
     assert "fewer than 20 episodes in the tail" in text
     assert "static CVaR of the return" in printed
+
+
+@pytest.mark.parametrize("seeds", [1, 4, 5])
+def test_an_interval_of_few_seeds_carries_their_number(tmp_path, report, seeds):
+    risky_run(tmp_path / "runs", "Careful", {seed: BAD for seed in range(seeds)})
+    report(tmp_path / "runs")
+    few = seeds < 5
+    assert table(tmp_path / "out").count(f"] (n={seeds})") == 4 * few
+    assert ("Grey, with its n" in table(tmp_path / "out")) == (1 < seeds < 5)
+    assert (f"] (n={seeds})</sub>" in (tmp_path / "out/risk-raw/cvar.md").read_text()) == few
 
 
 @pytest.mark.parametrize(
@@ -58,7 +73,7 @@ def test_iqn_is_told_by_the_level_at_which_it_chooses(tmp_path, report, level, t
     _, out, _, _ = report(tmp_path / "runs")
     (row,) = (line for line in table(out).splitlines() if line.startswith("A: IQN"))
     assert row.startswith(f"A: IQN ({told}; 2 x 4 episodes)")
-    assert [word for word in row.split() if "[" not in word and "]" not in word][-1:] == own
+    assert estimates(row)[-1:] == own
 
 
 def test_enough_episodes_are_not_warned_of(tmp_path, report):
