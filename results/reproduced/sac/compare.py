@@ -6,7 +6,8 @@
 `collect` writes a row per evaluation, a run named by its first weights; `training` is the mean of the
 training episodes that were logged (the last one finished, every 1,000 steps) since the evaluation before.
 `table` sets four steps beside `results/published/sac_curves.csv`, with Welch's 95 % intervals of ours -
-theirs, and prints the training episodes of the last 100,000 steps, the mean of each seed that made them all.
+theirs, for either first weights and for both together, and prints the training episodes of the last
+100,000 steps, the mean of each seed that made them all.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from corerl.runs.files import below, read_lines
 
 STEPS = (100_000, 300_000, 500_000, 1_000_000)
 LAST = 100_000  # steps, of training episodes
+EITHER = "either"
 THEIRS = Path(__file__).parents[2] / "published" / "sac_curves.csv"
 
 
@@ -51,6 +53,8 @@ def table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         "| --- | ---: | --- | ---: | ---: | ---: |",
     ]
     found = ours[ours["step"].isin(STEPS)]
+    several = found.groupby("task")["algorithm"].transform("nunique") > 1
+    found = pd.concat([found, found[several].assign(algorithm=EITHER)])
     for (task, step, name), x in found.groupby(["task", "step", "algorithm"])["return"]:
         y = theirs.loc[(theirs["task"] == task) & (theirs["step"] == step), "return"]
         low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
