@@ -97,6 +97,13 @@ def test_the_suite_of_one_robot(data, folder):
     )
 
 
+def test_a_run_that_ends_at_medium_says_so(data, monkeypatch):
+    titles, real = [], mujoco.Display
+    monkeypatch.setattr(mujoco, "Display", lambda *of: titles.append(of[0]) or real(*of))
+    data("make", "corerl/mujoco/hopper-medium-expert", "--size", "60", "--steps", "400")
+    assert titles == ["SAC gym/Hopper-v4, until it scores -1000.0", "SAC gym/Hopper-v4"]
+
+
 def test_recorded_steps_replay_in_the_task_s_environment(data):
     data("make", "corerl/mujoco/hopper-random", "--size", "60")
     dataset = load("random")
