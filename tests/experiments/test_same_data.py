@@ -150,3 +150,20 @@ def test_runs_of_ours_are_collected(scripts, tmp_path):
         ["CORL", "a", "t", 1, 10, "3.0"],
         ["corerl", "a", "t", 1, 10, "1.2 -2.0"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "algorithm", "begin"),
+    [
+        (("returns", "pointmaze", "hopper"), "iql", 100_000),
+        (("returns", "pointmaze", "hopper"), "iql", 0),
+        (("pointmaze", "hopper"), "td3_bc", 100_000),
+        (("pointmaze", "hopper"), "td3_bc", 0),
+    ],
+)
+def test_the_page_s_tables_are_those_of_its_rows(scripts, files, algorithm, begin):
+    _, compare = scripts
+    page = (FOLDER / "README.md").read_text()
+    rows = compare.read(*(FOLDER / f"{file}.csv" for file in files))
+    lines = compare.table(rows[rows["algorithm"] == algorithm], begin).splitlines()
+    assert len(lines) > 2 + len(files) - 1 and all(line in page for line in lines)
