@@ -64,8 +64,9 @@ def build(args: argparse.Namespace) -> int:
         _write_tables(section, folder)
         plan, foot = plans[section.folder], _foot(section, args.note)
         pictures[section.folder] = _draw(section, folder, plan, foot, failures)
-    notes = [args.note] if args.note else []
-    notes += [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts), *failures]
+    notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts, args.note), *failures]
+    if args.note:
+        notes.insert(0, args.note)
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
         notes.append(f"No number of {names} is of these algorithms on these tasks in their unit.")
@@ -211,8 +212,8 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 # ------------------------------------------------------------------------------------------ words
 
 
-def _boxes(parts: list[Section]) -> list[str]:
-    letters = figures.boxes(name for s in parts for name in [*s.algorithms, *s.tasks])
+def _boxes(parts: list[Section], note: str) -> list[str]:
+    letters = figures.boxes([*(n for s in parts for n in [*s.algorithms, *s.tasks]), note])
     told = f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
     return [told] if letters else []
 

@@ -54,10 +54,10 @@ def test_figures_say_the_steps_behind_them_and_the_note(report, tree, monkeypatc
         return render(draw, name, foot)
 
     monkeypatch.setattr(figures, "render", kept)
-    _, out, _, errors = report(tree, "--note", "a tenth & <less>")
-    assert set(feet.values()) == {"3k steps; a tenth & <less>"}
-    assert errors.splitlines()[0] == "a tenth & <less>"
-    assert '<p class="note">a tenth &amp; &lt;less&gt;</p>' in (out / "index.html").read_text()
+    _, out, _, errors = report(tree, "--note", "十 & <less>")
+    assert set(feet.values()) == {"3k steps; 十 & <less>"}
+    assert errors.splitlines()[0] == "十 & <less>" and "has no 十:" in errors
+    assert '<p class="note">十 &amp; &lt;less&gt;</p>' in (out / "index.html").read_text()
     write_run(tree, TASKS[0], "BC", steps=2000)
     report(tree)
     assert feet["aggregates"] == ""

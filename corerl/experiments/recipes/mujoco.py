@@ -180,9 +180,7 @@ def _stands_at_medium(cfg: Config, checkpoint: Path) -> bool:
 
 def _train(kind: type[Run], cfg: Config, directory: Path) -> None:
     """Goes on with the run to its end, or for `UntilMedium` to where that stops it."""
-    goal = (
-        f", until it scores {MEDIUM:.1f}" if kind is UntilMedium else ""
-    )  # long before its last step
+    goal = f", until it scores {MEDIUM:.1f}" if kind is UntilMedium else ""
     title = f"{cfg.algo.label} {cfg.task}{goal}"
     display = Display(title, [cfg.seeds], 1, cfg.steps)
     with numerics(cfg, 1), display, locked(directory):
