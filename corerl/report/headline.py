@@ -1,6 +1,7 @@
 """The tables of our own numbers: every task, aggregates, and the probability of improvement."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -37,6 +38,11 @@ FLAT_RULE = (
     "An interval is n/a where a bootstrap has nothing to vary: a single seed, seeds that all scored the "
     "same, or algorithms whose runs never overlap."
 )
+
+
+def few_rule(cells: Iterable[Cell]) -> list[str]:
+    """Returns the note on spreads of few seeds, where there is one to speak of."""
+    return [FEW_RULE] if any(cell.few and cell.n != "1" for cell in cells) else []
 
 
 def tables(section: Section, options: Options) -> list[Table]:
@@ -97,7 +103,7 @@ def _scores(section: Section, options: Options) -> Table:
     every = [cell for row in rows for cell in row.cells if cell is not None]
     if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):
         notes.append(UNEQUAL_RULE if not options.unequal else "Runs have unequal numbers of steps.")
-    notes += [FEW_RULE] if any(cell.few and cell.n != "1" for cell in every) else []
+    notes += few_rule(every)
     notes += [FLAT_RULE] if any(_flat(cell) for cell in every) else []
     return Table(
         "scores",
@@ -206,7 +212,7 @@ def _improvement_table(section: Section, options: Options) -> Table:
     if len(found) < len(section.algorithms) - 1:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
         notes.append(f"Left out for another number of steps: {', '.join(left)}.")
-    notes += [FEW_RULE] if any(row.cells[0].few and row.cells[0].n != "1" for row in rows) else []
+    notes += few_rule(row.cells[0] for row in rows)
     notes += [FLAT_RULE] if any(_flat(row.cells[0]) for row in rows) else []
     columns = (Column("probability [95% CI]"),)
     title = "Probability of improvement" + (f", {options.protocol}" if options.best else "")

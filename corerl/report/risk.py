@@ -15,7 +15,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
-from corerl.report.headline import FEW_RULE
+from corerl.report.headline import few_rule
 from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
@@ -169,8 +169,7 @@ def _table(section: Section, options: Options) -> Table:
         f"over seeds. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} "
         "replicates), over episodes alone for one seed."
     ]
-    if any(row.cells[0].few and row.cells[0].n != "1" for row in rows):
-        notes.append(FEW_RULE)
+    notes += few_rule(row.cells[0] for row in rows)
     few = [f"{tau:g}" for tau in measures.TAUS if tau * fewest < ENOUGH]
     if few:
         notes.append(

@@ -114,9 +114,7 @@ def test_the_table_counts_whole_seeds_at_the_steps_of_both(scripts, tmp_path):
     text = compare.table(compare.read(tmp_path / "rows.csv"))
     assert "| a, t | 10 | 1 | mean return | 2000 ± 0 (2) | 3000 ± 0 (2) | +1000 [" in text
     share = "| a, halfcheetah | 10 | 1 | share that runs | 0.50 ± 0.00 (2) | 1.00 ± 0.00 (2) | +0.50 [n/a] |"
-    assert (
-        share in text and text.count("share that runs") == 1
-    )  # of what cannot stand still it says nothing
+    assert share in text and text.count("share that runs") == 1  # no other robot stands still
     assert len(compare.table(compare.read(tmp_path / "rows.csv"), begin=11).splitlines()) == 2
 
 
