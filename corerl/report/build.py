@@ -34,6 +34,7 @@ LIVE = (
     "improvement",
     "tasks",
 )  # the page's script draws them
+CURVES = ("tasks", "efficiency", "regret")  # of all evaluations, whichever of them counts
 SWITCHES = ("best", "unequal", "risk", "unfinished")
 CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
@@ -62,8 +63,9 @@ def build(args: argparse.Namespace) -> int:
     for section in parts:
         folder = args.out / section.folder
         _write_tables(section, folder)
-        plan, foot = plans[section.folder], _foot(section, args.note)
-        pictures[section.folder] = _draw(section, folder, plan, foot, failures)
+        plan = plans[section.folder]
+        feet = {name: _foot(section, name, options, args.note) for name in plan}
+        pictures[section.folder] = _draw(section, folder, plan, feet, failures)
     notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts, args.note), *failures]
     if args.note:
         notes.insert(0, args.note)
@@ -139,13 +141,17 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 
 
 def _draw(
-    section: Section, folder: Path, plan: dict[str, Plot], foot: str, failures: list[str]
+    section: Section,
+    folder: Path,
+    plan: dict[str, Plot],
+    feet: dict[str, str],
+    failures: list[str],
 ) -> list[Picture]:
     """Draws and writes what the section has data for; a figure that fails is noted, not fatal."""
     pictures = []
     for name, (caption, draw) in plan.items():
         try:
-            png, svg, wide = figures.render(draw, name, foot)
+            png, svg, wide = figures.render(draw, name, feet[name])
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
@@ -160,10 +166,11 @@ def _draw(
     return pictures
 
 
-def _foot(section: Section, note: str) -> str:
-    """Returns what stands below a section's figures, which travel without their page: steps, and the note."""
+def _foot(section: Section, figure: str, options: Options, note: str) -> str:
+    """Returns what stands below a figure, which travels without its page: steps, --best, and the note."""
     steps = section.tables[0].steps
-    return "; ".join(filter(None, [steps and f"{steps} steps", note]))
+    best = options.best and figure not in CURVES
+    return "; ".join(filter(None, [steps and f"{steps} steps", best and options.protocol, note]))
 
 
 def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:

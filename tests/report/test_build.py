@@ -46,7 +46,7 @@ def test_everything_is_written(report, tree):
     assert not [p for p in out.rglob("*") if p.name.startswith(".")]
 
 
-def test_figures_say_the_steps_behind_them_and_the_note(report, tree, monkeypatch):
+def test_figures_say_the_steps_behind_them_best_and_the_note(report, tree, monkeypatch):
     feet, render = {}, figures.render
 
     def kept(draw, name, foot):
@@ -58,6 +58,9 @@ def test_figures_say_the_steps_behind_them_and_the_note(report, tree, monkeypatc
     assert set(feet.values()) == {"3k steps; 十 & <less>"}
     assert errors.splitlines()[0] == "十 & <less>" and "has no 十:" in errors
     assert '<p class="note">十 &amp; &lt;less&gt;</p>' in (out / "index.html").read_text()
+    report(tree, "--best")
+    assert feet["tasks"] == "3k steps"
+    assert feet["aggregates"] == "3k steps; best evaluation of every run"
     write_run(tree, TASKS[0], "BC", steps=2000)
     report(tree)
     assert feet["aggregates"] == ""
