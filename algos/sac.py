@@ -31,8 +31,9 @@ not the paper's.
 One sample and one gradient call for both (2) save a tenth of an update's arithmetic for the same mean.
 log(alpha) (3) moves slower where alpha is large; 1e-6 (5) biases the entropy where actions saturate. An
 update reads what the replay held before the step that it goes with (10), so that a GPU learns while the
-simulators run. Only true terminals cut the bootstrap (11). The authors' weights (12), between hidden layers
-1.7 times as large as torch's, learn HalfCheetah much faster (results/reproduced/sac): `table=sac_paper`.
+simulators run. Only true terminals cut the bootstrap (11). The authors' weights (12) are `table=sac_paper`;
+between hidden layers they are 1.7 times as large as torch's, and which learn faster is not told apart
+(results/reproduced/sac).
 """
 
 from dataclasses import dataclass

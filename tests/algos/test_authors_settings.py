@@ -134,3 +134,14 @@ def test_preference_transformers_rewards_span_the_episodes_limit(task, limit):
     assert algo.reward.scale == "none"
     if limit < 700:
         assert (algo.beta, algo.expectile, algo.dropout) == (0.5, 0.7, 0.1)
+
+
+def test_tianshou_s_benchmark_has_sac_with_a_fixed_temperature():
+    """thu-ml/tianshou at e605bde: examples/mujoco/mujoco_sac.py, run as it is (run_experiments.sh)."""
+    algo = cell("sac_tianshou", "gym/Hopper-v4").algo
+    assert (algo.learn_temperature, algo.initial_temperature) == (False, 0.2)
+    assert (algo.actor_lr, algo.critic_lr, algo.batch_size) == (1e-3, 1e-3, 256)
+    assert (algo.discount, algo.polyak, algo.actor_q) == (0.99, 0.005, "min")
+    assert (algo.random_steps, algo.utd, algo.actor_every) == (10_000, 1, 1)
+    assert (algo.hidden_layers, algo.hidden_width, algo.init) == (2, 256, "torch")
+    assert (algo.log_std_min, algo.log_std_max, algo.capacity) == (-20.0, 2.0, 1_000_000)

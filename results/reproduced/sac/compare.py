@@ -1,13 +1,14 @@
-"""SAC's evaluations beside ten seeds of SimbaV2's repository, and its training episodes.
+"""SAC's evaluations beside ten seeds of SimbaV2's repository and of Tianshou's, and its training episodes.
 
     python results/reproduced/sac/compare.py collect runs/gym --out curves.csv
     python results/reproduced/sac/compare.py table curves.csv --figure curves.png
 
-`collect` writes a row per evaluation, a run named by its first weights; `training` is the mean of the
-training episodes that were logged (the last one finished, every 1,000 steps) since the evaluation before.
-`table` sets four steps beside `results/published/sac_curves.csv`, with Welch's 95 % intervals of ours -
-theirs, for either first weights and for both together, and prints the training episodes of the last
-100,000 steps, the mean of each seed that made them all.
+`collect` writes a row per evaluation, a run named by its first weights, or as Tianshou's where its
+temperature is not learned; `training` is the mean of the training episodes that were logged (the last one
+finished, every 1,000 steps) since the evaluation before. `table` sets four steps beside
+`results/published/sac_curves.csv`, with Welch's 95 % intervals of ours - theirs, for either first weights
+and for both together, and prints the training episodes of the last 100,000 steps, the mean of each seed
+that made them all.
 """
 
 import argparse
@@ -25,7 +26,14 @@ from corerl.runs.files import below, read_lines
 STEPS = (100_000, 300_000, 500_000, 1_000_000)
 LAST = 100_000  # steps, of training episodes
 EITHER = "either"
+TIANSHOU = "SAC as Tianshou's"  # algo=sac_tianshou
 THEIRS = Path(__file__).parents[2] / "published" / "sac_curves.csv"
+
+
+def published() -> pd.DataFrame:
+    """Returns others' rows, their tasks named as ours: Tianshou's are -v3."""
+    rows = pd.read_csv(THEIRS)
+    return rows.assign(task=rows["task"].str.replace("-v3", "-v4"))
 
 
 def collect(root: Path) -> pd.DataFrame:
@@ -37,7 +45,9 @@ def collect(root: Path) -> pd.DataFrame:
 
 def _evaluations(folder: Path) -> pd.DataFrame:
     rows = pd.read_csv(folder / "scores.csv")[["task", "algorithm", "seed", "step", "return"]]
-    rows["algorithm"] += f" init={read_settings(folder.parent)['algo'].get('init', 'torch')}"
+    algo = read_settings(folder.parent)["algo"]
+    learned = algo.get("learn_temperature", True)
+    rows["algorithm"] = f"SAC init={algo.get('init', 'torch')}" if learned else TIANSHOU
     logged = pd.DataFrame(read_lines(folder / "metrics.jsonl", seed=int, step=int))
     bins = [0, *sorted(rows["step"].unique())]
     logged = logged[logged["step"] <= bins[-1]]
@@ -48,19 +58,11 @@ def _evaluations(folder: Path) -> pd.DataFrame:
 
 def table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """Returns both sides, mean ± std over seeds (n), at `STEPS`, and each seed's training episodes."""
+    same = ours["algorithm"] == TIANSHOU
     lines = [
-        "| task | steps | algorithm | ours | SimbaV2's | difference [95%] |",
-        "| --- | ---: | --- | ---: | ---: | ---: |",
+        *_beside(ours[~same], theirs[theirs["algorithm"] == "SimbaV2's SAC"], "SimbaV2's"),
+        *_beside(ours[same], theirs[theirs["algorithm"] == "Tianshou's SAC"], "Tianshou's"),
     ]
-    found = ours[ours["step"].isin(STEPS)]
-    several = found.groupby("task")["algorithm"].transform("nunique") > 1
-    found = pd.concat([found, found[several].assign(algorithm=EITHER)])
-    for (task, step, name), x in found.groupby(["task", "step", "algorithm"])["return"]:
-        y = theirs.loc[(theirs["task"] == task) & (theirs["step"] == step), "return"]
-        low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
-        interval = f" [{low:+.0f}, {high:+.0f}]" if len(x) > 1 else ""
-        told = f"{x.mean() - y.mean():+.0f}{interval}"
-        lines.append(f"| {task} | {step:,} | {name} | {_side(x)} | {_side(y)} | {told} |")
     ends = ours.groupby(["task", "algorithm", "seed"])["step"].transform("max")
     late = ours[(ends == max(STEPS)) & (ours["step"] > max(STEPS) - LAST)]
     for (task, name), rows in late.groupby(["task", "algorithm"]):
@@ -68,6 +70,24 @@ def table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         told = " ".join(f"{x:.0f}" for x in seeds)
         lines.append(f"\n{task}, {name}, training: {told}: {_side(seeds)}")
     return "\n".join(lines)
+
+
+def _beside(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> list[str]:
+    lines = [
+        f"| task | steps | algorithm | ours | {name} | difference [95%] |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
+    ]
+    found = ours[ours["step"].isin(STEPS)]
+    several = found.groupby("task")["algorithm"].transform("nunique") > 1
+    found = pd.concat([found, found[several].assign(algorithm=EITHER)])
+    theirs = theirs.set_index(["task", "step"])["return"].sort_index()
+    for (task, step, algorithm), x in found.groupby(["task", "step", "algorithm"])["return"]:
+        y = theirs.loc[task, step]
+        low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
+        interval = f" [{low:+.0f}, {high:+.0f}]" if len(x) > 1 else ""
+        told = f"{x.mean() - y.mean():+.0f}{interval}"
+        lines.append(f"| {task} | {step:,} | {algorithm} | {_side(x)} | {_side(y)} | {told} |")
+    return [*lines, ""] if len(found) else []
 
 
 def figure(ours: pd.DataFrame, theirs: pd.DataFrame) -> bytes:
@@ -88,14 +108,14 @@ def main() -> None:
     part = commands.add_parser("collect", help="runs -> one CSV")
     part.add_argument("root", type=Path)
     part.add_argument("--out", type=Path, required=True)
-    part = commands.add_parser("table", help="that CSV beside SimbaV2's curves")
+    part = commands.add_parser("table", help="that CSV beside the published curves")
     part.add_argument("file", type=Path)
     part.add_argument("--figure", type=Path, metavar="PNG", help="draw the curves of both")
     args = parser.parse_args()
     if args.command == "collect":
         collect(args.root).to_csv(args.out, index=False, lineterminator="\n")
     else:
-        ours, theirs = pd.read_csv(args.file), pd.read_csv(THEIRS)
+        ours, theirs = pd.read_csv(args.file), published()
         print(table(ours, theirs))
         if args.figure:
             args.figure.write_bytes(figure(ours, theirs))
