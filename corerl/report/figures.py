@@ -258,9 +258,19 @@ def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
 
 def curve_scores(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns seeds by steps, of a cell's steps that every seed evaluated, thinned for drawing."""
-    scores = rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
-    stride = max(1, math.ceil(scores.shape[1] / MOST_POINTS))
-    return scores.iloc[:, ::-1].iloc[:, ::stride].iloc[:, ::-1]  # the last step always stays
+    scores = seeds_by_steps(rows)
+    return scores[thinned(scores.columns)]
+
+
+def seeds_by_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns a cell's scores at the steps that every seed evaluated."""
+    return rows.pivot(index="seed", columns="step", values="score").dropna(axis=1)
+
+
+def thinned(steps: Iterable[int]) -> list[int]:
+    """Returns at most `MOST_POINTS` of these steps, evenly, in ascending order; the last one always stays."""
+    steps = sorted(set(steps))
+    return steps[:: -max(1, math.ceil(len(steps) / MOST_POINTS))][::-1]
 
 
 def _titles(tasks: list[str], width: float) -> dict[str, str]:

@@ -124,7 +124,7 @@ def _dimmed(text: str, cell: Cell | None) -> str:
 # --------------------------------------------------------------------------------------- Markdown
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Escapes text of others in Markdown, so that nothing in it is markup, a link or a cell's end."""
     text = re.sub(r"[\\`*|<~$&]|(?<=\])\(", r"\\\g<0>", " ".join(text.split()))
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\_", text)  # within a word it stands for itself
@@ -134,9 +134,9 @@ def to_markdown(table: Table) -> str:
     """Returns a GitHub table; what is emphasised is bold, the spread of few seeds is small."""
     heads = [table.corner, *(head_text(head, table) for head in table.columns)]
     lines = [
-        f"**{_escaped(title_text(table))}**",
+        f"**{escaped(title_text(table))}**",
         "",
-        "| " + " | ".join(map(_escaped, heads)) + " |",
+        "| " + " | ".join(map(escaped, heads)) + " |",
         "|" + " --- |" + " ---: |" * len(table.columns),
     ]
     for row in table.rows:
@@ -144,8 +144,8 @@ def to_markdown(table: Table) -> str:
             _markdown_cell(c, s, table.digits)
             for c, s in zip(row.cells, _spreads(table, row), strict=True)
         ]
-        lines.append("| " + " | ".join([_escaped(row.name), *cells]) + " |")
-    return "\n".join([*lines, "", *(f"{_escaped(note)}  " for note in table.notes), ""])
+        lines.append("| " + " | ".join([escaped(row.name), *cells]) + " |")
+    return "\n".join([*lines, "", *(f"{escaped(note)}  " for note in table.notes), ""])
 
 
 def _markdown_cell(cell: Cell | None, spread: str, digits: int) -> str:

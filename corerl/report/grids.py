@@ -26,6 +26,7 @@ from scipy.stats import spearmanr
 from corerl.errors import CorerlError
 from corerl.report import grid_figure
 from corerl.report.files import write
+from corerl.report.formats import escaped
 from corerl.report.stats import welch_interval
 from corerl.runs.directory import groups, read_settings, read_status
 from corerl.runs.files import below
@@ -217,7 +218,7 @@ def markdown(rows: pd.DataFrame) -> str:
     blocks = []
     for (task, algorithm), part in rows.groupby(["task", "algorithm"], sort=True):
         lines = [
-            f"**{algorithm} on {task}: mean return ± standard deviation over seeds (n)**",
+            f"**{escaped(algorithm)} on {escaped(task)}: mean return ± standard deviation over seeds (n)**",
             "",
             "| cell | ours | theirs | difference [95%] |",
             "| --- | ---: | ---: | ---: |",
@@ -239,7 +240,7 @@ def _line(row: dict[str, Any]) -> str:
         told = f"{row['difference']:+.1f}"
     elif row["low"] > 0 or row["high"] < 0:
         told = f"**{told}**"
-    return f"| {row['cell']} | {side('our')} | {side('their')} | {told} |"
+    return f"| {escaped(row['cell'])} | {side('our')} | {side('their')} | {told} |"
 
 
 def _summary(part: pd.DataFrame) -> str:

@@ -176,12 +176,12 @@ def _read_group(
         file=file,
     )
     kept, rows = _judge_seeds(group, scores, unfinished)
-    own = _pretrained(config)
+    own = pretrained(config)
     return kept.assign(step=kept["step"] - own, pretrained=begun + own), rows
 
 
-def _pretrained(config: dict[str, Any]) -> int:
-    """Counts a run's updates on the data before the environment's first step."""
+def pretrained(config: dict[str, Any]) -> int:
+    """Counts a run's updates on the data before the environment's first step, which its files count too."""
     algo = config.get("algo") or {}
     return algo.get("online", {}).get("pretrain_steps", 0) if algo.get("phase") == "both" else 0
 

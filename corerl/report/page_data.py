@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from corerl.report import stats
-from corerl.report.figures import curve_scores
+from corerl.report.figures import seeds_by_steps, thinned
 from corerl.report.headline import UNEQUAL_RULE, cells
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
@@ -114,7 +114,7 @@ def _section(
         "runs": runs,
         "steps": _steps(section),
         # Nothing rests on how exactly they are drawn.
-        "curves": _jsonable(_curves(section.history), digits=7),
+        "curves": _jsonable(_curves(section), digits=7),
         "aggregates": None,
         "pairs": [],
     }
@@ -136,11 +136,18 @@ def _steps(section: Section) -> dict[str, dict[str, str]]:
     return found
 
 
-def _curves(history: pd.DataFrame) -> list[dict[str, Any]]:
-    """Returns seeds' curves at the steps that all seeds of a cell evaluated, with mean and t interval."""
-    found = []
+def _curves(section: Section) -> list[dict[str, Any]]:
+    """Returns seeds' curves at the steps that all seeds of a cell evaluated, with mean and t interval.
+
+    Thinned ones keep steps that all shared tasks have in common, on which the aggregate's curve rests.
+    """
+    found, history = [], section.history
+    common = stats.common_steps(history[history["task"].isin(section.shared)])
+    kept = {name: set(thinned(rows["step"])) for name, rows in common.groupby("algorithm")}
     for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
-        scores = curve_scores(rows)
+        scores = seeds_by_steps(rows)
+        drawn = kept.get(algorithm, set()) | set(thinned(scores.columns))
+        scores = scores[[step for step in scores.columns if step in drawn]]
         if scores.shape[1] < 2:
             continue
         low, high = stats.mean_band(scores.to_numpy())

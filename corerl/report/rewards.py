@@ -35,6 +35,8 @@ def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
         Row(
             f"{task.partition('/')[2]}: {algorithm}{'' if data == task else f', over {data}'}",
             tuple(_cell(group[name]) for name in ("score", "starc", "rank", "linear")),
+            task=task,
+            algorithms=(algorithm,),
         )
         for (task, algorithm, data), group in found.groupby(["task", "algorithm", "data"])
     ]
@@ -57,4 +59,6 @@ def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
 
 
 def _cell(values: pd.Series) -> Cell:
-    return Cell(float(values.mean()), std=float(values.std(ddof=1)), n=str(len(values)))
+    """Returns mean and spread of the seeds that have a value: a constant reward correlates with nothing."""
+    known = values.dropna()
+    return Cell(float(known.mean()), std=float(known.std(ddof=1)), n=str(len(known)))

@@ -16,6 +16,7 @@ import pandas as pd
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
 from corerl.report.headline import few_rule
+from corerl.report.load import pretrained
 from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
@@ -70,9 +71,9 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
     `tau` is the tail that the run optimised, NaN where it names none.
     """
     rows = []
-    for folder, group in _folders(runs):
+    for folder, group, before in _folders(runs):
         kept = {
-            (line["seed"], line["step"]): numbers(folder, line["returns"])
+            (line["seed"], line["step"] - before): numbers(folder, line["returns"])
             for line in read_lines(folder / "returns.jsonl", seed=int, step=int, returns=list)
         }
         objective, tau = _objective(folder.parent / "config.yaml")
@@ -86,19 +87,22 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
 def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
     """Reads the regret that algorithms logged: algorithm, task, seed, step, score."""
     rows = []
-    for folder, group in _folders(runs):
+    for folder, group, before in _folders(runs):
         names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}
         rows += [
-            (*names[line["seed"]], line["seed"], line["step"], line["regret"])
+            (*names[line["seed"]], line["seed"], line["step"] - before, line["regret"])
             for line in read_lines(folder / "metrics.jsonl")
             if "regret" in line and line["seed"] in names
         ]
     return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
 
 
-def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame]]:
+def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame, int]]:
+    """Yields each folder with its runs and its updates on the data, which its files count as steps."""
     for file, group in runs.groupby("file", sort=False):
-        yield Path(file).parent, group
+        folder = Path(file).parent
+        config = folder.parent / "config.yaml"
+        yield folder, group, pretrained(read_yaml(config)) if config.exists() else 0
 
 
 def numbers(folder: Path, returns: list) -> np.ndarray:
@@ -170,7 +174,8 @@ def _table(section: Section, options: Options) -> Table:
         "replicates), over episodes alone for one seed."
     ]
     notes += few_rule(row.cells[0] for row in rows)
-    few = [f"{tau:g}" for tau in measures.TAUS if tau * fewest < ENOUGH]
+    levels = sorted({*measures.TAUS, *section.returns["tau"].dropna()} - {1.0})
+    few = [f"{tau:g}" for tau in levels if tau * fewest < ENOUGH]
     if few:
         notes.append(
             f"At tau {', '.join(few)} some runs have fewer than {ENOUGH} episodes in the tail, where "

@@ -12,6 +12,9 @@ from corerl.report.files import file_name
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
 
+TAKEN = {"data", "dialog", "how", "left-out", "runs", "switches", "tip"}
+"""What the page names by itself; a section's folder is its anchor there."""
+
 
 def sections(results: Results, published: pd.DataFrame, options: Options) -> list[Section]:
     """Returns one section for each collection and unit, in the order in which they were read.
@@ -33,7 +36,7 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
         rows = scores[(collection == name) & (scores["unit"] == unit)]
         found.append(_section(name, unit, rows, results.labels, published, options))
     for section in found:
-        taken = {other.folder for other in found}
+        taken = TAKEN | {other.folder for other in found}
         section.folder = next(name for name in _folders(section) if name not in taken)
     return found
 

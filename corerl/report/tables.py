@@ -110,8 +110,9 @@ def same_budget(a: Cell, b: Cell) -> bool:
 def short(steps: float) -> str:
     """Writes numbers briefly: `10k`, `1.5M`, `12,345`."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if steps >= size and steps % (size // 100) == 0:
-            return f"{steps / size:g}{letter}"
+        text = f"{steps / size:g}"  # of six digits
+        if steps >= size and steps % (size // 100) == 0 and float(text) == steps / size:
+            return text + letter
     return f"{steps:,.0f}"
 
 
@@ -121,13 +122,17 @@ def plural(count: int, word: str) -> str:
 
 
 def digits_of(cells: Iterable[Cell | None]) -> int:
-    """Returns the decimals with which every spread, or mean without one, shows a digit; at least 1."""
+    """Returns the decimals with which every spread, or mean without one, shows a digit; at least 1.
+
+    What rounding leaves of a zero beside the table's other numbers counts as zero.
+    """
     sizes = []
     for cell in filter(None, cells):
         mean = abs(cell.value)
         spread = cell.std > 1e-6 * mean  # a smaller one comes of float32's rounding
         sizes += [cell.std if spread else mean]
-    return max([1, *(-math.floor(math.log10(size)) for size in sizes if size)])
+    least = 1e-12 * max(sizes, default=0.0)
+    return max([1, *(-math.floor(math.log10(size)) for size in sizes if size > least)])
 
 
 # ---------------------------------------------------------------------------------- what is shown

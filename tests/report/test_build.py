@@ -1,16 +1,18 @@
 import argparse
 import json
+import math
 import re
 import shlex
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import matplotlib.image
+import pandas as pd
 import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import build, figures, files
+from corerl.report import build, figures, files, rewards
 from corerl.report.cli import add_arguments
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
@@ -275,7 +277,15 @@ def test_best_is_named_wherever_it_is_used(report, tree):
     assert "last evaluation" not in text
     assert "best evaluation of every run" in (out / "d4rl/improvement.txt").read_text()
     assert "best score" in (out / "d4rl/rewards.txt").read_text()
-    assert "best evaluation of every run" in (out / "index.html").read_text()
+    page = (out / "index.html").read_text()
+    assert "best evaluation of every run" in page
+    row = re.search(r"<tr[^>]*>(?=<th[^>]*>walker2d-medium-v2: IQL, over x<)", page)[0]
+    assert 'data-task="d4rl/walker2d-medium-v2"' in row and "IQL" in row  # the switches reach it
+
+
+def test_a_correlation_that_a_seed_does_not_have_is_not_counted():
+    cell = rewards._cell(pd.Series([0.5, math.nan, math.nan]))
+    assert (cell.value, cell.n) == (0.5, "1")
 
 
 @pytest.mark.parametrize(

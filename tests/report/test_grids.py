@@ -45,6 +45,11 @@ def test_the_table_tells_cells_apart_by_their_intervals():
     assert "Intervals that exclude 0: 1 of 2. Rank correlation (Spearman) of 3 cells: 1.00." in text
 
 
+def test_a_cell_s_name_ends_no_cell_of_the_table():
+    theirs = THEIRS.assign(cell="a|b")
+    assert "| a\\|b | 1.0 (1) |" in grids.markdown(grids.compare(runs({"a|b": [1.0]}), theirs))
+
+
 def test_the_rank_correlation_counts_cells_in_their_order():
     ours = runs({"lr=1": [20.0, 20.0], "lr=2": [10.0, 10.0], "lr=3": [0.0, 0.0]})
     rows = grids.compare(ours, THEIRS)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from trees import write_run
 
-from corerl.report import figures, risk
+from corerl.report import figures, risk, stats
 from corerl.report.colours import looks
 from corerl.report.load import load
 from corerl.report.published import COLUMNS
@@ -189,3 +189,23 @@ def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "returns.jsonl").write_text("{oops\n" + good)
     with pytest.raises(CorerlError, match=r"returns.jsonl, line 1 is damaged"):
         risk.read_returns(runs)
+
+
+def test_returns_and_regret_of_a_run_with_updates_on_the_data_are_of_the_same_step(tmp_path):
+    """Its files count the 2,000 updates before the environment's first step, its scores do not."""
+    algo = {"phase": "both", "online": {"pretrain_steps": 2000}}
+    group = write_run(tmp_path, "risk/A", "IQL", seeds=(0,), algo=algo)
+    lines = [{"step": k, "seed": 0, "returns": [float(k)], "regret": k} for k in (1000, 2000, 3000)]
+    for name in ("returns.jsonl", "metrics.jsonl"):
+        (group / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scores = load([tmp_path]).scores
+    (row,) = risk.read_returns(stats.final(scores)).itertuples()
+    assert row.returns.tolist() == [3000]
+    assert risk.read_regret(scores)["step"].tolist() == [-1000, 0, 1000]
+
+
+def test_an_own_level_of_few_episodes_is_warned_of(tmp_path, report):
+    episodes = np.arange(500.0).tolist()
+    risky_run(tmp_path / "runs", "Careful", {0: episodes}, algo={"tau": 0.01})
+    report(tmp_path / "runs")
+    assert "At tau 0.01 some runs have fewer than 20" in table(tmp_path / "out")

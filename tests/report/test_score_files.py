@@ -109,3 +109,24 @@ def test_a_file_of_best_scores_is_not_read_as_one_of_last_scores(report, tmp_pat
         report(again)
     _, out, *_ = report(tmp_path / "runs.csv")
     assert "evaluation" not in (out / "scores.csv").read_text()
+
+
+def test_a_report_of_two_units_of_one_task_reads_its_own_scores_back(report, tmp_path):
+    write(tmp_path / "a.csv", "A,x/t,1 2,1000")
+    raw = write(tmp_path / "b.csv", "A,x/t,700 800,1000", head="algorithm,task,seed,return,step")
+    _, out, first, _ = report(tmp_path / "a.csv", raw)
+    again = (out / "scores.csv").rename(tmp_path / "again.csv")
+    assert report(again)[2].split("Wrote")[0] == first.split("Wrote")[0]
+
+
+def test_thinned_curves_keep_the_steps_that_tasks_share(report, tmp_path):
+    """Each task thinned by itself, from its own end, had none in common with the other."""
+    rows = ["algorithm,task,seed,score,step"]
+    for task, count in (("t", 300), ("u", 201)):
+        rows += [f"A,x/{task},{s},{s + k},{1000 * k}" for s in (0, 1) for k in range(1, count + 1)]
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(rows) + "\n")
+    _, out, *_ = report(file)
+    longer, shorter = (set(c["steps"]) for c in data(out)["sections"][0]["curves"])
+    assert len(longer & shorter) > 50
+    assert (max(longer), max(shorter)) == (300_000, 201_000)

@@ -64,6 +64,13 @@ def test_collections_and_units_never_share_an_aggregate():
     assert not any(r.aggregate for r in found[2].tables[0].rows)
 
 
+def test_a_section_has_no_anchor_that_the_page_has():
+    found = sections(
+        results({("A", "data/x"): [[1.0]], ("A", "how/x"): [[1.0]]}), NOTHING, Options()
+    )
+    assert [s.folder for s in found] == ["data-2", "how-2"]
+
+
 def test_nested_task_names_belong_to_the_first_part():
     found = sections(results({("A", "minari/D4RL/door/human-v2"): [[1.0]]}), NOTHING, Options())
     assert [s.name for s in found] == ["minari"]

@@ -334,3 +334,11 @@ def test_t_and_welch_intervals_equal_scipys():
     expected = scipy_stats.ttest_ind(x, y, equal_var=False).confidence_interval()
     np.testing.assert_allclose(found, tuple(expected))
     assert stats.welch_interval(1.0, 0.0, 3, 2.0, 0.0, 3) == (-1.0, -1.0)
+
+
+def test_a_band_is_as_wide_beside_a_score_that_exploded():
+    for largest in (95.0, 1e13):
+        (row,) = stats.profiles(
+            tidy({"A": {"t": [10.0, 50.0, 90.0, largest]}}), [60.0]
+        ).itertuples()
+        assert (row.low, row.high) == (0.0, 1.0)

@@ -145,6 +145,7 @@ def test_small_returns_show_a_digit_of_every_spread():
     assert [digits_of([c, large, None]) for c in (small, large, alone)] == [4, 1, 2]
     assert digits_of([Cell(0.003, 150.0)]) == 1  # the mean is 0 within its spread
     assert digits_of([Cell(3000.0, 1e-5), Cell(0.0, 0.0)]) == 1
+    assert digits_of([Cell(1234.5, 12.0), Cell(0.1 + 0.2 - 0.3)]) == 1  # rounding is no digit
     table = Table("x", "x", "task", (Column("A"),), (Row("t", (small,)),), digits=4)
     for text in (to_text(table), to_markdown(table), to_html(table)):
         assert "0.0050" in text and "± 0.0001" in text
@@ -157,5 +158,6 @@ def test_steps_that_some_runs_do_not_state_are_said():
 
 
 def test_steps_are_short_where_they_are_round():
-    steps = (500, 2500, 10_000, 12_345, 1_000_000, 1_500_000)
-    assert [short(x) for x in steps] == ["500", "2.5k", "10k", "12,345", "1M", "1.5M"]
+    steps = (500, 2500, 10_000, 12_345, 1_000_000, 1_500_000, 10_000_010)
+    told = ["500", "2.5k", "10k", "12,345", "1M", "1.5M", "10,000,010"]
+    assert [short(x) for x in steps] == told

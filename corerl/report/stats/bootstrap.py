@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 REPLICATES = 50_000  # rliable's default; 0.1 s for 10 seeds on 15 tasks
-ROUNDING = 1e-12  # of the largest score: what sums of equal numbers in other orders differ by
+ROUNDING = 1e-12  # of an estimate's scale: what sums of equal numbers in other orders differ by
 _CELLS = 1 << 16  # replicates x runs per block: what stays in the second-level cache
 
 
@@ -79,13 +79,16 @@ def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:
     return np.percentile(replicates, [tail, 100.0 - tail], axis=0)
 
 
-def interval(runs: Runs, statistic, replicates: int, seed: int, level: float) -> np.ndarray:
+def interval(
+    runs: Runs, statistic, scale: float, replicates: int, seed: int, level: float
+) -> np.ndarray:
     """Returns (2, ...) percentile interval; NaN where a task has one seed, whose spread nobody knows.
 
-    Ends that only rounding sets apart, as where the seeds all scored the same, are equal.
+    Ends that only rounding of values of this scale sets apart, as where the seeds all scored the same, are
+    equal.
     """
     if runs.sizes.min() < 2 or not replicates:
         return np.full_like(statistic(runs, runs.weight[None]).repeat(2, axis=0), np.nan)
     low, high = percentiles(replicate(runs, statistic, replicates, seed), level)
-    scale = np.maximum(np.abs(low), np.abs(runs.score).max())
+    scale = np.maximum(np.abs(low), scale)
     return np.stack([low, np.where(high - low <= ROUNDING * scale, low, high)])

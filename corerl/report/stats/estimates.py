@@ -98,7 +98,8 @@ def estimate(
     runs = runs_of(table, algorithm)
     statistic = _statistic(metric, gamma)
     value = float(statistic(runs, runs.weight[None])[0])
-    low, high = interval(runs, statistic, replicates, seed, level)
+    largest = float(np.abs(runs.score).max())
+    low, high = interval(runs, statistic, largest, replicates, seed, level)
     return Estimate(value, float(low), float(high), len(runs.sizes), *count_seeds(runs.sizes))
 
 
@@ -140,7 +141,7 @@ def profiles(
     for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
         runs = runs_of(table, algorithm)
         value = statistic(runs, runs.weight[None])[0]
-        low, high = interval(runs, statistic, replicates, seed, level)
+        low, high = interval(runs, statistic, 1.0, replicates, seed, level)
         columns = {"algorithm": algorithm, "tau": taus, "value": value, "low": low, "high": high}
         parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
