@@ -136,8 +136,9 @@ def run(args: argparse.Namespace) -> int:
         asked = replace(options, discount=discount)
         for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
-            _print(console, agent, task.id, judgement)
-            kept &= _keep("written to", partial(results.write, agent, task.id, judgement))
+            write = partial(results.write, agent, task.id, judgement)
+            show = partial(_print, console, agent, task.id, judgement)
+            kept &= _keep("written to", write, show)
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
     return 0 if kept else 2
@@ -163,13 +164,15 @@ def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
         _refuse(args, _OF_KERNELS, "With --policy sample the density is the policy's own")
 
 
-def _keep(told: str, write: Callable[[], Path]) -> bool:
-    """Tells what `write` wrote, or why it could not: what was computed is printed, and others follow."""
+def _keep(told: str, write: Callable[[], Path], show: Callable[[], None]) -> bool:
+    """Writes what was computed before it is shown, and tells where, or why not: others follow anyway."""
     try:
         path = write()
     except (CorerlError, OSError) as error:
+        show()
         print(f"corerl: {error}", file=sys.stderr)
         return False
+    show()
     print(f"{told} {path}")
     return True
 
@@ -208,9 +211,9 @@ def _play(console: Console, args: argparse.Namespace) -> int:
         agent = load(path, args.seed, device=args.device, tau=args.tau)
         task = another(agent.task, args.task)
         played = simulation.simulate(agent, task, episodes)
-        simulation.tell(console, agent, task, played, risk=bool(args.risk))
         write = partial(simulation.write, agent, task, played)
-        kept &= _keep("Returns of every episode:", write)
+        show = partial(simulation.tell, console, agent, task, played, risk=bool(args.risk))
+        kept &= _keep("Returns of every episode:", write, show)
     return 0 if kept else 2
 
 
@@ -223,13 +226,15 @@ def _rewards(args) -> int:
         )
         table = terminal.table(
             ("seed", "STARC distance", "rank correlation", "correlation", "rows"),
-            title=f"{agent.label} of {agent.task.id}: its reward beside the true one",
+            title=terminal.plain(
+                f"{agent.label} of {agent.task.id}: its reward beside the true one"
+            ),
         )
         for d in found:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
             table.add_row(str(d.seed), *numbers, f"{d.rows:,}")
-        terminal.console().print(table)
-        kept &= _keep("written to", partial(reward_distances.write, agent, found))
+        write = partial(reward_distances.write, agent, found)
+        kept &= _keep("written to", write, partial(terminal.console().print, table))
     return 0 if kept else 2
 
 
@@ -304,19 +309,19 @@ def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> 
             *("ESS / episodes", "clipped", "note"),
         ),
         left=("method", "of the\nreturn", "note"),
-        title=f"{agent.label} of {agent.task.id}, judged on {task}",
+        title=terminal.plain(f"{agent.label} of {agent.task.id}, judged on {task}"),
     )
     for row in judgement.rows:
         ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"
         clipped = "" if math.isnan(row.clipped) else f"{row.clipped:.1%}"
         between = "" if math.isnan(row.low) else f"[{row.low:.4g}, {row.high:.4g}]"
         table.add_row(
-            *(str(row.seed), row.method, row.statistic, f"{row.value:.5g}", between, ess, clipped),
-            row.note,
+            *(str(row.seed), row.method, row.statistic, f"{row.value:.5g}"),
+            *(terminal.plain(between), ess, clipped, row.note),
         )
     console.print(table)
     for name, text in judgement.facts.items():
-        console.print(f"{name}: {text}", highlight=False)
+        console.print(terminal.plain(f"{name}: {text}"))
     known = results.simulated(agent)
     if known:
         told = ", ".join(f"seed {seed} {value:.5g}" for seed, value in known.items())

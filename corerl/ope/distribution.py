@@ -7,6 +7,7 @@ over lies at an upper bound of the return. Self-normalised, the weights sum to o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,7 +71,16 @@ class ReturnLaw:
     def intervals(
         self, names: Sequence[str], level: float = 0.95, *, replicates: int = 1000, seed: int = 0
     ) -> list[tuple[float, float]]:
-        """Returns percentile bootstrap intervals of statistics, over episodes drawn with replacement."""
+        """Returns percentile bootstrap intervals of statistics, over episodes drawn with replacement.
+
+        NaN for one episode.
+
+        Raises:
+            CorerlError: a level outside (0, 1).
+        """
+        intervals.check_level(level)
+        if len(self._weights) < 2:
+            return [(math.nan, math.nan)] * len(names)
         draws = intervals.over_draws(
             lambda counts: self._of_counts(counts, names), len(self._weights), replicates, seed
         )
@@ -110,8 +120,8 @@ def _statistic(values: np.ndarray, probabilities: np.ndarray, name: str) -> np.n
     if kind == "mean":
         return probabilities @ values
     if kind == "variance":
-        means = probabilities @ values
-        return probabilities @ values**2 - means**2
+        apart = values - (probabilities @ values)[:, None]
+        return (probabilities * apart**2).sum(1)
     if kind == "cvar":
         return cvar_of_law(values, probabilities, float(level))
     require(kind == "quantile", f"{name} is no statistic: mean, variance, cvar TAU, quantile LEVEL")

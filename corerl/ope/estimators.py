@@ -11,7 +11,7 @@ each a mean over episodes. `snis`, `snpdis`, `sndr` divide every weight by its m
 biased and consistent. `snis` lies within the range of the recorded returns, each step of `snpdis` within that
 of its rewards. With any Q at all `dr` has the mean of `pdis`.
 
-An estimate is `sum_k mean(numerator_k) / mean(denominator_k)` (`Terms`), so that one bootstrap and one
+An estimate is `sum_k mean(weight_k value_k) / mean(weight_k)` (`Terms`), so that one bootstrap and one
 linearisation give every estimator its interval.
 """
 
@@ -36,13 +36,13 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Numerators and denominators of an estimate, `(E, K)` each; None as denominators is ones."""
+    """Values of an estimate and the weights to normalise, `(E, K)` each; None as weights is ones."""
 
-    numerators: np.ndarray
-    denominators: np.ndarray | None = None
+    values: np.ndarray
+    weights: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.denominators is not None and (self.denominators.sum(0) == 0).any():
+        if self.weights is not None and (self.weights.sum(0) == 0).any():
             raise CorerlError(
                 "All weights are zero at some step: a self-normalised estimate does not exist there."
             )
@@ -50,28 +50,33 @@ class Terms:
     @property
     def value(self) -> float:
         """The estimate."""
-        return float(self.of_counts(np.ones((1, len(self.numerators))))[0])
+        return float(self.of_counts(np.ones((1, len(self.values))))[0])
+
+    @property
+    def numerators(self) -> np.ndarray:
+        """Weighted values, `(E, K)`."""
+        return self.values if self.weights is None else self.weights * self.values
 
     def of_counts(self, counts: np.ndarray) -> np.ndarray:
         """Estimates `(B,)` from how often each episode was drawn, `(B, E)`.
 
-        A draw in which a weight's mean is 0 has that term 0.
+        A draw of episodes without any weight at a term weighs them alike there, as `ReturnLaw` does.
         """
-        above = counts @ self.numerators
-        if self.denominators is None:
-            return above.sum(1) / counts.sum(1)
-        below = counts @ self.denominators
-        return np.divide(above, below, out=np.zeros_like(above), where=below != 0).sum(1)
+        above, drawn = counts @ self.numerators, counts.sum(1, keepdims=True)
+        if self.weights is None:
+            return (above / drawn).sum(1)
+        below, even = counts @ self.weights, counts @ self.values / drawn
+        return np.divide(above, below, out=even, where=below != 0).sum(1)
 
     @property
     def contributions(self) -> np.ndarray:
         """Numbers `(E,)` whose mean is the estimate: each episode's, linearised where weights are
         normalised (the delta method), for intervals that rest on independent samples."""
-        if self.denominators is None:
-            return self.numerators.sum(1)
-        below = self.denominators.mean(0)
+        if self.weights is None:
+            return self.values.sum(1)
+        below = self.weights.mean(0)
         ratios = self.numerators.mean(0) / below
-        influence = (self.numerators - ratios * self.denominators) / below
+        influence = self.weights * (self.values - ratios) / below
         return ratios.sum() + influence.sum(1)
 
 
@@ -90,12 +95,12 @@ def per_decision_is(logs: Logs, weights: Weights, model: Model | None = None) ->
 
 def self_normalised_is(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
     """Returns w_T G over the mean of w_T."""
-    return Terms((weights.last * logs.returns)[:, None], weights.last[:, None])
+    return Terms(logs.returns[:, None], weights.last[:, None])
 
 
 def self_normalised_pdis(logs: Logs, weights: Weights, model: Model | None = None) -> Terms:
     """Sums g^t w_t r_t over t, every w_t over its mean."""
-    return Terms(logs.discounts * weights.values * logs.rewards, weights.values)
+    return Terms(logs.discounts * logs.rewards, weights.values)
 
 
 def doubly_robust(logs: Logs, weights: Weights, model: Model) -> Terms:
@@ -106,10 +111,9 @@ def doubly_robust(logs: Logs, weights: Weights, model: Model) -> Terms:
 
 def self_normalised_dr(logs: Logs, weights: Weights, model: Model) -> Terms:
     """Estimates as `doubly_robust`, each weight divided by the mean (Thomas and Brunskill's WDR)."""
-    corrections = weights.values * (logs.rewards - model.q) * logs.alive
-    baselines = weights.previous * model.v * logs.alive
-    numerators = np.hstack([logs.discounts * corrections, logs.discounts * baselines])
-    return Terms(numerators, np.hstack([weights.values, weights.previous]))
+    discounts = logs.discounts * logs.alive
+    values = np.hstack([discounts * (logs.rewards - model.q), discounts * model.v])
+    return Terms(values, np.hstack([weights.values, weights.previous]))
 
 
 def direct(logs: Logs, weights: Weights | None, model: Model) -> Terms:
@@ -132,6 +136,8 @@ LAWS = {"cdf": False, "sncdf": True}
 METHODS = (*ESTIMATORS, *LAWS)
 NEEDS_MODEL = ("fqe", "dr", "sndr")
 NEEDS_WEIGHTS = tuple(name for name in METHODS if name != "fqe")
+NORMALISED = ("snis", "snpdis", "sndr", "sncdf")
+"""Methods that divide the weights by their means, so that a factor of all weights changes nothing."""
 OF_EPISODES = ("is", "snis", *LAWS)
 """Methods whose weights are of whole episodes, rather than of each step."""
 

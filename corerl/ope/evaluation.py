@@ -51,6 +51,7 @@ class Options:
             self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
         )
         require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
+        intervals.check_level(self.level)
         if self.bounds is not None:
             self._check_bounds(*self.bounds)
 
@@ -162,7 +163,8 @@ def judge(
         facts["propensities"] = behaved.source
         if options.clip is not None:
             facts["clipping"] = f"weights at their {options.clip:g} quantile"
-        weights = _weights(policy, dataset, logs, behaved, options, facts)
+        relative = set(methods) <= {*estimators.NORMALISED, "fqe"}
+        weights = _weights(policy, dataset, logs, behaved, options, facts, relative=relative)
     models = None
     if set(methods) & set(estimators.NEEDS_MODEL):
         corrected = bool(set(methods) & (set(estimators.NEEDS_MODEL) - {"fqe"}))
@@ -225,7 +227,7 @@ def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: f
     total = steps if g == 1 else (1 - g**steps) / (1 - g)
     low = min(0.0, float(rewards.min())) * total
     high = max(0.0, float(rewards.max())) * total
-    if low <= value <= high:
+    if intervals.within(value, low, high):
         return ""
     reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"
     return f"{IMPOSSIBLE}: {reason}"
@@ -262,8 +264,10 @@ def _weights(
     behaved: Behaviour,
     options: Options,
     facts: dict[str, str],
+    *,
+    relative: bool,
 ) -> list[Weights]:
-    """Computes the importance weights of every policy."""
+    """Computes the importance weights of every policy, `relative` as of `Weights.of`."""
     if policy.numbered:
         probabilities = policy.probabilities(dataset.observations)
         with np.errstate(divide="ignore"):
@@ -280,7 +284,8 @@ def _weights(
         )
         told = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
         facts["density"] = f"{told}, of mass 1 within the actions' bounds"
-    return [Weights.of(logs.spread(x - behaved.log_prob), options.clip) for x in ours]
+    ratios = [logs.spread(x - behaved.log_prob) for x in ours]
+    return [Weights.of(x, options.clip, relative=relative) for x in ratios]
 
 
 def _models(

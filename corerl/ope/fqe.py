@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from corerl.config import at_least, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep
+from corerl.ope.logs import check_horizon
 from corerl.ope.policies import Policy
 
 
@@ -79,6 +80,8 @@ class FQE:
         compile_mode: str = "auto",
     ):
         policy.check(dataset)
+        if cfg.horizon is not None:
+            dataset = _ending(dataset, cfg.horizon)
         self.cfg, self.policy, self._device = cfg, policy, torch.device(device)
         self._seeds = [seeding.derive(cfg.seed, f"fqe/{seed}") for seed in policy.seeds]
         mean, std = dataset.obs_stats()
@@ -93,11 +96,8 @@ class FQE:
 
     def _pack(self, dataset: Dataset) -> None:
         """Puts rows on the device, and what every policy does at every next state."""
-        steps = np.arange(len(dataset)) - np.repeat(
-            dataset.episode_starts, dataset.episode_lengths()
-        )
         t = dataset.transitions()
-        time_of = steps[t.rows]
+        time_of = _steps(dataset)[t.rows]
         horizon = self.cfg.horizon
         keep = np.ones(len(time_of), bool) if horizon is None else time_of < horizon
         over = t.terminated | (False if horizon is None else time_of + 1 >= horizon)
@@ -213,6 +213,22 @@ class FQE:
         """Probabilities `(S, n, K)` or actions `(S, n, M, A)` of every policy."""
         ask = self.policy.probabilities if self.policy.numbered else self.policy.actions
         return torch.from_numpy(ask(observations).astype(np.float32, copy=False)).to(self._device)
+
+
+def _steps(dataset: Dataset) -> np.ndarray:
+    """Returns every row's step within its episode, `(N,)`."""
+    return np.arange(len(dataset)) - np.repeat(dataset.episode_starts, dataset.episode_lengths())
+
+
+def _ending(dataset: Dataset, horizon: int) -> Dataset:
+    """Returns the dataset with its rows at the horizon's end, also where no next state was recorded.
+
+    At a time limit none is. Nothing is worth anything after the end, so that any state will do.
+    """
+    check_horizon(dataset, horizon)
+    lost = (_steps(dataset) + 1 == horizon) & ~dataset.has_next
+    following = np.where(lost[:, None], dataset.observations, dataset.next_observations)
+    return replace(dataset, next_observations=following, has_next=dataset.has_next | lost)
 
 
 def _scale(dataset: Dataset, discount: float) -> float:

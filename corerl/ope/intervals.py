@@ -45,15 +45,15 @@ def interval(
         CorerlError: an unknown method, a level outside (0, 1), or a contribution outside the bounds.
     """
     require(method in METHODS, f"interval={method} is not one of {', '.join(METHODS)}")
-    require(0 < level < 1, f"level={level} must lie in (0, 1)")
-    n = len(terms.numerators)
+    check_level(level)
+    n = len(terms.values)
     if n < 2:
         return math.nan, math.nan
     if method == "bootstrap":
         return percentiles(resampled(terms, replicates, seed), level)
     if method == "t":
         return _around(terms, stats.t.ppf(0.5 + level / 2, n - 1) * _std(terms) / math.sqrt(n))
-    if terms.denominators is not None:
+    if terms.weights is not None:
         return math.nan, math.nan
     x = terms.contributions
     low, high = (x.min(), x.max()) if bounds is None else bounds
@@ -68,7 +68,7 @@ def interval(
 
 def resampled(terms: Terms, replicates: int, seed: int = 0) -> np.ndarray:
     """Returns the estimate `(replicates,)` from episodes drawn with replacement."""
-    return over_draws(terms.of_counts, len(terms.numerators), replicates, seed)
+    return over_draws(terms.of_counts, len(terms.values), replicates, seed)
 
 
 def over_draws(statistic, episodes: int, replicates: int, seed: int = 0) -> np.ndarray:
@@ -91,13 +91,23 @@ def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
+def check_level(level: float) -> None:
+    """Raises CorerlError for a level outside (0, 1)."""
+    require(0 < level < 1, f"level={level} must lie in (0, 1)")
+
+
+def within(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Tells which numbers lie between the bounds, up to rounding."""
     slack = 1e-6 * max(abs(low), abs(high))  # recorded rewards are float32
-    within = (contributions >= low - slack) & (contributions <= high + slack)
-    if not within.all():
-        first = int(within.argmin())
+    return (x >= low - slack) & (x <= high + slack)
+
+
+def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
+    inside = within(contributions, low, high)
+    if not inside.all():
+        first = int(inside.argmin())
         raise CorerlError(
-            f"Episode {first} of {len(within)} contributes {contributions[first]:.6g}, outside the bounds "
+            f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the bounds "
             f"{low:g} and {high:g}: choose those of the weighted return (the return's times the largest "
             "weight that there can be; V(s_0)'s for fqe), or none, for the observed range."
         )

@@ -54,12 +54,8 @@ class Logs:
         """
         require(0 < discount <= 1, f"discount={discount} must lie in (0, 1]")
         lengths = dataset.episode_lengths()
-        longest = int(lengths.max())
-        horizon = longest if horizon is None else horizon
-        require(
-            0 < horizon <= longest,
-            f"horizon={horizon} does not fit {dataset.id}, whose longest episode has {longest} steps",
-        )
+        horizon = int(lengths.max()) if horizon is None else horizon
+        check_horizon(dataset, horizon)
         whole = (lengths >= horizon) | dataset.terminated[dataset.episode_ends - 1]
         if keep_cut and not leave_out_cut:
             whole[:] = True
@@ -93,6 +89,15 @@ class Logs:
         return np.where(self.alive, of_rows[self.rows], 0.0)
 
 
+def check_horizon(dataset: Dataset, horizon: int) -> None:
+    """Raises CorerlError where no episode lasts as long."""
+    longest = int(dataset.episode_lengths().max())
+    require(
+        0 < horizon <= longest,
+        f"horizon={horizon} does not fit {dataset.id}, whose longest episode has {longest} steps",
+    )
+
+
 def _cut(dataset: Dataset, lengths: np.ndarray, whole: np.ndarray, horizon: int) -> CorerlError:
     terminal = dataset.terminated[dataset.episode_ends - 1]
     shortest = int(lengths[~terminal].min())
@@ -118,14 +123,19 @@ class Weights:
     limit: float | None = None
 
     @classmethod
-    def of(cls, log_ratios: np.ndarray, clip: float | None = None) -> Weights:
+    def of(
+        cls, log_ratios: np.ndarray, clip: float | None = None, *, relative: bool = False
+    ) -> Weights:
         """Builds weights from log pi_e - log pi_b of every step `(E, T)`, 0 where none was made.
 
         Args:
             clip: weights are clipped at this quantile, step by step, over the episodes; None for none.
+            relative: divides each step's weights by their largest, which methods that normalise them do
+                not see: those of long horizons may be numbers that a float64 cannot hold.
 
         Raises:
-            CorerlError: a weight that is no number, all weights zero, or a quantile outside (0, 1).
+            CorerlError: a weight that is no number, all weights zero, weights too large or too small, or a
+                quantile outside (0, 1).
         """
         require(clip is None or 0 < clip < 1, f"clip={clip} must lie in (0, 1): a quantile")
         require(
@@ -137,19 +147,20 @@ class Weights:
                 "A recorded action has probability 0 under the behaviour policy: the recorded "
                 "propensities are wrong, or the model of the behaviour does not fit."
             )
-        with np.errstate(over="ignore"):
-            values = np.exp(np.cumsum(log_ratios, axis=1))
-        require(
-            bool(np.isfinite(values).all()),
-            "A weight is larger than a float64 can hold: the two policies have too little in common "
-            "over this horizon; choose a shorter one or method fqe",
-        )
-        if not values[:, -1].any():
+        logs = np.cumsum(log_ratios, axis=1)
+        if (logs[:, -1] == -np.inf).all():
             raise CorerlError(
                 "All weights are zero: no recorded episode is one that this policy could have made. "
                 "Choose --epsilon or --policy sample for a policy with chance, a shorter --horizon, or "
                 "method fqe, which needs no weights."
             )
+        with np.errstate(over="ignore"):
+            values = np.exp(logs - logs.max(0) if relative else logs)
+        require(
+            bool(np.isfinite(values).all() and values[:, -1].any()),
+            "The weights are larger or smaller than a float64 can hold: the two policies have too little in "
+            "common over this horizon; choose a shorter one, self-normalised methods alone, or method fqe",
+        )
         if clip is None:
             return cls(values)
         limits = np.quantile(values, clip, axis=0)
@@ -169,7 +180,7 @@ class Weights:
 
 def effective(weights: np.ndarray) -> float:
     """Returns the effective sample size (sum w)^2 / sum w^2 along the first axis, mean over further ones."""
-    squares = np.square(weights).sum(0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sizes = np.where(squares > 0, np.square(weights.sum(0)) / squares, 0.0)
-    return float(np.mean(sizes))
+    largest = weights.max(0)
+    shares = weights / np.where(largest > 0, largest, 1.0)  # a square of a small weight may be 0
+    squares = np.square(shares).sum(0)
+    return float(np.mean(np.square(shares.sum(0)) / np.where(largest > 0, squares, 1.0)))

@@ -143,7 +143,8 @@ def last(estimates: np.ndarray, marked: np.ndarray) -> np.ndarray:
     """
     estimates = np.asarray(estimates, float)
     low = estimates[~marked].min() if (~marked).any() else 0.0
-    return np.where(marked, low - 1, estimates)
+    below = min(low - 1, np.nextafter(low, -np.inf))  # 1 less of a huge number is the number
+    return np.where(marked, below, estimates)
 
 
 class Selection(NamedTuple):

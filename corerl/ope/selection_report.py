@@ -65,14 +65,16 @@ def report(
     distances = {
         label: float(far[mine].mean()) for label, mine in selection.members(labels).items()
     }
-    _print_selection(console, rows)
-    for name, of_labels in ranks.items():
-        _print_ranks(console, name, of_labels, distances)
-    make_directory(args.select)
-    figure = selection.draw(estimates, truths, labels, recorded)
-    figure.savefig(args.select / "selection.png", dpi=130)
     marks = {f"{name} impossible": marked.astype(int) for name, marked in impossible.items()}
-    results.write_selection(args.select, rows, given | marks, policies, ranks, distances)
+    try:
+        make_directory(args.select)
+        results.write_selection(args.select, rows, given | marks, policies, ranks, distances)
+        figure = selection.draw(estimates, truths, labels, recorded)
+        figure.savefig(args.select / "selection.png", dpi=130)
+    finally:  # what was chosen is shown also where it cannot be written
+        _print_selection(console, rows)
+        for name, of_labels in ranks.items():
+            _print_ranks(console, name, of_labels, distances)
     print(
         f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
     )
@@ -123,12 +125,15 @@ def _print_selection(console: Console, rows: list[selection.Selection]) -> None:
         title=f"choosing among {rows[0].policies} policies",
     )
     for s in rows:
-        rank = f"{s.rank:.2f}\n[{s.rank_low:.2f}, {s.rank_high:.2f}]"
+        rank = "-" if math.isnan(s.rank) else f"{s.rank:.2f}\n{_between(s.rank_low, s.rank_high)}"
+        over = _between(s.rank_low_of_groups, s.rank_high_of_groups)
         rest = (s.regret_1, s.regret_3, s.type_1, s.type_2, s.sharpe_3, s.mse)
-        low, high = s.rank_low_of_groups, s.rank_high_of_groups
-        over = "-" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]"
         table.add_row(s.method, rank, over, *("-" if math.isnan(x) else f"{x:.3g}" for x in rest))
     console.print(table)
+
+
+def _between(low: float, high: float) -> str:
+    return "-" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]"
 
 
 def _print_ranks(
@@ -149,7 +154,7 @@ def _print_ranks(
     order = sorted(ranks.items(), key=lambda item: item[1][2] - item[1][1])
     for label, (count, guessed, true) in order:
         numbers = (f"{guessed:.2f}", f"{true:.2f}", f"{guessed - true:+.2f}")
-        table.add_row(label, str(count), *numbers, f"{distances[label]:.2f}")
+        table.add_row(terminal.plain(label), str(count), *numbers, f"{distances[label]:.2f}")
     console.print(table)
 
 

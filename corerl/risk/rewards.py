@@ -15,6 +15,7 @@ them as functions.
 from collections.abc import Callable
 
 import numpy as np
+from scipy import linalg
 
 from corerl.errors import CorerlError
 
@@ -192,7 +193,7 @@ def potentials(
 
 def _basis(columns: np.ndarray) -> np.ndarray:
     """Returns an orthonormal basis `(N, K)` of the columns; dependent ones add nothing."""
-    directions, upper = np.linalg.qr(columns)
+    directions, upper, _ = linalg.qr(columns, mode="economic", pivoting=True)
     added = np.abs(np.diag(upper))
     return directions[:, added > 1e-10 * added.max()]
 

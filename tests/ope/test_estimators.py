@@ -123,6 +123,24 @@ def test_a_quantile_is_not_missed_by_rounding(normalised):
     assert found == [1, 3, 8, 9, 10]
 
 
+def of_returns(*returns):
+    """Episodes of one step."""
+    paid = np.array(returns, float)[:, None]
+    return Logs(paid, np.ones(paid.shape, bool), np.arange(len(paid))[:, None])
+
+
+def test_the_variance_of_large_returns_does_not_cancel():
+    law = ReturnLaw(of_returns(2.0**24, 2.0**24, 2.0**24 + 2), Weights(np.ones((3, 1))))
+    assert law.statistic("variance") == pytest.approx(8 / 9)
+
+
+def test_one_episode_has_no_interval_of_its_law():
+    law = ReturnLaw(of_returns(6.0), Weights(np.ones((1, 1))))
+    assert np.isnan(law.intervals(["mean", "variance"])).all()
+    with pytest.raises(CorerlError, match=r"level=1.5 must lie in \(0, 1\)"):
+        law.intervals(["mean"], 1.5)
+
+
 def test_an_upper_bound_below_a_return_is_refused():
     world = Enumerated(2)
     with pytest.raises(CorerlError, match="lies below a recorded return"):
@@ -196,7 +214,7 @@ def test_normalised_weights_are_resampled_with_their_means():
     """Of equal rewards the self-normalised estimate has no spread, and the plain one has."""
     rng = np.random.default_rng(2)
     w = rng.exponential(size=(100, 1))
-    normalised = Terms(3.0 * w, w)
+    normalised = Terms(np.full_like(w, 3.0), w)
     for method in ("bootstrap", "t"):
         assert intervals.interval(normalised, method) == pytest.approx((3, 3), abs=1e-12)
         low, high = intervals.interval(Terms(3.0 * w), method)
@@ -204,10 +222,25 @@ def test_normalised_weights_are_resampled_with_their_means():
     assert all(map(math.isnan, intervals.interval(normalised, "bernstein")))
 
 
+def test_draws_without_any_weight_stay_within_the_returns():
+    """As of the law: such episodes count alike."""
+    weights = Weights(np.array([[0.0], [0.0], [1.0]]))
+    counts = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0]])
+    for logs, alone in ((of_returns(-10, -10, -10), -10), (of_returns(-4, -1, -10), -2)):
+        law = ReturnLaw(logs, weights, normalised=True)
+        for name in ("snis", "snpdis"):
+            terms = ESTIMATORS[name](logs, weights, None)
+            np.testing.assert_allclose(terms.of_counts(counts), [alone, -10])
+            np.testing.assert_allclose(
+                terms.of_counts(counts), law._of_counts(counts, ["mean"])[:, 0]
+            )
+            assert intervals.interval(terms)[1] <= logs.returns.max()
+
+
 def test_linearised_contributions_agree_with_the_bootstrap():
     rng = np.random.default_rng(3)
     w = rng.exponential(size=(500, 3))
-    terms = Terms(w * rng.normal(1, 1, size=w.shape), w)
+    terms = Terms(rng.normal(1, 1, size=w.shape), w)
     spread = intervals.resampled(terms, 5000).std()
     assert terms.contributions.mean() == pytest.approx(terms.value)
     assert terms.contributions.std(ddof=1) / math.sqrt(500) == pytest.approx(spread, rel=0.05)
@@ -225,6 +258,7 @@ def test_effective_sample_size():
     assert effective(np.eye(1, 10)[0]) == 1
     assert effective(np.array([1.0, 3.0])) == pytest.approx(16 / 10)
     assert effective(np.zeros(4)) == 0
+    assert effective(np.full(4, 1e-200)) == effective(np.full(4, 1e200)) == 4
 
 
 def test_clipping_is_counted_step_by_step():
@@ -244,12 +278,30 @@ def test_clipping_is_counted_step_by_step():
         (np.full((3, 2), -np.inf), "All weights are zero"),
         (np.full((3, 2), np.inf), "probability 0 under the behaviour"),
         (np.full((3, 2), np.nan), "no number"),
-        (np.full((3, 2), 800.0), "shorter"),
+        (np.full((3, 2), 800.0), "larger or smaller than a float64 can hold"),
+        (np.full((3, 2), -800.0), "larger or smaller than a float64 can hold"),
     ],
 )
 def test_weights_that_say_nothing_are_refused(ratios, message):
     with pytest.raises(CorerlError, match=message):
         Weights.of(ratios)
+
+
+@pytest.mark.parametrize("name", ["snis", "snpdis", "sndr"])
+@pytest.mark.parametrize("clip", [None, 0.8])
+def test_normalised_weights_need_their_ratios_only(name, clip):
+    """A factor of every step's weights, however small or large, changes no estimate and no sample size."""
+    world = Enumerated(3, seed=6)
+    values, sizes = [], []
+    for factor in (0.0, -500.0, 500.0):
+        weights = Weights.of(world.log_ratios + factor, clip, relative=True)
+        values.append(ESTIMATORS[name](world.logs, weights, world.of_model()).value)
+        sizes.append(effective(weights.values))
+    usual = Weights.of(world.log_ratios, clip)
+    assert values == pytest.approx(
+        [ESTIMATORS[name](world.logs, usual, world.of_model()).value] * 3
+    )
+    assert sizes == pytest.approx([effective(usual.values)] * 3)
 
 
 def test_a_step_of_zero_weights_is_refused():

@@ -89,6 +89,30 @@ def test_a_finite_horizon_is_backward_induction_with_no_discount():
         np.testing.assert_allclose(ours, (policy * q[t]).sum(1)[reached], atol=0.1)
 
 
+@pytest.mark.parametrize("horizon", [5, 1])
+def test_a_time_limit_is_an_end_though_no_state_after_it_was_recorded(horizon):
+    """Each of `horizon` steps pays 1; a horizon of 1 leaves no row with a next state."""
+    rng = np.random.default_rng(7)
+    n = 40 * horizon
+    over = np.arange(n) % horizon == horizon - 1
+    states = rng.normal(size=(n, 2)).astype(np.float32)
+    lost = np.where(over[:, None], np.nan, np.roll(states, -1, 0))
+    dataset = Dataset.from_arrays(
+        *(states, rng.integers(2, size=n), np.ones(n)),
+        truncated=over,
+        next_observations=lost,
+        has_next=~over,
+    )
+    policy = Policy([0], probabilities=lambda x: np.full((1, len(x), 2), 0.5), sizes=(2, 2))
+    cfg = Settings(steps=800, discount=1.0, horizon=horizon, **LINEAR)
+    critics = FQE(policy, dataset, cfg)
+    critics.fit()
+    for t in range(horizon):
+        np.testing.assert_allclose(critics.value(states[:5], t), horizon - t, atol=0.05)
+    with pytest.raises(CorerlError, match=f"longest episode has {horizon} steps"):
+        FQE(policy, dataset, Settings(discount=1.0, horizon=horizon + 1))
+
+
 def test_one_policys_critic_is_its_own():
     """Alone and beside another, the same numbers."""
     rng = np.random.default_rng(2)

@@ -16,7 +16,10 @@ from corerl.algos import dt
 from corerl.data import embedded
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.ope import behaviour, evaluation
+from corerl.ope import behaviour, evaluation, selection_report
+from corerl.ope import cli as ope_cli
+from corerl.preferences import reward_distances
+from corerl.training.loaded import Loaded
 
 torch.set_num_threads(1)
 QUICK = ["--fqe", "steps=20", "hidden_width=8", "batch_size=16"]
@@ -143,6 +146,40 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
             ("IQL", "2"),
         ]
     assert "overrated by" in out
+
+
+def test_a_label_with_brackets_is_printed_as_it_is(runs, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Loaded, "label", "IQL [wide] [/b]")
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, runs["iql"], *options)
+    assert status == 0, err
+    assert "IQL [wide] [/b] of corerl/pendulum, judged on" in out
+    assert any(line.split()[:4] == ["IQL", "[wide]", "[/b]", "2"] for line in out.splitlines())
+    found = [reward_distances.Distance(0, "corerl/pendulum", 0.1, 0.9, 0.8, 5)]
+    monkeypatch.setattr(reward_distances, "distances", lambda *_: found)
+    status, out, err = evaluate(capsys, runs["iql"], "--rewards")
+    assert status == 0, err
+    assert "IQL [wide] [/b] of corerl/pendulum: its reward beside" in out
+
+
+@pytest.mark.parametrize(
+    ("module", "show"), [(ope_cli, "_print"), (selection_report, "_print_selection")]
+)
+def test_estimates_are_kept_before_they_are_shown(
+    runs, capsys, tmp_path, monkeypatch, module, show
+):
+    """As of `corerl evaluate | head`."""
+    file, chosen = Path(runs["bc"], "ope.csv"), tmp_path / "chosen"
+    file.unlink(missing_ok=True)
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(module, show, closed)
+    monkeypatch.setattr(cli, "_drop_output", lambda: None)
+    evaluate(capsys, runs["bc"], "--method", "fqe", "--select", str(chosen), *QUICK)
+    assert file.exists()
+    assert (chosen / "selection.csv").exists() == (module is selection_report)
 
 
 def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, monkeypatch):

@@ -275,6 +275,8 @@ def test_unknown_methods_and_settings_are_refused():
         judge(constant(0.5), dataset, ["fqr"])
     with pytest.raises(CorerlError, match="behaviour=guessed"):
         Options(behaviour="guessed")
+    with pytest.raises(CorerlError, match=r"level=1\.5 must lie in"):
+        Options(level=1.5)
 
 
 # ------------------------------------------------------------------- recorded propensities
@@ -317,6 +319,30 @@ def test_an_estimate_that_nobody_can_earn_is_marked():
     assert row.value == pytest.approx(3 * 9.9**3 / 8, rel=1e-5)
     assert "too few effective episodes" in row.note
     assert own.note == ""
+
+
+def test_rounding_is_not_beyond_any_possible_return():
+    """Every reward is 1, and so every estimate the one return that there is."""
+    whole = chain(np.random.default_rng(0), episodes=30, steps=20)
+    dataset = replace(whole, rewards=np.ones(600, np.float32))
+    policy, options = constant(*np.linspace(0.3, 0.7, 8)), Options(interval="t")
+    for discount in (0.99, 1.0):
+        result = judge(policy, dataset, ["snis", "snpdis"], replace(options, discount=discount))
+        assert all(row.note == "" for row in result.rows)
+
+
+def test_weights_too_small_for_a_number_are_normalised_all_the_same():
+    """A policy that takes the recorded actions with chance e^-400 each."""
+    dataset = chain(np.random.default_rng(0), episodes=4)
+    policy = Policy(
+        [0], probabilities=lambda x: np.tile(np.exp([-400.0, -400.0]), (1, len(x), 1)), sizes=(1, 2)
+    )
+    result = judge(policy, dataset, ["snis", "snpdis", "sncdf"])
+    for name in ("snis", "snpdis", "sncdf"):
+        assert result.of(name) == pytest.approx(Logs.of(dataset, 0.99).returns.mean())
+    assert all(row.ess == pytest.approx(4) for row in result.rows)
+    with pytest.raises(CorerlError, match=r"float64 can hold.* self-normalised methods alone"):
+        judge(policy, dataset, ["snis", "is"])
 
 
 def test_what_was_recorded_after_the_horizon_can_be_earned():

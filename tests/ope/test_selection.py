@@ -68,6 +68,8 @@ def test_impossible_estimates_are_chosen_last():
     assert list(np.argsort(-values[:3])) == [1, 2, 0] and values[0] == values[3] < 3
     assert selection.regret(values, TRUTHS) == 0
     assert np.ptp(selection.last(TRUTHS, np.ones(4, bool))) == 0
+    low, lowest = selection.last(np.array([-1e20, np.nan]), np.array([False, True]))
+    assert lowest < low == -1e20
 
 
 def test_an_estimate_that_says_nothing_has_no_rank():

@@ -161,8 +161,10 @@ def test_starc_of_rows_is_blind_to_smooth_shaping_and_scale():
 
 def test_a_feature_that_never_changes_spoils_no_distance():
     s, following, over, reward = rows(np.random.default_rng(9))
-    s[:, 1] = following[:, 1] = 3.0
-    assert rewards.starc_of_rows(reward, 5 * reward, s, following, over, 0.9) < 1e-10
+    s[:, 0] = following[:, 0] = 3.0
+    shaping = 0.9 * ~over * following[:, 2] - s[:, 2]
+    for other in (5 * reward, reward + 10 * shaping):
+        assert rewards.starc_of_rows(reward, other, s, following, over, 0.9) < 1e-10
 
 
 def test_what_has_no_distance_is_refused():
