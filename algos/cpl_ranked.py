@@ -172,13 +172,16 @@ class RankedCPL(Stateful):
     def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the contrastive loss on all pairs of the batch; `keys` (S, layers) are for dropout."""
         log_prob = self._log_prob(batch, keys)
-        advantage = (log_prob * batch.valid).sum(-1) / batch.valid.sum(-1) / self.cfg.temperature
+        steps = batch.valid.sum(-1)
+        total = (log_prob * batch.valid).sum(-1)
+        advantage = total / steps / self.cfg.temperature
         ranked = advantage.gather(1, batch.scores.argsort(dim=1, stable=True))
         lower, higher = ranked[:, :, None], ranked[:, None]
         pairs = ranked.shape[1] * (ranked.shape[1] - 1) / 2
         loss = F.softplus(self.cfg.bias * lower - higher).triu(1).sum((1, 2)) / pairs
         right = (higher > lower).to(loss.dtype).triu(1).sum((1, 2)) / pairs
-        return loss, {"cpl_loss": loss, "accuracy": right, "log_prob": log_prob.mean((1, 2))}
+        mean = total.sum(1) / steps.sum(1)
+        return loss, {"cpl_loss": loss, "accuracy": right, "log_prob": mean}
 
     def _log_prob(self, batch: Segments, keys: Tensor | None) -> Tensor:
         """Returns -|(pi(s) - a) / 2|^2, `(S, B, L)`: actions are two wide."""

@@ -62,7 +62,7 @@ from corerl.nn import compile, networks, optim, policies
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.conditional_risk import ConditionalRisk
 from corerl.risk.scoring import ScoringFunction
-from corerl.training.rollouts import Collector, Played, RiskPlayer
+from corerl.training.rollouts import STOCK_LIMIT, Collector, Played, RiskPlayer
 from corerl.training.run import Run
 
 
@@ -160,7 +160,8 @@ class CVaRPG(Stateful):
             values = torch.linspace(low, high, cfg.etas, device=device)
             self.ecrm = ConditionalRisk(values, cfg.weight, cfg.discount, cfg.eta == "ahead")
         powers = torch.arange(cfg.max_steps, device=device, dtype=torch.get_default_dtype())
-        self._powers = cfg.discount**powers
+        tiny = torch.finfo(powers.dtype).tiny  # no stock is 0 / 0
+        self._powers = (cfg.discount**powers).clamp(min=tiny)
         self.gamma = cfg.discount if self.ecrm else 1.0
         lag = powers - powers[:, None]
         self._decay = torch.where(lag >= 0, (self.gamma * cfg.trace) ** lag.clamp(min=0), 0.0)
@@ -183,7 +184,7 @@ class CVaRPG(Stateful):
             return played.rewards.new_zeros(*played.rewards.shape, 2)
         collected = (self._powers * played.rewards / self.cfg.scale).cumsum(-1)
         before = F.pad(collected[..., :-1], (1, 0))
-        stock = (v[..., None] - before) / self._powers
+        stock = ((v[..., None] - before) / self._powers).clamp(-STOCK_LIMIT, STOCK_LIMIT)
         return torch.stack([stock, self._powers.expand_as(stock)], -1) * played.alive[..., None]
 
     # Losses. Inputs are (S, E, T, O + 2), the others (S, E, T); each loss is (S,).

@@ -14,7 +14,7 @@ rewards and budgets down to multiples of `unit` and regresses W_{h+1} on phi_h o
     corerl train -m algo=ela task=risk/low-rank algo.planner=exact,least_squares seeds=5
 
 A step is an episode of the algorithm. `suboptimality` is the exact optimum (cvar_tabular) less the exact
-CVaR of the policy that the episode used, `regret` its sum, `trajectories` what has been gathered.
+CVaR of the policy that the episode planned, `regret` its sum, `trajectories` what has been gathered.
 
 Our reading throughout: the paper's body was not at hand, and what follows is from its abstract, its
 reviews and REP-UCB (Uehara, Zhang and Sun 2022), of which the reviewers call it the augmented form.

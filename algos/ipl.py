@@ -100,7 +100,7 @@ class Config(Hidden):
             f"algo.dropout={self.dropout} with algo.form=awac: that form has no dropout",
         )
         require(
-            self.chi2 > 0 or not self.target_clipping,
+            self.chi2 > 0 or not self.target_clipping or self.form == "awac",
             f"algo.chi2={self.chi2} must be positive, or 0 with algo.target_clipping=false",
         )
         reason = "IPL learns from comparisons, and not from the dataset's rewards"

@@ -21,8 +21,8 @@ Differences, each with its reason:
     the policy's advantage before the value's step, and has a gain of 1, as the reward has here.
  3. IQL's inverse temperature `beta` is a factor; in IPL's code it divides.
  4. All steps of a crop count for the reward (authors), which is one more than IPL looks at.
- 5. Without the dataset, IQL learns from the comparisons' own transitions, in which no episode ends
-    (authors).
+ 5. Without the dataset, IQL learns from the transitions of the reward's batch, in which no episode ends
+    (authors); from batches of its own where `reward.seed` makes the reward's those of all seeds.
  6. Rewards are not normalised (authors); `algo.data.reward_scale` and `reward_shift` are for learned ones.
  7. Comparisons are drawn with replacement; the authors walk through a permutation.
 """
@@ -38,7 +38,7 @@ from corerl.config import group, one_of, positive, require
 from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.preferences import loading
-from corerl.preferences.buffer import Pairs, transitions
+from corerl.preferences.buffer import PairBuffer, Pairs, transitions
 from corerl.preferences.reward_models import Markov, MarkovReward, markov
 from corerl.preferences.sources import Preferences
 from corerl.training.run import Run
@@ -106,6 +106,9 @@ def train(cfg: Config, run: Run) -> None:
     policy_steps = loading.steps_left(run, waits, setting)
     compared, buffer, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
+    if not cfg.replay and cfg.reward.seed is not None:
+        size = segments.batch_size  # the batches of `segments` are the same for all seeds
+        buffer = PairBuffer(compared, run.seeds, size, run.device, cfg.crop, crop_alike=True)
     agent = PrefIQL(cfg, run.spec(segments, normalizer, policy_steps), reward)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
     dropout = run.dropout(cfg, rows, block=32)
@@ -115,7 +118,8 @@ def train(cfg: Config, run: Run) -> None:
         pairs = segments.sample()
         metrics = fit_reward(pairs) if step <= cfg.reward.steps else {}
         if step > waits:
-            batch = buffer.sample() if cfg.replay else transitions(pairs)
+            drawn = pairs if buffer is None else buffer.sample()
+            batch = drawn if cfg.replay else transitions(drawn)
             metrics = metrics | update(batch, dropout and dropout.next())
         run.log(step, metrics)
         run.evaluate(step, agent.act)

@@ -58,7 +58,11 @@ def reference(name: str) -> None:
 
 
 def relabel(dataset: Dataset, hand: str) -> Dataset:
-    """Makes rewards of -1, and 0 at an episode's first success, which ends it; later rows are left out."""
+    """Makes rewards of -1, and 0 at an episode's first success, which ends it; later rows are left out.
+
+    An end of the file that is no success is none here. What follows it there is another episode's first
+    state, so that its row makes no transition.
+    """
     success = solved(hand, dataset.next_observations) & dataset.has_next
     kept = np.ones(len(dataset), bool)
     last = dataset.episode_ends - 1
@@ -68,6 +72,7 @@ def relabel(dataset: Dataset, hand: str) -> Dataset:
             last[dataset.episode_ends == end] = first
     truncated = np.zeros(len(dataset), bool)
     truncated[last] = ~success[last]
+    has_next = dataset.has_next & ~(dataset.terminated & ~success)
     return Dataset.from_steps(
         dataset.id,
         dataset.observations[kept],
@@ -76,7 +81,7 @@ def relabel(dataset: Dataset, hand: str) -> Dataset:
         dataset.next_observations[kept],
         terminated=success[kept],
         truncated=truncated[kept],
-        has_next=dataset.has_next[kept],
+        has_next=has_next[kept],
     )
 
 

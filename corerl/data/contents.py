@@ -174,8 +174,7 @@ def observation_names(path: Path) -> list[str]:
                 available = list(Npz(archive))
         else:
             with h5py.File(path, "r") as file:
-                groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
-                available = list(_arrays(next(groups, file)))
+                available = list(_arrays(next(iter(_episodes(file)), file)))
     return _match(available, Columns()).get("observations", [])
 
 
@@ -254,9 +253,8 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
 
 def _flattened(file: h5py.File) -> Mapping[str, Any]:
     """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
-    if any(isinstance(item, h5py.Group) and "rewards" in item for item in file.values()):
-        keys = sorted((k for k in file if "rewards" in file[k]), key=_number)
-        return _joined(_arrays(file[key]) for key in keys)
+    if episodes := _episodes(file):
+        return _joined(map(_arrays, episodes))
     if "columns" in file and "num_episodes" in file:  # d3rlpy 2
         keys = [key.decode() for key in file["columns"][()]]
         count = int(file["num_episodes"][()])
@@ -266,6 +264,12 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
         cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
         return {**{key: file[key] for key in file}, "truncated": cut}
     return _arrays(file)
+
+
+def _episodes(file: h5py.File) -> list[h5py.Group]:
+    """Finds the groups of episodes, by their numbers; whatever stands beside them is no episode."""
+    found = [x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x]
+    return sorted(found, key=lambda group: _number(group.name))
 
 
 def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:

@@ -338,8 +338,27 @@ class Dataset:
         return replace(self, rewards=floats(column(rewards), "rewards"))
 
     def ended_by(self, reward: float) -> Dataset:
-        """Returns the same steps where one of this reward is terminal, and what follows another episode."""
-        terminated = self.terminated | (self.rewards == np.float32(reward))
+        """Returns the same steps where one of this reward is terminal, and what follows another episode.
+
+        Such a step makes a transition also where no next state was recorded: nothing bootstraps from it.
+        """
+        over = self.rewards == np.float32(reward)
+        terminated = self.terminated | over
         truncated = self.truncated & ~terminated
-        ends = np.flatnonzero(terminated | truncated) + 1
-        return replace(self, terminated=terminated, truncated=truncated, episode_ends=ends)
+        return replace(
+            self,
+            terminated=terminated,
+            truncated=truncated,
+            episode_ends=np.flatnonzero(terminated | truncated) + 1,
+            next_observations=self._known_after(over),
+            has_next=self.has_next | over,
+        )
+
+    def _known_after(self, over: np.ndarray) -> np.ndarray:
+        """Returns the next observations; where none was recorded at an end, that row's own."""
+        rows = np.flatnonzero(over & ~self.has_next)
+        if not len(rows):
+            return self.next_observations
+        following = self.next_observations.copy()
+        following[rows] = self.observations[rows]
+        return following

@@ -53,16 +53,20 @@ def offline() -> bool:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Waits until no other process brings data to this machine: two would mix their bytes in one file."""
+def alone(lock: Path | None = None) -> Iterator[None]:
+    """Waits until no other process brings data to this machine: two would mix their bytes in one file.
+
+    With the file `lock`, until none brings the data that it stands for.
+    """
+    lock = lock or data_dir() / ".lock"
     try:
-        data_dir().mkdir(parents=True, exist_ok=True)
-        lock = open(data_dir() / ".lock", "w")  # noqa: SIM115
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "w")  # noqa: SIM115
     except OSError:  # nothing can be kept there, so nothing can be mixed
         yield
         return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

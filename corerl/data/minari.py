@@ -96,7 +96,7 @@ def fetch(id: str) -> Path:
     import minari
 
     try:
-        with writing(id):
+        with suppress(FileExistsError), writing(id):  # or another process did
             minari.download_dataset(id)
     except ImportError as e:
         raise CorerlError(
@@ -169,15 +169,22 @@ def writing(id: str) -> Iterator[None]:
     """A block in which minari makes the dataset `id`, which is there once the block ends without an error.
 
     Until then it is in a hidden folder, whose name is no id. A part of the dataset in its place is replaced.
+    Another process that makes it is waited for.
+
+    Raises:
+        FileExistsError: the dataset is there, whole.
     """
     part = root() / f".{id.replace('/', '.')}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        with _rooted(part):
-            yield
-        _keep(part, id)
-    finally:
+    with download.alone(part.with_suffix(".lock")):
+        if _is_whole(_folder(id)):
+            raise FileExistsError(f"{_folder(id)} is there already")
         shutil.rmtree(part, ignore_errors=True)
+        try:
+            with _rooted(part):
+                yield
+            _keep(part, id)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _keep(part: Path, id: str) -> None:

@@ -4,7 +4,6 @@ import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -261,7 +260,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             unknown setting.
     """
     chosen = {override.split("=")[0] for override in overrides} - {"algo"}
-    defaults = _defaults()
+    defaults = OmegaConf.structured(Config)
     try:
         name = cfg.algo.name
         require(
@@ -269,6 +268,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             f"algo.name={name} is not the algorithm's name: `name` in its Config must be its file's, and "
             "label=... names a variant in tables",
         )
+        defaults.algo = OmegaConf.structured(OmegaConf.get_type(cfg.algo))
         if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file
             cfg.compile = "off"
         rows = table(cfg.table or name, cfg.task)
@@ -276,19 +276,12 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             rows = rows | budget(cfg.table or name, name, cfg.task)
         for given, value in rows.items():
             key = RENAMED.get(given, given)
-            in_file = not key.startswith("algo.") and (
-                OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
-            )
+            in_file = OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
             if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
                 _apply(cfg, key, value)
         return _with_checksum(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
-
-
-@cache
-def _defaults() -> DictConfig:
-    return OmegaConf.structured(Config)
 
 
 def _with_checksum(cfg: Config) -> Config:

@@ -16,10 +16,11 @@ from typing import Any
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
+from corerl.experiments import worker
 from corerl.nn import compile
-from corerl.runs.checkpoint import load_checkpoint, path_in, save_checkpoint
+from corerl.runs.checkpoint import exists, load_checkpoint, path_in, save_checkpoint
 from corerl.runs.directory import cell_directory, config_hash, groups, read_status
-from corerl.runs.files import make_directory, read_json, write_atomically, write_json
+from corerl.runs.files import read_json, write_atomically, write_json
 from corerl.training.load import settings
 from corerl.training.run import pick_device
 
@@ -44,10 +45,13 @@ def continue_shorter(cfg: Config) -> None:
     """Fills the directories of seeds that have not begun from the longest shorter run of these settings.
 
     Says what it does; where a shorter run cannot be gone on from, why.
+
+    Raises:
+        Busy: another process is doing so.
     """
     cell = cell_directory(cfg)
     found = sorted(_others(cfg, cell), key=lambda pair: pair[1], reverse=True)
-    begun = {seed for _, seeds in groups(cell) for seed in seeds}
+    begun = {seed for path, seeds in groups(cell) if _is_begun(path) for seed in seeds}
     wanted = set(seed_list(cfg.seeds)) - begun
     refused = {}
     for path, steps in found:
@@ -60,13 +64,8 @@ def continue_shorter(cfg: Config) -> None:
             if not _is_done(directory, steps):
                 unfinished += sorted(wanted & set(seeds))
             elif set(seeds) <= wanted:
-                _copy(directory, cell / directory.name, cfg, steps)
+                _go_on(directory, cell / directory.name, cfg, steps, seeds)
                 wanted -= set(seeds)
-                print(
-                    f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: goes on from "
-                    f"the {steps:,} steps in {directory}",
-                    file=sys.stderr,
-                )
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
             named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"
@@ -129,9 +128,26 @@ def _is_done(directory: Path, steps: int) -> bool:
     return False
 
 
+def _is_begun(directory: Path) -> bool:
+    """Tells whether an attempt was made there; a copy that was cut short is none."""
+    return (directory / "status.json").exists() or exists(path_in(directory))
+
+
+def _go_on(old: Path, new: Path, cfg: Config, steps: int, seeds: list[int]) -> None:
+    """Copies the shorter run and says so, unless another process has begun since this one looked."""
+    with worker.locked(new):
+        if _is_begun(new):
+            return
+        _copy(old, new, cfg, steps)
+    print(
+        f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: goes on from "
+        f"the {steps:,} steps in {old}",
+        file=sys.stderr,
+    )
+
+
 def _copy(old: Path, new: Path, cfg: Config, steps: int) -> None:
     """Copies what a run that goes on needs; rows of scores get the new run's name."""
-    make_directory(new)
     for log in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
         with suppress(FileNotFoundError):
             content = (old / log).read_bytes()

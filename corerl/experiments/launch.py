@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import gymnasium
@@ -25,6 +26,7 @@ from corerl.experiments.worker import BUSY, DONE, Busy
 from corerl.nn import compile
 from corerl.runs import checkpoint, code, files
 from corerl.runs.directory import (
+    LONGEST,
     cell_directory,
     counted,
     group_name,
@@ -234,9 +236,25 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
             groups.append(begun)
     fresh = [seed for seed in seeds if seed not in covered]
     if together and fresh:
-        chunks = [fresh[i::processes] for i in range(min(processes, len(fresh)))]
-        return groups + [sorted(chunk) for chunk in chunks]
+        return groups + _chunks(sorted(fresh), min(processes, len(fresh)))
     return groups + [[seed] for seed in fresh]
+
+
+def _chunks(seeds: list[int], count: int) -> list[list[int]]:
+    """Cuts sorted seeds into as many pieces, each of neighbours: `seeds-0-99` is a short name for a folder.
+
+    Raises:
+        CorerlError: there are so many gaps that a name is too long.
+    """
+    cuts = [i * len(seeds) // count for i in range(count + 1)]
+    chunks = [seeds[first:last] for first, last in pairwise(cuts)]
+    longest = max(len(group_name(chunk)) for chunk in chunks)
+    require(
+        longest <= LONGEST,
+        f"{len(seeds)} seeds with gaps between them make a folder's name of {longest} characters, where "
+        f"{LONGEST} are allowed: give seeds in a row, or a processes= above {count}",
+    )
+    return chunks
 
 
 def keep_failure(cfg: Config, error: Exception) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 from corerl.config import Config, seed_list
 from corerl.runs.directory import cell_directory, counted
 
+NAMES = ("task", "algorithm", "config")
+"""Columns of text."""
+
 
 def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Returns the last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
@@ -20,7 +23,7 @@ def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
         with suppress(FileNotFoundError), (directory / "scores.csv").open(newline="") as lines:
             for row in csv.DictReader(lines):
                 if int(row["seed"]) in seeds:
-                    found[int(row["seed"])] = {key: _number(value) for key, value in row.items()}
+                    found[int(row["seed"])] = _parsed(row)
     return [found[seed] for seed in sorted(found)]
 
 
@@ -35,6 +38,11 @@ def objective(cfg: Config) -> float:
         return math.nan
     name = "score" if all(row["score"] is not None for row in rows) else "return"
     return sum(row[name] for row in rows) / len(rows)
+
+
+def _parsed(row: dict[str, str]) -> dict[str, Any]:
+    """Parses a row; names stay text, since a run's hash may look like a number, 1234e567."""
+    return {key: text if key in NAMES else _number(text) for key, text in row.items()}
 
 
 def _number(text: str) -> Any:

@@ -135,9 +135,10 @@ def sequences(
 
     Padding is 0, before normalisation; `options` are those of `RelabelledSequences`.
     """
-    mean = rows.observations.mean(0, dtype=np.float64)
-    std = rows.observations.std(0, dtype=np.float64) + 1e-6
-    states = ((rows.observations - mean) / std).astype(np.float32)
+    # Rounded before they are used: the policy acts with float32 statistics.
+    mean = rows.observations.mean(0, dtype=np.float64).astype(np.float32)
+    std = (rows.observations.std(0, dtype=np.float64) + 1e-6).astype(np.float32)
+    states = (rows.observations - mean) / std
     buffer = RelabelledSequences(
         rows._replace(observations=states),
         run.seeds,

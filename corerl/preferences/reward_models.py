@@ -43,7 +43,7 @@ class Markov(Settings):
     score: str = one_of("sum", "mean")  # sum | mean of a segment's rewards
     lr: float = positive(3e-4)
     batch_size: int = positive(64)  # comparisons, for each member
-    stop_accuracy: float | None = within(0.968, "(0, 1]")  # of an epoch, ends the training
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # an epoch above it is the last; 1: none
     seed: int | None = at_least(0, None)  # whose reward all seeds take; null: each its own
 
     def seeds(self, seeds: Sequence[int]) -> list[int]:
@@ -71,8 +71,8 @@ class MarkovReward(Stateful):
     """S ensembles of M networks r(s, a); every update uses M * B comparisons.
 
     Args:
-        epoch: updates after which the accuracy is looked at; a seed that has reached `stop_accuracy`
-            in an epoch learns no more.
+        epoch: updates after which the accuracy is looked at; a seed that has exceeded
+            `stop_accuracy` in an epoch learns no more.
     """
 
     def __init__(self, cfg: Markov, spec: Spec, epoch: int = 1):
@@ -149,7 +149,7 @@ class Stopping:
 
     @torch.no_grad()
     def look(self, accuracy: Tensor, epoch: int, limit: float) -> None:
-        """Counts an update's accuracy `(S,)`; at the end of an epoch, decides."""
+        """Counts an update's accuracy `(S,)`; an epoch whose mean exceeds `limit` is a seed's last."""
         self._count += 1
         self._sum += accuracy
         over = self._count == epoch

@@ -180,6 +180,7 @@ def read_status(directory: Path) -> dict[str, Any]:
     wanted = {
         "state": str,
         "step": int,
+        "began_at": int,
         "message": str,
         "diverged": dict,
         "score": int | float | None,

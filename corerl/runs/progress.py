@@ -82,9 +82,10 @@ class Display:
             self._status[key] = dict(status)
             self._announce(status)
             ended = status["state"] != "running" and before.get("state") != status["state"]
-            resumed = not before and not ended and status["step"]
+            # Not `step`: the first status that is seen of a child may be of later updates.
+            resumed = not before and not ended and status.get("began_at")
         if resumed and self._live is None:  # in a terminal the bar shows it
-            self._print(f"{name}  goes on from step {status['step']:,}")
+            self._print(f"{name}  goes on from step {resumed:,}")
         if ended and self._live is None:
             self._print(
                 f"{name}  step {status['step']:,}/{status['steps']:,}  "

@@ -74,7 +74,7 @@ class Record:
         status: what `status.json` holds; its `seconds` are wall-clock from the first update on,
             evaluations included, of all attempts, also for what a killed one lost; its `updates_per_s`
             count from the first metrics, and anew where new ones take the place of others: random steps
-            and steps that learn take unequal time.
+            and steps that learn take unequal time; `began_at` is the step that this attempt goes on from.
         diverged: the step at which a seed was found to be NaN.
         means: the running means of what is not written yet.
         facts: what `env.json` says of this run beside versions and hardware.
@@ -142,6 +142,7 @@ class Record:
         self._clock = (done, time.monotonic(), 0.0)
         self._latest, self._seen = set(), set()
         self._began = time.monotonic()
+        self.status["began_at"] = done
         self.publish(done, "running")
 
     def pause_clock(self, seconds: float) -> None:

@@ -16,6 +16,9 @@ from corerl.nn import policies
 from corerl.risk.stock_augmentation import next_stock
 from corerl.training.stepping import begin, close, note_crash, step
 
+STOCK_LIMIT = 1e6
+"""A stock is kept to plus-minus this, in units of `scale`: division by discount^t ends at infinity."""
+
 
 class Played(NamedTuple):
     """E episodes of S seeds, of T steps and fewer. After an end everything but the actions is 0."""
@@ -137,8 +140,9 @@ class Collector:
 class RiskPlayer:
     """A policy for a risk of the whole episode, in play: with a memory besides the state, `(S, n, 2)`.
 
-    For a static objective the stock, (v - collected) / discount^t, and discount^t; for ECRM with eta
-    ahead the eta that was chosen a step before and whether this is the first step; else zeros.
+    For a static objective the stock, (v - collected) / discount^t within `STOCK_LIMIT`, and discount^t;
+    for ECRM with eta ahead the eta that was chosen a step before and whether this is the first step; else
+    zeros.
     Without draws it plays the likeliest actions from the common v, and evaluates.
 
     Args:
@@ -171,7 +175,8 @@ class RiskPlayer:
             return agent.ecrm.remembered(self.etas[-1] if self.etas else None, zeros)
         if not agent.cfg.augment:
             return torch.stack([zeros, zeros], -1)
-        return torch.stack([self._stock, zeros + self._power], -1)
+        stock = self._stock.clamp(-STOCK_LIMIT, STOCK_LIMIT)
+        return torch.stack([stock, zeros + self._power], -1)
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class Learners:
     Args:
         learners: `episode()` learns from one and returns numbers to log; they have a state.
         optimum: the exact value of the best policy.
-        value: the exact one of the policy that a learner's last episode used.
+        value: the exact one of the policy that a learner's last episode planned.
     """
 
     def __init__(self, learners: Sequence[Any], optimum: float, value: Callable[[Any], float]):

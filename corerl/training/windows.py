@@ -23,11 +23,12 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
     dataset = preprocessing.vectors(run)
     numbered = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
-    mean = dataset.observations.mean(0, dtype=np.float64)
-    std = dataset.observations.std(0, dtype=np.float64) + 1e-6
+    # Rounded before they are used: the policy acts with float32 statistics.
+    mean = dataset.observations.mean(0, dtype=np.float64).astype(np.float32)
+    std = (dataset.observations.std(0, dtype=np.float64) + 1e-6).astype(np.float32)
     filler = (-mean / std, np.full(actions.shape[1], -10.0))
     buffer = SequenceBuffer(
-        ((dataset.observations - mean) / std).astype(np.float32),
+        (dataset.observations - mean) / std,
         actions,
         dataset.returns_to_go() / np.float32(cfg.return_scale),
         dataset.episode_ends,

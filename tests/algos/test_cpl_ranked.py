@@ -95,6 +95,7 @@ def test_loss_by_hand():
     by_hand = (term(-0.34, -0.5) + term(-0.02, -0.5) + term(-0.02, -0.34)) / 3
     assert loss.item() == pytest.approx(by_hand, rel=1e-6)
     assert metrics["accuracy"].item() == 1
+    assert metrics["log_prob"].item() == pytest.approx(-0.85 / 5)  # of the five steps, not padding
 
 
 def test_the_least_preferred_are_repelled_only_as_far_as_the_bias_goes():

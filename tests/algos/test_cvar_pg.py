@@ -22,7 +22,8 @@ from corerl.experiments.tables import table
 from corerl.nn import policies
 from corerl.nn.learner import Spec
 from corerl.risk import measures
-from corerl.training.rollouts import Played, RiskPlayer
+from corerl.runs.checkpoint import tensors_of
+from corerl.training.rollouts import STOCK_LIMIT, Played, RiskPlayer
 
 SMALL = {"hidden_width": 8, "lr": 1e-2, "cosine": False, "max_steps": T, "critic_updates": 2}
 SWITCHES = {
@@ -219,6 +220,40 @@ def test_a_player_sees_what_the_update_reconstructs(switch):
     assert len({round(float(x), 6) for x in player.v.flatten()}) == SEEDS * E
     spread = draws[:, 0, :, 0] / agent.cfg.scale  # v_std is of raw returns
     torch.testing.assert_close(player.v - agent.v()[:, None], spread)
+
+
+def long_episodes(made: int) -> Played:
+    """Four episodes of so many of 1,000 steps; the first earns nothing: at v = 0 its stock is 0."""
+    rng = torch.Generator().manual_seed(0)
+    alive = (torch.arange(1_000) < made).float().expand(1, 4, -1)
+    observations, rewards = torch.randn(1, 4, 1_000, O, generator=rng), alive.clone()
+    rewards[0] *= torch.tensor([0.0, 1.0, -1.0, 0.3])[:, None]
+    return Played(observations * alive[..., None], 0 * alive.long(), rewards, alive)
+
+
+@pytest.mark.parametrize("made", [20, 1_000])
+def test_no_weight_is_lost_where_the_discounts_power_is_0(made):
+    """0.9 ** 1000 is 0 in float32, and the stock is divided by it: NaN or infinite where not kept."""
+    agent, played = agent_of(1, discount=0.9, max_steps=1_000), long_episodes(made)
+    agent.update(played, torch.zeros(1, 4), 0 * played.actions, level(0.4))
+    assert all(x.isfinite().all() for x in tensors_of(agent.state_dict()).values())
+
+
+def test_the_player_and_the_update_keep_stocks_to_one_range_and_change_none_within():
+    agent, played = agent_of(1, discount=0.9, max_steps=1_000), long_episodes(1_000)
+    player, seen = RiskPlayer(agent), []
+    player.begin(1, 4)
+    for rewards in played.rewards.unbind(-1):
+        seen.append(player.memory())
+        player.reward(rewards)
+    seen, rebuilt = torch.stack(seen, 2), agent.memory(played, player.v, torch.zeros(0))
+    for stock in (seen[..., 0], rebuilt[..., 0]):
+        assert stock[0, :, -1].tolist() == [0.0, -STOCK_LIMIT, STOCK_LIMIT, -STOCK_LIMIT]
+    powers = 0.9 ** torch.arange(1_000.0)
+    before = torch.nn.functional.pad((powers * played.rewards).cumsum(-1)[..., :-1], (1, 0))
+    plain = (0 - before) / powers
+    assert plain[0, :, 100].abs().max() < STOCK_LIMIT
+    assert torch.equal(rebuilt[..., :100, 0], plain[..., :100])
 
 
 def test_v_actions_and_etas_have_draws_of_their_own():

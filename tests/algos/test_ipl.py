@@ -243,6 +243,7 @@ def test_a_seed_alone_is_the_seed_among_others():
     [
         {"form": "sac"},
         {"chi2": 0.0},
+        {"chi2": 0.0, "form": "xql"},
         {"chi2": -1.0, "target_clipping": False},
         {"expectile": 1.0},
         {"temperature": 0.0},
@@ -267,7 +268,9 @@ def test_segments_too_short_for_a_transition_are_refused_unread():
         Config(crop=None, preferences=short)
 
 
-def test_no_penalty_needs_no_clip():
-    agent = make(chi2=0.0, target_clipping=False)
-    metrics = agent.update(make_pairs(1)[0])
+@pytest.mark.parametrize("without", [{"target_clipping": False}, {"form": "awac"}])
+def test_no_penalty_needs_no_clip(without):
+    agent = make(chi2=0.0, **without)
+    draws = torch.zeros(SEEDS, 2, ROWS, A) if agent.cfg.form == "awac" else None
+    metrics = agent.update(make_pairs(1)[0], None, draws)
     assert not metrics["chi2_loss"].any() and metrics["preference_loss"].isfinite().all()

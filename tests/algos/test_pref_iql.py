@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import reference_pref
+import tiny
 import torch
 from agreement import (
     SEEDS,
@@ -138,6 +139,19 @@ def test_iql_never_moves_the_reward_nor_the_reward_iql():
     agent.fit_reward(make_pairs(1)[0])
     assert_networks(net(agent.critic, 0, 0), stepped, 0)
     assert (net(agent.reward.network, 0)["layers.0.weight"] != reward["layers.0.weight"]).any()
+
+
+def test_seeds_that_share_a_reward_have_batches_of_their_own(calls):
+    """Those of the comparisons alone that they would have had with a reward each."""
+    seen, batches = calls(PrefIQL, "fit_reward update"), []
+    for seed in (None, 7):
+        of_reward = replace(Config().reward, hidden_width=8, seed=seed)
+        cfg = tiny.settings("pref_iql", replay=False, reward=of_reward)
+        tiny.Short(cfg, [0, 1], updates=2)
+        pairs, batch = (argument for _, (argument, *_) in seen[-2:])
+        assert torch.equal(*pairs.actions) == (seed is not None)
+        batches.append(batch.actions)
+    assert torch.equal(*batches) and not torch.equal(*batches[1])
 
 
 @pytest.mark.parametrize("wrong", [{"crop": 1}, {"crop": 65}, {"expectile": 1.0}])

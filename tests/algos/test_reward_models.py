@@ -16,6 +16,7 @@ from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.reward_models import (
     Markov,
     MarkovReward,
+    Stopping,
     ensemble_mean,
     in_pieces,
     markov,
@@ -127,6 +128,15 @@ def test_a_seed_stops_after_an_epoch_above_the_limit_and_the_other_goes_on():
     assert not torch.equal(weights[-1][1], weights[-2][1])
     stopped = next(i for i in range(40) if torch.equal(weights[i][0], weights[-1][0]))
     assert (stopped + 1) % 10 == 0, "it stops at the end of an epoch only"
+
+
+def test_a_limit_has_to_be_exceeded_so_that_1_never_stops():
+    """Epochs of two updates, in which seeds are right in 1/2, 3/4 and all."""
+    for limit, left in ((0.5, 1), (0.75, 2), (1.0, 3)):
+        stopping = Stopping(3)
+        for accuracy in ([0.0, 0.5, 1.0], [1.0, 1.0, 1.0]):
+            stopping.look(torch.tensor(accuracy), 2, limit)
+        assert stopping.going.tolist() == [i < left for i in range(3)]
 
 
 def test_a_runs_reward_draws_for_every_member_and_one_seed_may_stand_for_all():

@@ -33,6 +33,23 @@ def test_an_episode_ends_at_its_first_success():
     assert new.observations[:, 28] == pytest.approx([0, 0.1, 0, 0.2, 0.3])
 
 
+def test_an_end_of_the_file_that_is_no_success_leads_to_no_other_episode():
+    """D4RL's next state of a terminal row is the next episode's first one."""
+    data = Dataset.from_steps(
+        "adroit/door-binary",
+        door([0, 0.1, 0.2, 0.3, 1.3]),
+        np.zeros((5, 28)),
+        np.ones(5),
+        door([0.1, 0.2, 0.3, 1.3, 1.4]),
+        terminated=[0, 1, 0, 0, 1],
+        truncated=np.zeros(5),
+    )
+    new = adroit.relabel(data, "door")
+    assert new.has_next.tolist() == [True, False, True, True, True]
+    assert new.truncated.tolist() == [False, True, False, False, False]
+    assert new.terminated.tolist() == [False, False, False, False, True]
+
+
 @pytest.mark.parametrize("hand", adroit.HANDS)
 def test_success_is_the_environments_own(hand):
     """From states between the start and the goal, of which some are goals and some are not."""

@@ -134,6 +134,28 @@ def test_ended_by_a_reward_later_steps_are_other_episodes():
     assert d.ended_by(5.0).episode_ends.tolist() == d.episode_ends.tolist()
 
 
+def test_ended_by_a_reward_a_step_needs_no_next_state():
+    """As with a `terminated` column: what follows a terminal state is not asked for."""
+    obs = np.arange(6.0)[:, None]
+    given = {"actions": np.zeros((6, 1)), "rewards": [0, 0, 1, 0, 0, 1]}
+    cut = Dataset.from_arrays(obs, **given, truncated=[0, 0, 1, 0, 0, 1])
+    before = cut.next_observations.copy()
+    ended = cut.ended_by(1.0).transitions()
+    theirs = Dataset.from_arrays(obs, **given, terminated=[0, 0, 1, 0, 0, 1]).transitions()
+    assert ended.rewards.tolist() == [0, 0, 1, 0, 0, 1]
+    assert ended.terminated.tolist() == [False, False, True, False, False, True]
+    for one, two in zip(ended, theirs, strict=True):
+        np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(cut.next_observations, before)
+
+
+def test_ended_by_a_reward_other_ends_stay_as_they_are_recorded():
+    obs = np.arange(4.0)[:, None]
+    ends = ([0, 1, 0, 1], np.zeros(4), [1, 0, 1, 0])  # the last state of neither episode is known
+    d = Dataset.from_steps("t", obs, obs, [0, 2, 0, 4], obs + 1, *ends)
+    assert d.ended_by(4.0).transitions().rows.tolist() == [0, 2, 3]
+
+
 def test_discrete_actions_are_indices():
     d = two_episodes(actions=np.array([0, 1, 2, 1, 0], np.uint8))
     assert d.discrete

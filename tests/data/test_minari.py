@@ -1,7 +1,9 @@
 """The Minari reader on datasets written by minari itself (from buffers, which needs no jax)."""
 
 import json
+import multiprocessing
 import shutil
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -355,13 +357,14 @@ def test_a_download_is_there_once_it_is_whole(remote, folder, capsys, monkeypatc
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(reader.shutil, "rmtree", lambda *_, **__: None)  # no time to tidy up
         reader.fetch(ID)
-    assert [path.name for path in folder.iterdir()] == [".corerl.pendulum.test-v0.part"]
+    hidden = [f".corerl.pendulum.test-v0.{kind}" for kind in ("lock", "part")]
+    assert sorted(path.name for path in folder.iterdir()) == hidden
     assert reader.local() == [] and reader.find(ID) is None
     remote.dies_after = None
     status, out, err = bring(capsys)
     assert (status, reader.local()) == (0, [ID]), err
     assert f"{folder}/{ID}/data/metadata.json" in out
-    assert [path.name for path in folder.iterdir()] == ["corerl"]
+    assert sorted(path.name for path in folder.iterdir()) == [hidden[0], "corerl"]
     assert minari.namespace.list_local_namespaces() == ["corerl", "corerl/pendulum"]
     assert list(minari.list_local_datasets()) == [ID]
     assert len(reader.load(ID)) == 12
@@ -390,6 +393,29 @@ def test_a_whole_dataset_is_never_replaced(remote, folder):
     assert len(reader.load(ID)) == 12
     remote.dies_after = remote.brought
     assert reader.find(ID) == folder / ID / "data/metadata.json"
+
+
+def test_a_process_waits_for_one_that_brings_the_same(remote, folder):
+    """It would else delete that one's half."""
+    fork = multiprocessing.get_context("fork")
+    half, go_on = fork.Event(), fork.Event()
+
+    def bring_slowly():
+        with reader.writing(ID):
+            minari.download_dataset(ID)
+            half.set()
+            go_on.wait(60)
+
+    other = fork.Process(target=bring_slowly)
+    other.start()
+    assert half.wait(60)
+    threading.Timer(0.3, go_on.set).start()
+    assert reader.fetch(ID) == folder / ID / "data/metadata.json"
+    other.join(60)
+    assert (other.exitcode, remote.brought) == (0, 0)
+    assert len(reader.load(ID)) == 12
+    with pytest.raises(FileExistsError, match="is there already"), reader.writing(ID):
+        pass
 
 
 def test_a_download_without_data_is_told(remote, capsys):

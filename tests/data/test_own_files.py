@@ -54,6 +54,15 @@ def minari(path: Path) -> Data:
     return Data()
 
 
+def minari_with_more(path: Path) -> Data:
+    """What somebody else wrote beside the episodes."""
+    data = minari(path)
+    with h5py.File(path, "a") as file:
+        file["camera"], file["version"] = np.eye(3), 2
+        file.create_group("notes")["author"] = "me"
+    return data
+
+
 def d3rlpy_1(path: Path) -> Data:
     with h5py.File(path, "w") as file:
         for name, array in zip(("observations", "actions", "rewards"), PLAIN, strict=True):
@@ -114,6 +123,7 @@ LAYOUTS = {
     neorl2: "npz",
     d4rl: "hdf5",
     minari: "h5",
+    minari_with_more: "h5",
     d3rlpy_1: "h5",
     d3rlpy_2: "h5",
     csv: "csv",
@@ -130,7 +140,7 @@ def test_every_layout_is_the_same_dataset(layout, tmp_path):
     found = own_files.load(str(path), data)
     for field in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends"):
         np.testing.assert_array_equal(getattr(found, field), getattr(DATA, field), field)
-    with_last = layout in (neorl2, minari)
+    with_last = layout in (neorl2, minari, minari_with_more)
     cut = np.zeros_like(DATA.truncated) if with_last else DATA.truncated
     np.testing.assert_array_equal(found.has_next, ~cut)
     inside = ~(DATA.terminated | DATA.truncated)

@@ -18,6 +18,7 @@ from corerl.data import d4rl, embedded, suites, tasks
 from corerl.errors import CorerlError
 from corerl.experiments import data_cli
 from corerl.experiments.recipes import collecting, mujoco, pointmaze
+from corerl.runs import files
 from corerl.training.run import Interrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -164,6 +165,24 @@ def test_a_kill_while_the_minari_file_is_written(data, monkeypatch, folder):
     monkeypatch.setattr(minari, "create_dataset_from_buffers", create)
     data(*words)
     assert len(load("random")) == 100
+
+
+def test_two_makers_of_one_set_do_not_undo_each_other(folder):
+    name, recipe, played = HOPPER.format("random"), {"environment": "Hopper-v4"}, []
+    rest = {"size": 5, "policy": "none", "facts": {}}
+
+    def chunk(number):
+        if not played:  # another process asks for the set meanwhile
+            with pytest.raises(files.Busy, match=f"Another process is making corerl/{name}; wait"):
+                collecting.collect(name, recipe, chunk, **rest)
+        played.append(number)
+        steps = (np.zeros((6, 11)), np.zeros((5, 3)), np.ones(5))
+        return [collecting.Episode(*(np.float32(x) for x in steps), False)]
+
+    collecting.collect(name, recipe, chunk, **rest)
+    written = suites.find(name).stat().st_mtime_ns
+    collecting.collect(name, recipe, chunk, **rest)  # by one that asked before the set was there
+    assert played == [0] and suites.find(name).stat().st_mtime_ns == written
 
 
 def test_other_contents_under_the_same_id_are_refused(data):

@@ -11,6 +11,7 @@ from small import config, group
 from tiny import settings as tiny
 
 from corerl.config import Eval
+from corerl.experiments import continuation, worker
 from corerl.experiments.continuation import WITHOUT_SCHEDULE
 from corerl.experiments.launch import SeedsFailed, launch
 from corerl.runs.directory import cell_directory
@@ -111,3 +112,33 @@ def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
             launch(config(tmp_path, "iql", steps=steps, log_every=10, **settings))
     told = capsys.readouterr().err
     assert told.count("no step to learn from") == 2 and "stay as they are" not in told
+
+
+def test_what_another_process_went_on_with_is_not_copied_again(tmp_path, monkeypatch, capsys):
+    launch(job(tmp_path, "bc", 20))
+    longer, real = job(tmp_path, "bc", 40), continuation._is_done
+    after = {}
+
+    def other_process(*of):
+        """One with the same command, which is quicker."""
+        monkeypatch.setattr(continuation, "_is_done", real)
+        after.update(written(longer))
+        return real(*of)
+
+    monkeypatch.setattr(continuation, "_is_done", other_process)
+    continuation.continue_shorter(longer)
+    assert group(cell_directory(longer)) == after
+    assert capsys.readouterr().err.count("goes on from the 20 steps") == 1
+
+
+def test_nothing_is_copied_to_where_another_process_copies(tmp_path, capsys):
+    launch(job(tmp_path, "bc", 20))
+    longer = job(tmp_path, "bc", 40)
+    folder = cell_directory(longer) / "seeds-0"
+    with worker.locked(folder):
+        (folder / "metrics.jsonl").touch()
+        with pytest.raises(worker.Busy):
+            launch(longer)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "metrics.jsonl"]
+    launch(longer)  # the other one was killed
+    assert "seed 0: goes on from the 20 steps" in capsys.readouterr().err

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small import FIXED, config, group, train
+from small import FIXED, config, group, run, train
 
 from corerl import algos
 from corerl.algos import bc, iql, qr_dqn, sac
@@ -29,7 +29,7 @@ from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
 from corerl.runs import code, files
-from corerl.runs.directory import cell_directory, group_name, settings
+from corerl.runs.directory import cell_directory, group_name, read_status, settings
 from corerl.training import preprocessing
 from corerl.training.run import Interrupted, Run
 
@@ -52,10 +52,26 @@ def test_on_a_cpu_every_fresh_seed_is_a_group(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("processes", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (9, [[0], [1], [2], [3]])]
+    ("processes", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 1], [2, 3]]), (9, [[0], [1], [2], [3]])]
 )
 def test_on_a_gpu_fresh_seeds_go_together(tmp_path, processes, groups):
     assert plan(tmp_path, [0, 1, 2, 3], together=True, processes=processes) == groups
+
+
+def test_many_seeds_over_processes_have_short_names(tmp_path):
+    names = [group_name(seeds) for seeds in plan(tmp_path, list(range(200)), True, processes=2)]
+    assert names == ["seeds-0-99", "seeds-100-199"]
+    begun(tmp_path, "seeds-0_2_4", "running")  # as an older version dealt them out
+    begun(tmp_path, "seeds-1_3_5", "done")
+    assert plan(tmp_path, list(range(9)), True, processes=2) == [[0, 2, 4], [6], [7, 8]]
+
+
+def test_a_name_of_seeds_that_is_too_long_is_told(tmp_path):
+    even = list(range(0, 400, 2))
+    told = r"200 seeds with gaps .* of 750 characters, where 255 .*, or a processes= above 1\."
+    with pytest.raises(CorerlError, match=told):
+        plan(tmp_path, even, together=True, processes=1)
+    assert len(plan(tmp_path, even, together=True, processes=4)) == 4
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -183,6 +199,11 @@ def test_a_seed_that_begins_anew_is_not_told_to_stay(tmp_path, monkeypatch, caps
     train(config(tmp_path, "bc", seeds=[2]))
     assert "other code" not in capsys.readouterr().err
     assert json.loads((cell / "seeds-2/env.json").read_text())["code"] == "changed"
+
+
+def test_a_status_says_where_its_attempt_began(tmp_path):
+    cfg = config(tmp_path, "bc", eval=Eval(episodes=0))
+    assert [read_status(run(cfg, [0], stop))["began_at"] for stop in (20, None)] == [0, 20]
 
 
 def test_torchs_own_generator_is_seeded_and_given_back(tmp_path, monkeypatch):

@@ -161,6 +161,16 @@ def test_a_sweep_may_be_a_file_of_ones_own(tmp_path, capsys):
         cells([f"sweep={tmp_path / 'none.yaml'}"])
 
 
+def test_a_setting_in_a_sweeps_file_stands_before_the_tables(tmp_path):
+    file = tmp_path / "mine.yaml"
+    grid = "hydra: {sweeper: {params: {algo: rebrac, task: neorl2/Simglucose}}}"
+    file.write_text(f"defaults: [config, _self_]\nalgo: {{batch_size: 64}}\n{grid}\n")
+    (cfg,) = cells([f"sweep={file}"])
+    assert (cfg.algo.batch_size, cfg.algo.actor_bc_coef) == (64, 10.0)  # 256 and 10.0 in the table
+    (cfg,) = cells([f"sweep={file}", "algo.batch_size=32"])
+    assert cfg.algo.batch_size == 32
+
+
 def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("defaults: [config, _self_]\nsteps: 7\n")

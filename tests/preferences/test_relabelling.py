@@ -7,21 +7,25 @@ import pytest
 import torch
 from small import random_dataset
 
+from corerl.algos import dt
 from corerl.config import Settings
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.relabelling import (
     RelabelledBuffer,
+    Rows,
     blocks,
     compared_rows,
     episode_returns,
     returns_to_go,
     rows_of,
     scaled,
+    sequences,
     transitions,
 )
 from corerl.training.preprocessing import Preprocess
+from corerl.training.windows import load_windows
 
 O, A = 3, 2
 ENDS = np.array([3, 13, 14, 24])
@@ -146,3 +150,19 @@ def test_a_relabelled_buffer_gives_each_seed_its_own_rewards_and_keeps_them():
             found = [rows_of[tuple(x.numpy())] for x in batch.observations[s]]
             assert batch.rewards[s].tolist() == [s * size + i for i in found]
     assert torch.equal(buffer.sample().rewards, other.sample().rewards)
+
+
+def test_windows_are_normalised_by_the_numbers_that_act():
+    """A pressure in pascal: its mean in float32 is off by a part of so small a deviation."""
+    rng = np.random.default_rng(0)
+    states = (101_325.003 + 0.02 * rng.standard_normal((50, 1))).astype(np.float32)
+    ends = np.arange(50) == 49
+    data = Dataset.from_arrays(states, np.zeros((50, A)), np.ones(50), truncated=ends)
+    run = SimpleNamespace(seeds=[0], device="cpu", dataset=lambda: data)
+    run.cfg = SimpleNamespace(algo=dt.Config(context=1, batch_size=4))
+    made = [load_windows(run.cfg.algo, run)[:2]]
+    cut = Rows(data.observations, data.actions, data.terminated, data.episode_ends)
+    made.append(sequences(run, cut, 4, 1, return_scale=1.0))
+    for buffer, normalizer in made:
+        seen = buffer.windows(torch.arange(50)[None]).observations[0, :, 0]
+        assert torch.equal(seen, normalizer(torch.from_numpy(states)))

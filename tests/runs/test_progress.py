@@ -143,9 +143,9 @@ def test_without_a_terminal_a_line_every_30_seconds(clock, capsys):
 
 def test_a_resumed_run_says_once_from_where_it_goes_on(clock, capsys):
     shown = display(clock)
-    for step in (4_000, 4_001):
-        shown.show("IQL x seeds-0", status(0, step))
-    shown.show("IQL x seeds-1", status(1, 0))
+    for step in (4_321, 4_400):  # the first status that is seen is not the first that is written
+        shown.show("IQL x seeds-0", status(0, step, began_at=4_000))
+    shown.show("IQL x seeds-1", status(1, 20, began_at=0))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("IQL x seeds-0  goes on from step 4,000")
 

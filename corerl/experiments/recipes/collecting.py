@@ -83,7 +83,20 @@ def collect(
         chunk: where the episodes come from; the last one is cut at `size`.
         policy: what acted, for the metadata.
         facts: what else the metadata should say of the set.
+
+    Raises:
+        Busy: another process is making it.
     """
+    parts = _parts(name)
+    busy = f"Another process is making corerl/{name}; wait for it or stop it."
+    with files.held(parts.with_name(f"{parts.name}.lock"), busy):
+        if not is_made(name, recipe):  # by another process, since this one asked
+            _make(name, recipe, chunk, size, policy, facts)
+
+
+def _make(
+    name: str, recipe: dict[str, Any], chunk: Chunk, size: int, policy: str, facts: dict[str, Any]
+) -> None:
     parts = _parts(name)
     files.make_directory(parts)
     files.write_json(parts / "recipe.json", recipe)
