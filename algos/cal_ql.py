@@ -77,7 +77,7 @@ class Config(Hidden, FineTuning):
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     max_backup: bool = True  # the best of `samples` next actions
     critics: int = positive(2)
-    critic_subsample: int | None = positive(None)  # random critics of a backup; null: all
+    critic_subsample: int | None = positive(None)  # random critics of backup and penalty; null: all
     layer_norm: bool = False  # in the critics, before the activation
     tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
 

@@ -22,8 +22,8 @@ from CORL, whose CQL follows young-geng/CQL. That is the default; `table=cql_off
     alpha' begins at  -                 1                        e                        lagrange
  6  critics' depth    -                 equal                    second always 3 layers   critic_layers
  7  order             -                 alpha is moved first     all at a step's start    order
- 8  warm start        clones the data   on some sets             scores fresh samples,    bc_steps
-                      in its code                                not the data's actions
+ 8  warm start        clones the data   40,000 updates, on all   scores fresh samples,    bc_steps
+                      in its code       sets                     not the data's actions
  9  initial weights   -                 rlkit's: outputs +-1e-3, orthogonal critics,      init
                                         critics' +-3e-3          outputs Glorot / 100
 10  mean in log pi    -                 clamped to +-9           as it is                 -

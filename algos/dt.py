@@ -18,8 +18,9 @@ What differs, and its switch:
  2  padding         left; states 0, actions -10: never looked  right                  padding
                     at, so that no number depends on it
  3  loss            mean over steps that are no padding        over K, padding too    loss_over
- 4  initialisation  N(0, 0.02) in the blocks, torch's in       N(0, 0.02) in all,     init, activation
-                    the embeddings; ReLU                       GELU
+ 4  initialisation  N(0, 0.02) in the blocks, torch's in       N(0, 0.02) in all but  init, activation
+                    the embeddings; ReLU                       query, key and value:
+                                                               Xavier's; GELU
  5  cut episode     dropped; ours: kept                        dropped                -
  6  target returns  not said; ours: the best in the data       scores of the largest  targets
                     where none; others' to metrics.jsonl

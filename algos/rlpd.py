@@ -27,6 +27,8 @@ What differs from the paper and from the authors' code (ikostrikov/rlpd at c90fd
  8  replay at update   -               with the newest step            before that step      -
  9  policy's outputs   -               mean and std: each Glorot's     Glorot's of both, up  -
                                        weights of its own              to 5 % smaller
+10  first steps        -               uniform actions, also after     the authors'          warmup_steps
+                                       updates on the data alone
 
 An update reads what the replay held before the step that it goes with (8), so that a GPU learns while
 the simulators run.

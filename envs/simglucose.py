@@ -17,19 +17,20 @@ import numpy as np
 class Simglucose(gymnasium.Wrapper):
     """The `Simglucose` of the neorl2 package, after mending three things around its equations.
 
-    It draws patient and hour from numpy's global generator and ignores `reset(seed=)`; its equations
-    are numpy's arithmetic on single numbers, their parameters a slow look-up each; and it fails on the
-    action of shape (1,) that its own action space gives.
+    It draws patient and hour from numpy's global generator, of which it has a state to itself here, and
+    ignores `reset(seed=)`; its equations are numpy's arithmetic on single numbers, their parameters a slow
+    look-up each; and it fails on the action of shape (1,) that its own action space gives.
     """
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
+        self._drawing = np.random.RandomState().get_state()
         warnings.filterwarnings("ignore", category=FutureWarning, module="neorl2")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         if seed is not None:
-            np.random.seed(seed)  # noqa: NPY002
-        result = self.env.reset(seed=seed, options=options)
+            self._drawing = np.random.RandomState(seed).get_state()
+        result = self._drawn(seed, options)
         simulator = self.env.unwrapped.env.env
         patient = simulator.patient
         patient._params = types.SimpleNamespace(**_numbers(patient._params))
@@ -37,6 +38,16 @@ class Simglucose(gymnasium.Wrapper):
         for device in (simulator.sensor, simulator.pump):
             device._params = _numbers(device._params)
         return result
+
+    def _drawn(self, seed: int | None, options: dict | None):
+        """Resets the simulator, which draws nothing elsewhere, with this environment's own generator."""
+        others = np.random.get_state()  # noqa: NPY002
+        np.random.set_state(self._drawing)  # noqa: NPY002
+        try:
+            return self.env.reset(seed=seed, options=options)
+        finally:
+            self._drawing = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(others)  # noqa: NPY002
 
     def step(self, action):
         return self.env.step(float(action[0]))

@@ -7,6 +7,7 @@ import torch
 from corerl import seeding
 from corerl.errors import CorerlError
 from corerl.seeding import BLOCK
+from corerl.training.environments import not_resumed
 
 SEEDS = list(range(10))
 MAKERS = {
@@ -72,6 +73,19 @@ def test_resumes_with_the_very_next_draw(make, drawn, other):
         resumed.next()
     resumed.load_state_dict(state)
     assert torch.equal(draws(resumed, 10), expected)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_from_another_kind_of_device_it_begins_anew_to_act_and_goes_on_nowhere(make):
+    """A CUDA generator's state has 16 bytes."""
+    stream = make([0, 5])
+    first = draws(stream, 3)
+    of_a_gpu = stream.state_dict() | {"generators": torch.zeros(2, 16, dtype=torch.uint8)}
+    with pytest.raises(seeding.OtherDevice):
+        stream.load_state_dict(of_a_gpu)
+    with not_resumed():
+        stream.load_state_dict(of_a_gpu)
+    assert torch.equal(draws(stream, 3), first)
 
 
 def test_saving_disturbs_no_draw():

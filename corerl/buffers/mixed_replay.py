@@ -83,6 +83,7 @@ class EpisodeReplay(ReplayBuffer):
     """A replay whose rows carry a label that is known when their episode has ended, such as a return.
 
     `sample_labelled` draws rows of ended episodes alone, `sample` all rows; nothing is ever overwritten.
+    A reward that is NaN, of an environment that crashed, ends an episode too, so that its seed diverges.
 
     Args:
         label: from an episode's rewards `(n,)` to its labels `(n,)`. Others as for `ReplayBuffer`.
@@ -104,8 +105,8 @@ class EpisodeReplay(ReplayBuffer):
         if self._added == self._rows.shape[1]:
             raise IndexError("an EpisodeReplay keeps everything: give it room for every step")
         super().add(step)
-        terminated, truncated = step[4:]
-        for i in np.flatnonzero(terminated | truncated):
+        rewards, _, terminated, truncated = step[2:]
+        for i in np.flatnonzero(terminated | truncated | np.isnan(rewards)):
             self._close(i)
 
     def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:

@@ -33,7 +33,8 @@ class PrioritizedReplay(ReplayBuffer):
     New steps get the largest priority that there has been, which never falls. A step can be the first
     of a piece once `horizon` further steps of its episode are there, or at once where the episode ends
     in a terminal: a piece is cut by nothing else, and the last `horizon` steps before a time limit
-    begin none. Others as for `ReplayBuffer`; `capacity` is more than `horizon`.
+    begin none. `priority` is that of the first steps. Others as for `ReplayBuffer`; `capacity` is more than
+    `horizon`.
 
     The sums of priorities, in runs of `RUN`, are kept up to date: of a million priorities a draw reads
     some 40,000, and not all of them.
@@ -52,6 +53,7 @@ class PrioritizedReplay(ReplayBuffer):
         device: torch.device | str = "cpu",
         *,
         horizon: int,
+        priority: float = 1.0,
     ):
         super().__init__(observation_dim, action_dim, capacity, seeds, batch_size, device)
         count, runs = len(seeds), -(-capacity // RUN)
@@ -60,7 +62,7 @@ class PrioritizedReplay(ReplayBuffer):
         self._open = torch.zeros(count, runs * RUN, device=device)  # 1: may be drawn
         self._sums = torch.zeros(count, runs, dtype=torch.float64, device=device)
         self._first_runs = torch.arange(count, device=device)[:, None] * runs
-        self._largest = torch.ones(count, device=device)
+        self._largest = torch.full((count,), priority, device=device)
         self._length = torch.zeros(count, device=device)  # of the running episode
         self._back = torch.arange(horizon + 1, device=device)
         self._draws = seeding.uniform(seeds, "priorities", (batch_size,), device)

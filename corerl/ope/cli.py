@@ -226,9 +226,7 @@ def _rewards(args) -> int:
         )
         table = terminal.table(
             ("seed", "STARC distance", "rank correlation", "correlation", "rows"),
-            title=terminal.plain(
-                f"{agent.label} of {agent.task.id}: its reward beside the true one"
-            ),
+            title=f"{agent.label} of {agent.task.id}: its reward beside the true one",
         )
         for d in found:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
@@ -309,7 +307,7 @@ def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> 
             *("ESS / episodes", "clipped", "note"),
         ),
         left=("method", "of the\nreturn", "note"),
-        title=terminal.plain(f"{agent.label} of {agent.task.id}, judged on {task}"),
+        title=f"{agent.label} of {agent.task.id}, judged on {task}",
     )
     for row in judgement.rows:
         ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"

@@ -14,11 +14,11 @@ def table(columns: Iterable[str], left: Collection[str] = (), title: str | None 
     Args:
         columns: their heads. A number stands flush right and whole; a line break in a head saves room.
         left: those of them that hold words, flush left, in as many lines as it takes.
+        title: as it is, without markup.
     """
     made = Table(
-        title=title,
+        title=None if title is None else plain(title, "bold"),
         title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -36,6 +36,6 @@ def console() -> Console:
     return own if own.is_terminal else Console(width=180)
 
 
-def plain(text: str) -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Returns `text` as it is: brackets are no markup, and what would steer a terminal is spelled out."""
-    return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+    return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text), style)

@@ -53,7 +53,7 @@ class Ranked(OfflineBuffer):
 
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
-    """Loads the run's data by the returns of its episodes; raises as `offline.load`."""
+    """Loads the run's data by the returns of its episodes; raises as `preprocessing.load`."""
     weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
     rows = max(cfg.demos.rows, cfg.batch_size)
     return preprocessing.load(run, cfg.data, rows, labels=_returns, kind=Ranked)

@@ -7,7 +7,6 @@ message to another process; an update of one seed costs milliseconds.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -23,17 +22,20 @@ from corerl.errors import CorerlError
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
 from corerl.training.stepping import begin, close, note_crash, reset, step
 
-_looked_at = ContextVar("looked_at", default=False)
-
 
 @contextmanager
 def not_resumed() -> Iterator[None]:
-    """A block in which a run's state is restored for its policy: no environment says that it begins anew."""
-    token = _looked_at.set(True)
+    """A block in which a run's state is restored for its policy: it does not matter what begins anew."""
+    token = seeding.to_act.set(True)
     try:
         yield
     finally:
-        _looked_at.reset(token)
+        seeding.to_act.reset(token)
+
+
+def env_seed(seed: int, purpose: str) -> int:
+    """Returns 31 bits for an environment's reset: numpy's global generator, which some seed, takes 32."""
+    return seeding.derive(seed, purpose) >> 32
 
 
 class Step(NamedTuple):
@@ -90,7 +92,7 @@ class Environments:
         self._incoming = Inbox()
         self._crashed: set[int] = set()
         self._observations = begin(
-            [(i, env, seeding.derive(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
+            [(i, env, env_seed(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
             self._crashed,
             self._seeds,
         )
@@ -145,10 +147,7 @@ class Environments:
                 self.episode_returns[i] = self._running[i]
                 self._count(i)
             self._begun[i] = False
-            try:
-                self._observations[i] = reset(self._envs[i], self._observations.shape[1:])
-            except (Exception, SystemExit) as error:
-                self._note_crash(i, error)
+            self._reset(i)
         return Step(before, actions, rewards, after, terminated, truncated), infos
 
     def _result(self, i: int, action: np.ndarray) -> tuple:
@@ -158,6 +157,12 @@ class Environments:
             except (Exception, SystemExit) as error:
                 self._note_crash(i, error)
         return self._observations[i], np.nan, False, False, {}
+
+    def _reset(self, i: int, seed: int | None = None) -> None:
+        try:
+            self._observations[i] = reset(self._envs[i], self._observations.shape[1:], seed)
+        except (Exception, SystemExit) as error:
+            self._note_crash(i, error)
 
     def _note_crash(self, i: int, error: BaseException) -> None:
         self.episode_returns[i] = -torch.inf
@@ -200,7 +205,7 @@ class Environments:
 
     def _begin_anew(self, lost: list[int]) -> None:
         """Begins a new episode of these seeds' environments."""
-        if not _looked_at.get():
+        if not seeding.to_act.get():
             env = self._envs[lost[0]]
             print(
                 f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
@@ -213,8 +218,7 @@ class Environments:
         self._begun = self._begun & ~mask
         for i in lost:
             self._count(i)
-            seed = seeding.derive(self._seeds[i], f"env/{self._episodes[i]}")
-            self._observations[i] = reset(self._envs[i], self._observations.shape[1:], seed)
+            self._reset(i, env_seed(self._seeds[i], f"env/{self._episodes[i]}"))
 
     def close(self) -> None:
         """Closes every environment."""

@@ -40,9 +40,9 @@ class Online(Settings):
 
     pretrain_steps: int = at_least(0, 0)  # phase=both: updates before acting
     checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
-    warmup_steps: int = at_least(0, 0)  # first environment steps, by the policy as it is
+    warmup_steps: int = at_least(0, 0)  # first environment steps, policy as it is; RLPD: uniform
     offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
-    capacity: int = positive(1_000_000)  # environment steps kept per seed
+    capacity: int = positive(1_000_000)  # environment steps kept per seed; Cal-QL keeps all
 
 
 @dataclass

@@ -25,6 +25,7 @@ SMALL = 0.2
 @dataclass
 class Preprocess(Settings):
     """Settings for preparing a dataset before training, in this order; part of an algorithm's `Config`.
+    But for `end_reward`, which comes first: it makes the episodes whose returns `return_range` measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic.
@@ -203,7 +204,11 @@ def return_factor(dataset: Dataset) -> np.float32:
 
 
 def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndarray:
-    """Puts raw rewards, of a dataset or of an environment, on the scale that is learned."""
+    """Puts raw rewards, of a dataset or of an environment, on the scale that is learned.
+
+    All of it is float32's arithmetic, as a dataset's rewards are float32, so that equal rewards stay equal.
+    """
+    rewards = rewards.astype(np.float32)
     return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
 
 

@@ -28,9 +28,14 @@ def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Returns `returns_to_go` of learned rewards, by `failure_reward`, `discount` and `data` of `cfg`.
 
     Raises:
-        CorerlError: what a failure is learned as depends on the returns in the data.
+        CorerlError: what a failure is learned as depends on the returns in the data, or is infinite.
     """
     failure = cfg.failure_reward
+    require(
+        failure is None or cfg.discount < 1,
+        f"algo.failure_reward={failure} counts for ever, as reward / (1 - discount), which is infinite with "
+        "algo.discount=1: set a smaller one, or algo.failure_reward=null",
+    )
     require(
         not (failure and cfg.data.return_range),
         f"algo.failure_reward={failure} is not found among rewards that are divided by the range of returns: "

@@ -256,6 +256,12 @@ class Run:
             for name, part in self._state.items():
                 part.load_state_dict(saved["state"][name])
             self.record.load_state_dict(saved["loop"], step)
+        except seeding.OtherDevice as error:
+            other = "cpu" if self.device.type == "cuda" else "cuda"
+            raise CorerlError(
+                f"{path} was begun on another kind of device: a GPU and a CPU draw other random numbers. Go "
+                f"on with device={other}, or delete {self.directory} to start over."
+            ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             reason = first_line(error)
             raise CorerlError(

@@ -22,7 +22,7 @@ from agreement import (
     scramble,
 )
 
-from corerl.algos import cal_ql
+from corerl.algos import cal_ql, wsrl
 from corerl.algos.cal_ql import CalQL, Config
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
@@ -157,6 +157,17 @@ def test_a_failure_that_would_not_be_found_is_refused():
         return_labels.label_of(cfg)
     cfg.failure_reward = 0.0  # of any range
     assert return_labels.label_of(cfg)(np.zeros(2, np.float32)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("algo", [cal_ql, wsrl])
+def test_a_failure_that_counts_for_ever_needs_a_discount(algo):
+    settings = {"discount": 1.0, "online": Online(5, warmup_steps=5, offline_ratio=0.5)}
+    with pytest.raises(
+        CorerlError, match=r"failure_reward=0\.0 counts for ever, .* algo\.discount=1"
+    ):
+        return_labels.label_of(algo.Config(failure_reward=0.0, **settings))
+    label = return_labels.label_of(algo.Config(**settings))
+    assert label(np.ones(2, np.float32)).tolist() == [2, 1]
 
 
 def test_returns_stop_at_the_ends_of_episodes():

@@ -232,6 +232,11 @@ def test_stopped_and_resumed_it_ends_as_unbroken(tmp_path):
     goes_on(settings(tmp_path), tmp_path, (7, 15, 27))
 
 
+def test_the_first_steps_have_the_smallest_priority(tmp_path):
+    cfg = settings(tmp_path, random_steps=30, smallest_priority=0.25)
+    assert state_of(run(cfg, stop=20))["replay"]["priorities"].eq(0.25).all()
+
+
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
     both, alone = (
         state_of(run(settings(tmp_path / str(len(seeds))), seeds)) for seeds in ((0, 1), (1,))

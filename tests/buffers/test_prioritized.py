@@ -136,6 +136,15 @@ def test_a_new_step_gets_the_largest_priority_that_there_has_been():
     assert replay._priorities[:, 3].tolist() == [4, 1]
 
 
+def test_the_first_steps_get_the_priority_that_is_given():
+    replay = PrioritizedReplay(1, 1, 8, SEEDS, 10, horizon=0, priority=0.5)
+    for number, larger in enumerate((0.25, 4.0)):
+        replay.add(step(number))
+        replay.prioritise(torch.zeros(2, 1, dtype=torch.long), torch.tensor([[0.25], [larger]]))
+    replay.add(step(2))
+    assert replay._priorities[:, 1:3].tolist() == [[0.5, 0.5], [0.5, 4.0]]
+
+
 def test_what_it_says_of_its_rewards_and_ends():
     replay = filled(3)
     assert replay.mean_size().tolist() == [1, 101]

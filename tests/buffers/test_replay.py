@@ -179,6 +179,16 @@ def test_a_time_limit_ends_an_episode_too():
     assert replay._labels[:, :4].tolist() == [[3, 3, 0, 0], [6, 6, 6, 0]]
 
 
+def test_what_a_crashed_environment_gave_is_labelled_with_nothing_but_nan():
+    """Its first episode never ends, and the other seeds go on."""
+    replay, two, none = episodes(), np.full((2, 1), 2.0, np.float32), np.zeros(2, bool)
+    for i in range(1, 4):
+        rewards = np.array([i, 1.0 if i == 1 else np.nan])
+        replay.add((two, two, rewards, two, none, np.array([i == 3, False])))
+    _, labels = replay.sample_labelled()
+    assert labels[0].eq(6).all() and labels[1].isnan().all()
+
+
 def test_plain_samples_are_of_all_rows_also_of_the_episode_that_goes_on():
     assert set(filled(6, episodes(), ends=(2,)).sample().rewards[0].tolist()) == {*range(1, 7)}
 

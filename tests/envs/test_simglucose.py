@@ -44,6 +44,36 @@ def test_a_meal_and_empty_compartments():
     assert [got[i] for i in (3, 4, 5, 9, 10, 11, 12)] == [0] * 7  # below zero nothing moves
 
 
+class Global(Env):
+    """Draws as the simulator does, when it is reset."""
+
+    def reset(self, *, seed=None, options=None):
+        patient = types.SimpleNamespace(_params={}, _odesolver=types.SimpleNamespace())
+        devices = {name: types.SimpleNamespace(_params={}) for name in ("sensor", "pump")}
+        self.env = types.SimpleNamespace(env=types.SimpleNamespace(patient=patient, **devices))
+        return np.random.random(), {}  # noqa: NPY002
+
+
+def test_an_environment_draws_for_itself_what_numpys_global_generator_would():
+    one, other = Simglucose(Global()), Simglucose(Global())
+    expected, (free, *_) = drawn(5), drawn(1)
+    np.random.seed(1)  # noqa: NPY002
+    met = [one.reset(seed=5)[0]]
+    other.reset(seed=6), other.reset()
+    met += [one.reset()[0] for _ in range(2)]
+    assert met == expected and np.random.random() == free  # noqa: NPY002
+
+
+def test_environments_that_nobody_seeds_differ():
+    one, other = Simglucose(Global()), Simglucose(Global())
+    assert one.reset()[0] != other.reset()[0]
+
+
+def drawn(seed: int) -> list[float]:
+    np.random.seed(seed)  # noqa: NPY002
+    return [np.random.random() for _ in range(3)]  # noqa: NPY002
+
+
 @pytest.fixture
 def simulator(monkeypatch):
     pytest.importorskip("neorl2")

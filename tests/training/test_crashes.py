@@ -148,6 +148,18 @@ def test_a_crashed_seed_stays_so_when_resumed():
     assert np.isnan(again.step(torch.zeros(2, 1, 1)).rewards).tolist() == [True, False]
 
 
+def test_a_reset_of_a_resumed_run_is_under_the_same_rule(capsys):
+    """None of them can be restored, so that each begins an episode."""
+    envs = Environments(Faulty, [4, 7])
+    envs.step(torch.zeros(2, 1, 1))
+    again = Environments(Faulty, [4, 7])
+    Faulty.bad, Faulty.first = (3,), True
+    again.load_state_dict(envs.state_dict())
+    assert "the environment of seed 7 crashed (ZeroDivisionError" in capsys.readouterr().err
+    assert np.isnan(again.step(torch.zeros(2, 1, 1)).rewards).tolist() == [False, True]
+    assert again.episode_returns.isneginf().tolist() == [False, True]
+
+
 def two_seeds(tmp_path, monkeypatch, fault: str, bad=()):
     """A run of two stacked seeds that is evaluated in `Faulty`."""
     Faulty.bad, Faulty.fault = bad, fault

@@ -12,7 +12,7 @@ from small import flatten
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.environments import Environments
+from corerl.training.environments import Environments, env_seed
 from corerl.training.offline_to_online import EndReward
 from corerl.training.simulator_state import opaque, save_simulator
 
@@ -89,9 +89,7 @@ def test_a_seed_meets_the_same_states_alone_as_in_company():
 def test_steps_are_gymnasium_s_own():
     envs = environments("Hopper-v4", [3])
     reference = gymnasium.make("Hopper-v4", disable_env_checker=True)
-    from corerl.seeding import derive
-
-    observation, _ = reference.reset(seed=derive(3, "env"))
+    observation, _ = reference.reset(seed=env_seed(3, "env"))
     total, ended = 0.0, 0
     for number, step in enumerate(play(envs, [3], range(150))):
         np.testing.assert_array_equal(step.observations[0], observation.astype(np.float32))
@@ -174,6 +172,18 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
         met,
     )  # every resumed run begins with another state
     assert not once_more.cut.seeds.any()  # the one that was begun anew had no step yet
+
+
+def test_seeds_are_such_as_numpys_global_generator_takes():
+    class Global(Foreign):
+        def reset(self, *, seed=None, options=None):
+            np.random.RandomState(seed)
+            return super().reset(seed=seed)
+
+    envs, again = (Environments(Global, range(40)) for _ in range(2))
+    met = envs.look().flatten().tolist()
+    again.load_state_dict(envs.state_dict())  # of which none can be restored
+    assert len({*met, *again.look().flatten().tolist()}) == 80
 
 
 def test_an_episode_without_a_step_is_none_that_a_resumed_run_cuts(capsys):

@@ -3,6 +3,8 @@
 import contextlib
 import json
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.wrappers import TransformReward
 from small import config, flatten, goes_on, run, state_of
 
 from corerl.algos import (
+    cal_ql,
     cql,
     iql,
     rebrac,
@@ -23,7 +27,7 @@ from corerl.errors import CorerlError
 from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
 from corerl.runs.directory import cell_directory
-from corerl.training import preprocessing
+from corerl.training import preprocessing, return_labels
 from corerl.training import pretrained as pretrained_runs
 from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
@@ -215,6 +219,7 @@ def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
         ({"activation": "tanh"}, {}, "algo.activation is relu there and tanh here"),
         ({"layer_norm": True}, {}, "algo.layer_norm is False there and True here"),
         ({"policy": "deterministic"}, {}, "algo.policy is gaussian there and deterministic here"),
+        ({"squash": False}, {}, "algo.squash is True there and False here"),
         ({"log_std_max": -1.0}, {}, "algo.log_std_max is 2.0 there and -1.0 here"),
         (
             {"data": preprocessing.Preprocess(clip_actions=1 - 1e-5, reward_scale=2.0)},
@@ -350,6 +355,21 @@ def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path, ended):
         assert actions[0] == pytest.approx([0.5] if i == 0 else [-0.1])
 
 
+def test_a_failure_that_was_played_is_found_by_its_reward(tmp_path, monkeypatch):
+    """-0.3 is another number in float32, in which data is kept, and so is what it is scaled to."""
+    task = type(Run(settings(tmp_path, "iql"), [0], lambda *_: None).task)
+    make = task.make_training_env
+    fail = partial(TransformReward, func=lambda reward: -0.3)
+    monkeypatch.setattr(task, "make_training_env", lambda self: fail(make(self)))
+    data = preprocessing.Preprocess(reward_scale=3.0, reward_shift=-1.0)
+    phases, _ = phases_of(tmp_path, data=data)
+    for _ in range(4):
+        phases.step(torch.zeros(2, 1, 1))
+    played = phases.replay.recorded()[2]
+    label = return_labels.label_of(cal_ql.Config(failure_reward=-0.3, data=data))
+    assert label(played).tolist() == pytest.approx([-190.0] * 4)
+
+
 class Counting(gymnasium.Wrapper):
     """Rewards 1, 2, 3, ... since the last reset."""
 
@@ -452,6 +472,19 @@ def test_a_crash_in_one_seeds_environment_spares_the_others(capsys):
     again = crashing()
     again.load_state_dict(envs.state_dict())
     assert np.isnan(again.step(torch.zeros(3, 1, 1)).rewards).tolist() == [False, True, False]
+
+
+def test_a_crash_in_the_first_episode_makes_its_seed_of_cal_ql_diverge_alone(tmp_path, monkeypatch):
+    """Labels wait for the ends of episodes, of which that seed has none."""
+    task, numbers = type(Run(settings(tmp_path, "iql"), [0], lambda *_: None).task), count()
+    make = task.make_training_env
+    monkeypatch.setattr(
+        task, "make_training_env", lambda self: Crashing(make(self), next(numbers) == 1)
+    )
+    directory = train(settings(tmp_path, "cal_ql"))
+    assert json.loads((directory / "status.json").read_text())["diverged"].keys() == {"1"}
+    first = state_of(directory)["agent"]["critic"]["layers.0.weight"]
+    assert first[0].isfinite().all() and first[1].isnan().any()
 
 
 def test_the_last_crash_is_raised():

@@ -22,6 +22,7 @@ import tiny
 import torch
 from small import FIXED, config, group, train
 
+from corerl import seeding
 from corerl.algos import bc, iql
 from corerl.cli import main
 from corerl.config import Eval
@@ -650,6 +651,20 @@ def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
     count(Run(cfg, [0], quiet))
     with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
         list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_refused_in_a_sentence(tmp_path):
+    cfg = config(tmp_path, steps=20)
+    run = Run(cfg, [0], quiet)
+    for step in run.steps(noise=seeding.normal([0], "noise", (2,))):
+        run.save(step)
+    saved = load_checkpoint(run.checkpoint)
+    saved["state"]["noise"]["generators"] = torch.zeros(1, 16, dtype=torch.uint8)  # as CUDA's
+    save_checkpoint(run.checkpoint, saved)
+    with pytest.raises(
+        CorerlError, match=r"begun on another kind of device: .*device=cuda, or del"
+    ):
+        list(Run(cfg, [0], quiet).steps(noise=seeding.normal([0], "noise", (2,))))
 
 
 def test_a_resumed_run_that_cannot_begin_is_no_run_that_lost_its_steps(tmp_path):
