@@ -56,6 +56,18 @@ def test_what_users_stumble_on_names_settings_that_exist():
         assert page.count("/issues/") >= len(threads)
 
 
+def test_names_of_other_libraries_stand_beside_settings_that_exist():
+    text = (ROOT / "docs" / "coming_from.md").read_text()
+    rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.*`.*) \|$", text, re.M)]
+    assert len(rows) > 15
+    pages = {name: algorithm_pages.page(name) for name in ("iql", "td3_bc", "sac", "rebrac")}
+    for row in rows:
+        of = re.match(r"(IQL|TD3\+BC|SAC): ", row)
+        shown = pages[of[1].lower().replace("+", "_")] if of else "".join(pages.values())
+        for setting in re.findall(r"`(algo\.[\w.]+?)(?:=[^`]*)?`", row):
+            assert f"`{setting}`" in shown, row
+
+
 def test_a_page_tells_what_an_update_costs():
     assert "## Cost" in algorithm_pages.page("iql") and "| 168 | 1.7 |" in algorithm_pages.page(
         "iql"
