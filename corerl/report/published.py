@@ -132,7 +132,7 @@ _REPOSITORY = "polixir/NeoRL2@b50d91d"
 
 
 def neorl2(final_scores: Path) -> pd.DataFrame:
-    """Reads NeoRL-2's benchmark (arXiv 2503.19267): its 2,135 runs, by two groupings of them.
+    """Reads NeoRL-2's benchmark (arXiv 2503.19267): its 2,058 runs with a return, by two groupings of them.
 
     For each algorithm and task the configuration with the best mean over its seeds counts; std has
     ddof 1. "NeoRL-2" groups as the repository's report_result.py: by the configuration's text up to
@@ -169,6 +169,11 @@ def _bounds() -> dict[str, tuple[float, float]]:
     }
 
 
+_POLICY = {"BC": "lowest validation error"}
+_STEPS = {"EDAC": 3_000_000, "MOBILE": 3_000_000, "MOPO": 3_000_000, "RAMBO": 2_000_000}
+"""Of NeoRL-2's logs: whose policy is not the last one, and whose updates are not a million."""
+
+
 def _best_config(runs: pd.DataFrame, source: str, notes: str) -> pd.DataFrame:
     cells = runs.dropna(subset=["score"]).groupby(["algorithm", "task", "config"])
     means = cells.agg(
@@ -180,12 +185,13 @@ def _best_config(runs: pd.DataFrame, source: str, notes: str) -> pd.DataFrame:
     )
     cell = means.groupby(level=["algorithm", "task"])["mean"]
     best = means.loc[cell.idxmax()].assign(tried=cell.size().to_numpy()).reset_index()
-    best["protocol"] = [f"last, best of {k} configurations" for k in best["tried"]]
     best["notes"] = [f"{notes}; chosen: {c}" for c in best["config"]]
     best = best.assign(
         source=source, ddof=1, algorithm=best["algorithm"].map(_NAMES), metric="score"
     )
-    best["steps"] = best["algorithm"].map(lambda name: 3_000_000 if name == "EDAC" else 1_000_000)
+    policy = best["algorithm"].map(lambda name: _POLICY.get(name, "last"))
+    best["protocol"] = policy + [f", best of {k} configurations" for k in best["tried"]]
+    best["steps"] = best["algorithm"].map(lambda name: _STEPS.get(name, 1_000_000))
     return best[[*COLUMNS, "raw_mean", "raw_std"]].round(4)
 
 
