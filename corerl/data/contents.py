@@ -174,7 +174,7 @@ def observation_names(path: Path) -> list[str]:
                 available = list(Npz(archive))
         else:
             with h5py.File(path, "r") as file:
-                available = list(_arrays(next(iter(_episodes(file)), file)))
+                available = list(_arrays(next(_episodes(file), file)))
     return _match(available, Columns()).get("observations", [])
 
 
@@ -253,7 +253,7 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
 
 def _flattened(file: h5py.File) -> Mapping[str, Any]:
     """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
-    if episodes := _episodes(file):
+    if episodes := sorted(_episodes(file), key=lambda group: _number(group.name)):
         return _joined(map(_arrays, episodes))
     if "columns" in file and "num_episodes" in file:  # d3rlpy 2
         keys = [key.decode() for key in file["columns"][()]]
@@ -266,10 +266,9 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
     return _arrays(file)
 
 
-def _episodes(file: h5py.File) -> list[h5py.Group]:
-    """Finds the groups of episodes, by their numbers; whatever stands beside them is no episode."""
-    found = [x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x]
-    return sorted(found, key=lambda group: _number(group.name))
+def _episodes(file: h5py.File) -> Iterator[h5py.Group]:
+    """Finds the groups of episodes; whatever stands beside them is no episode."""
+    return (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
 
 
 def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:

@@ -346,19 +346,18 @@ class Dataset:
         terminated = self.terminated | over
         truncated = self.truncated & ~terminated
         return replace(
-            self,
+            self.with_ends(over),
             terminated=terminated,
             truncated=truncated,
             episode_ends=np.flatnonzero(terminated | truncated) + 1,
-            next_observations=self._known_after(over),
-            has_next=self.has_next | over,
         )
 
-    def _known_after(self, over: np.ndarray) -> np.ndarray:
-        """Returns the next observations; where none was recorded at an end, that row's own."""
+    def with_ends(self, over: np.ndarray) -> Dataset:
+        """Returns the same steps, of which those of `over` `(N,)` make transitions also where no next state
+        was recorded: nothing bootstraps from an end, and the step's own state stands for it."""
         rows = np.flatnonzero(over & ~self.has_next)
         if not len(rows):
-            return self.next_observations
+            return self
         following = self.next_observations.copy()
         following[rows] = self.observations[rows]
-        return following
+        return replace(self, next_observations=following, has_next=self.has_next | over)

@@ -96,13 +96,15 @@ def fetch(id: str) -> Path:
     import minari
 
     try:
-        with suppress(FileExistsError), writing(id):  # or another process did
+        with writing(id):
             minari.download_dataset(id)
     except ImportError as e:
         raise CorerlError(
             f'minari cannot download {id} ({e}): pip install "minari[hf]", or {where}.'
         ) from e
     except Exception as e:  # the remotes raise errors of their own, one kind per storage service
+        if isinstance(e, FileExistsError) and (file := find(id)):  # another process brought it
+            return file
         raise CorerlError(
             f"minari cannot download {id} ({one_line(e)}): check the network and the id, "
             f"or {where}.{nearest(id, tables.minari_ids())}"

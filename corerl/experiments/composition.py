@@ -4,6 +4,7 @@ import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,6 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             unknown setting.
     """
     chosen = {override.split("=")[0] for override in overrides} - {"algo"}
-    defaults = OmegaConf.structured(Config)
     try:
         name = cfg.algo.name
         require(
@@ -268,7 +268,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             f"algo.name={name} is not the algorithm's name: `name` in its Config must be its file's, and "
             "label=... names a variant in tables",
         )
-        defaults.algo = OmegaConf.structured(OmegaConf.get_type(cfg.algo))
+        defaults = _defaults(OmegaConf.get_type(cfg.algo))
         if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file
             cfg.compile = "off"
         rows = table(cfg.table or name, cfg.task)
@@ -282,6 +282,13 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         return _with_checksum(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
+
+
+@cache
+def _defaults(algo: type) -> DictConfig:
+    defaults = OmegaConf.structured(Config)
+    defaults.algo = OmegaConf.structured(algo)
+    return defaults
 
 
 def _with_checksum(cfg: Config) -> Config:

@@ -44,10 +44,8 @@ trained both ways in the tests."""
 def continue_shorter(cfg: Config) -> None:
     """Fills the directories of seeds that have not begun from the longest shorter run of these settings.
 
-    Says what it does; where a shorter run cannot be gone on from, why.
-
-    Raises:
-        Busy: another process is doing so.
+    Says what it does; where a shorter run cannot be gone on from, why. Seeds that another process holds are
+    left to it.
     """
     cell = cell_directory(cfg)
     found = sorted(_others(cfg, cell), key=lambda pair: pair[1], reverse=True)
@@ -55,7 +53,7 @@ def continue_shorter(cfg: Config) -> None:
     wanted = set(seed_list(cfg.seeds)) - begun
     refused = {}
     for path, steps in found:
-        if reason := _reason(cfg, steps):
+        if reason := _reason(cfg, path, steps):
             if reached := _reached(path):
                 refused[path] = reached, reason
             continue
@@ -64,7 +62,8 @@ def continue_shorter(cfg: Config) -> None:
             if not _is_done(directory, steps):
                 unfinished += sorted(wanted & set(seeds))
             elif set(seeds) <= wanted:
-                _go_on(directory, cell / directory.name, cfg, steps, seeds)
+                with suppress(worker.Busy):  # which is told where these seeds are trained
+                    _go_on(directory, cell / directory.name, cfg, steps, seeds)
                 wanted -= set(seeds)
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
@@ -91,7 +90,7 @@ def _others(cfg: Config, cell: Path):
                 yield path.parent, saved.steps
 
 
-def _reason(cfg: Config, steps: int) -> str:
+def _reason(cfg: Config, shorter: Path, steps: int) -> str:
     """Returns why a run of so many steps is not the beginning of this one; nothing where it is."""
     algo = vars(cfg.algo)
     needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
@@ -106,11 +105,18 @@ def _reason(cfg: Config, steps: int) -> str:
         if steps % every and (name != "eval.every" or cfg.eval.episodes):
             return f"{steps} is no multiple of {name}={every}, so that it ends at a step of its own"
     device = pick_device(cfg.device)
+    if any(_on_gpu(path) != (device.type == "cuda") for path, _ in groups(shorter)):
+        return "it ran on another kind of device, where random numbers are others"
     if compile.resolve(cfg.compile, device, steps) != compile.resolve(
         cfg.compile, device, cfg.steps
     ):
         return "so short a job is not compiled by itself (compile=compile would have been)"
     return ""
+
+
+def _on_gpu(directory: Path) -> bool:
+    environment = read_json(directory / "env.json")
+    return isinstance(environment, dict) and bool(environment.get("gpu"))
 
 
 def _reached(cell: Path) -> int:

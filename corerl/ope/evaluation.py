@@ -225,8 +225,8 @@ def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: f
     `rewards` are those of the whole data: a policy may earn early what was recorded late.
     """
     total = steps if g == 1 else (1 - g**steps) / (1 - g)
-    low = min(0.0, float(rewards.min())) * total
-    high = max(0.0, float(rewards.max())) * total
+    low, high = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
+    low, high = (x and x * total for x in (low, high))  # nothing for ever is nothing
     if intervals.within(value, low, high):
         return ""
     reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -81,7 +81,10 @@ class FQE:
     ):
         policy.check(dataset)
         if cfg.horizon is not None:
-            dataset = _ending(dataset, cfg.horizon)
+            check_horizon(dataset, cfg.horizon)
+            dataset = dataset.with_ends(
+                _steps(dataset) + 1 == cfg.horizon
+            )  # a time limit's is not recorded
         self.cfg, self.policy, self._device = cfg, policy, torch.device(device)
         self._seeds = [seeding.derive(cfg.seed, f"fqe/{seed}") for seed in policy.seeds]
         mean, std = dataset.obs_stats()
@@ -218,17 +221,6 @@ class FQE:
 def _steps(dataset: Dataset) -> np.ndarray:
     """Returns every row's step within its episode, `(N,)`."""
     return np.arange(len(dataset)) - np.repeat(dataset.episode_starts, dataset.episode_lengths())
-
-
-def _ending(dataset: Dataset, horizon: int) -> Dataset:
-    """Returns the dataset with its rows at the horizon's end, also where no next state was recorded.
-
-    At a time limit none is. Nothing is worth anything after the end, so that any state will do.
-    """
-    check_horizon(dataset, horizon)
-    lost = (_steps(dataset) + 1 == horizon) & ~dataset.has_next
-    following = np.where(lost[:, None], dataset.observations, dataset.next_observations)
-    return replace(dataset, next_observations=following, has_next=dataset.has_next | lost)
 
 
 def _scale(dataset: Dataset, discount: float) -> float:

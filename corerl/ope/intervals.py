@@ -98,7 +98,7 @@ def check_level(level: float) -> None:
 
 def within(x: np.ndarray, low: float, high: float) -> np.ndarray:
     """Tells which numbers lie between the bounds, up to rounding."""
-    slack = 1e-6 * max(abs(low), abs(high))  # recorded rewards are float32
+    slack = 1e-6 * max(abs(x) for x in (low, high, 0.0) if math.isfinite(x))  # rewards are float32
     return (x >= low - slack) & (x <= high + slack)
 
 

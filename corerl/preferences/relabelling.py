@@ -135,20 +135,21 @@ def sequences(
 
     Padding is 0, before normalisation; `options` are those of `RelabelledSequences`.
     """
-    # Rounded before they are used: the policy acts with float32 statistics.
-    mean = rows.observations.mean(0, dtype=np.float64).astype(np.float32)
-    std = (rows.observations.std(0, dtype=np.float64) + 1e-6).astype(np.float32)
-    states = (rows.observations - mean) / std
+    mean = rows.observations.mean(0, dtype=np.float64)
+    normalizer = Normalizer.of(mean, rows.observations.std(0, dtype=np.float64) + 1e-6)
     buffer = RelabelledSequences(
-        rows._replace(observations=states),
+        rows._replace(observations=normalizer.of_array(rows.observations)),
         run.seeds,
         batch_size,
         length,
-        filler=(-mean / std, np.zeros(rows.actions.shape[1])),
+        filler=(
+            normalizer.of_array(np.zeros_like(mean, np.float32)),
+            np.zeros(rows.actions.shape[1]),
+        ),
         device=run.device,
         **options,
     )
-    return buffer, Normalizer.of(mean, std).to(run.device)
+    return buffer, normalizer.to(run.device)
 
 
 class RelabelledBuffer(OfflineBuffer):

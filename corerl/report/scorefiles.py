@@ -61,7 +61,9 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     _check_units(path, rows)
     score = _numbers(path, rows, "score") if "score" in rows.columns else np.full(len(rows), np.nan)
     raw = _numbers(path, rows, "return") if "return" in rows.columns else score
-    keys = [rows[name] for name in ("task", "unit") if name in rows.columns]
+    keys = [rows["task"]]
+    if "unit" in rows.columns:  # rows that say that they are raw returns lack no score
+        keys.append(rows["unit"].str.lower().eq("raw"))
     scored = pd.Series(np.isfinite(score)).groupby(keys).transform("any").to_numpy()
     value = np.where(scored, score, raw)
     _check_values(path, value, raw, allow_nan=running is not None)

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from corerl.buffers.packed import PackedRows
 from corerl.config import Config, renamed, require
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
@@ -210,7 +211,8 @@ class _Reloading(Run):
     def _put_back(self) -> None:
         try:
             for name, part in self._state.items():
-                part.load_state_dict(self._saved["state"][name])
+                if name in self._saved["state"] or not isinstance(part, PackedRows):
+                    part.load_state_dict(self._saved["state"][name])  # without batches it acts too
         except (KeyError, ValueError, RuntimeError) as error:
             reason = first_line(error)
             raise CorerlError(

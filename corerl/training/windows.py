@@ -23,12 +23,14 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
     dataset = preprocessing.vectors(run)
     numbered = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
-    # Rounded before they are used: the policy acts with float32 statistics.
-    mean = dataset.observations.mean(0, dtype=np.float64).astype(np.float32)
-    std = (dataset.observations.std(0, dtype=np.float64) + 1e-6).astype(np.float32)
-    filler = (-mean / std, np.full(actions.shape[1], -10.0))
+    mean = dataset.observations.mean(0, dtype=np.float64)
+    normalizer = Normalizer.of(mean, dataset.observations.std(0, dtype=np.float64) + 1e-6)
+    filler = (
+        normalizer.of_array(np.zeros_like(mean, np.float32)),
+        np.full(actions.shape[1], -10.0),
+    )
     buffer = SequenceBuffer(
-        (dataset.observations - mean) / std,
+        normalizer.of_array(dataset.observations),
         actions,
         dataset.returns_to_go() / np.float32(cfg.return_scale),
         dataset.episode_ends,
@@ -43,4 +45,4 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
     )
     buffer.numbered = numbered
     targets = cfg.targets or [float(dataset.episode_returns().max())]
-    return buffer, Normalizer.of(mean, std).to(run.device), sorted(targets, reverse=True)
+    return buffer, normalizer.to(run.device), sorted(targets, reverse=True)

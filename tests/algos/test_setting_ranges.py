@@ -27,7 +27,7 @@ MAY_BE_ZERO = {
     *("entropy", "kl_weight", "bonus_scale", "perturbation"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
-    *("return_noise", "target_noise", "target_clip", "priority_power"),
+    *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
     *("discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     # Counts of what need not be.

@@ -418,6 +418,13 @@ def test_a_process_waits_for_one_that_brings_the_same(remote, folder):
         pass
 
 
+def test_what_stands_in_the_way_is_no_dataset(remote, folder, capsys):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ID.partition("/")[0]).touch()
+    status, _, err = bring(capsys)
+    assert status == 2 and "minari cannot download" in err
+
+
 def test_a_download_without_data_is_told(remote, capsys):
     (remote.folder / ID / "data/main_data.hdf5").unlink()
     status, out, err = bring(capsys)

@@ -142,3 +142,21 @@ def test_nothing_is_copied_to_where_another_process_copies(tmp_path, capsys):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "metrics.jsonl"]
     launch(longer)  # the other one was killed
     assert "seed 0: goes on from the 20 steps" in capsys.readouterr().err
+
+
+def test_seeds_that_another_process_holds_stop_no_others(tmp_path, capsys):
+    launch(job(tmp_path, "bc", 20, seeds=2))
+    longer = job(tmp_path, "bc", 40, seeds=2)
+    cell = cell_directory(longer)
+    with worker.locked(cell / "seeds-0"), pytest.raises(worker.Busy):
+        launch(longer)
+    assert json.loads((cell / "seeds-1/status.json").read_text())["state"] == "done"
+    assert "seed 1: goes on from the 20 steps" in capsys.readouterr().err
+
+
+def test_a_run_of_another_kind_of_device_is_not_gone_on_from(tmp_path, capsys):
+    launch(job(tmp_path, "bc", 20))
+    file = cell_directory(job(tmp_path, "bc", 20)) / "seeds-0/env.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"gpu": "NVIDIA"}))
+    launch(job(tmp_path, "bc", 40))
+    assert "since it ran on another kind of device" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
 from corerl.errors import CorerlError
 from corerl.ope import behaviour, kernels
-from corerl.ope.evaluation import Options, _too_few, judge
+from corerl.ope.evaluation import IMPOSSIBLE, Options, _impossible, _too_few, judge
 from corerl.ope.fqe import Settings
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance, of_run
@@ -329,6 +329,13 @@ def test_rounding_is_not_beyond_any_possible_return():
     for discount in (0.99, 1.0):
         result = judge(policy, dataset, ["snis", "snpdis"], replace(options, discount=discount))
         assert all(row.note == "" for row in result.rows)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_no_reward_takes_away_is_0_also_without_an_end(sign):
+    rewards = sign * np.ones(3)
+    assert _impossible("fqe", sign * 5.0, rewards, np.inf, 1.0) == ""
+    assert _impossible("fqe", -sign * 5.0, rewards, np.inf, 1.0).startswith(IMPOSSIBLE)
 
 
 def test_weights_too_small_for_a_number_are_normalised_all_the_same():

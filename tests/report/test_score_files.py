@@ -130,3 +130,12 @@ def test_thinned_curves_keep_the_steps_that_tasks_share(report, tmp_path):
     longer, shorter = (set(c["steps"]) for c in data(out)["sections"][0]["curves"])
     assert len(longer & shorter) > 50
     assert (max(longer), max(shorter)) == (300_000, 201_000)
+
+
+@pytest.mark.parametrize("unit", ["normalised", "Normalised", ""])
+def test_a_return_never_stands_for_a_score_that_is_missing(report, tmp_path, unit):
+    file = tmp_path / "a.csv"
+    head = "algorithm,task,seed,score,return,unit"
+    file.write_text(f"{head}\nA,x/t,0,50,500,\nA,x/t,1,,480,{unit}\n")
+    with pytest.raises(CorerlError, match="row 3: the score is missing"):
+        report(file)

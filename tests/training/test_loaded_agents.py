@@ -320,6 +320,16 @@ def test_what_a_gpu_trained_acts_and_is_exported_on_a_cpu(tmp_path, case):
         assert export(cell, tmp_path / "policy.pt2", 1)["difference"] < 1e-5
 
 
+def test_a_buffer_that_came_later_is_not_needed_to_act(iql, tmp_path):
+    cell = shutil.copytree(iql, tmp_path / "iql")
+    for file in cell.glob("seeds-*/checkpoint.safetensors"):
+        saved = checkpoint.load_checkpoint(file)
+        del saved["state"]["buffer"]
+        checkpoint.save_checkpoint(file, saved)
+    seen = np.ones(3, np.float32)
+    np.testing.assert_array_equal(load(cell).act(seen), load(iql).act(seen))
+
+
 def test_an_agent_of_other_code_is_named(iql, tmp_path, capsys):
     load(iql)
     assert not capsys.readouterr().err

@@ -80,9 +80,8 @@ def _beside(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> list[str]:
     found = ours[ours["step"].isin(STEPS)]
     several = found.groupby("task")["algorithm"].transform("nunique") > 1
     found = pd.concat([found, found[several].assign(algorithm=EITHER)])
-    theirs = theirs.set_index(["task", "step"])["return"].sort_index()
     for (task, step, algorithm), x in found.groupby(["task", "step", "algorithm"])["return"]:
-        y = theirs.loc[task, step]
+        y = theirs.loc[(theirs["task"] == task) & (theirs["step"] == step), "return"]
         low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
         interval = f" [{low:+.0f}, {high:+.0f}]" if len(x) > 1 else ""
         told = f"{x.mean() - y.mean():+.0f}{interval}"
