@@ -271,7 +271,7 @@ def train(cfg: Config, run: Run) -> None:
         if experience.enough(step):
             metrics = update(experience.sample(), noise and noise.next())
             if stocks is not None:
-                metrics |= {"stock": stocks.first, "promised": stocks.promised}
+                metrics = metrics | {"stock": stocks.first, "promised": stocks.promised}
             run.log(step, metrics | experience.metrics())
         if step % cfg.target_every == 0 or step == run.cfg.steps:
             agent.copy_target()

@@ -199,7 +199,9 @@ def train(cfg: Config, run: Run) -> None:
 def _shares(cfg: Config, left: float, online: bool, device: torch.device) -> Tensor:
     """Returns what remains of beta_1 and beta_2, where `left` of the fine-tuning lies ahead."""
     of_actor = max(cfg.min_bc_share, left) if online else 1.0
-    return torch.tensor([of_actor, 0.0 if online else 1.0], device=device)
+    shares = (of_actor, 0.0 if online else 1.0)
+    # Made on the device: a copy to it would wait there for the update before.
+    return torch.stack([torch.full((), share, device=device) for share in shares])
 
 
 if __name__ == "__main__":

@@ -263,7 +263,10 @@ class FrameReplay:
         """
         self._added, self._age = state["added"], state["age"].numpy().copy()
         for name, part in self._parts().items():
-            part[:, : len(self)].copy_(state[name])
+            for mine, saved in zip(
+                part, state[name], strict=True
+            ):  # all at once take a copy's room
+                mine[: len(self)].copy_(saved)
         self._numbers.load_state_dict(state["numbers"])
         oldest = self._added % max(1, len(self))
         in_order = _truncated(state["ends"].cpu().roll(-oldest, 1)).long()

@@ -201,5 +201,8 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: dict) -> None:
         self._added = state["added"]
-        self._rows[:, : len(self)].copy_(state["rows"])
+        for mine, saved in zip(
+            self._rows, state["rows"], strict=True
+        ):  # all at once take a copy's room
+            mine[: len(self)].copy_(saved)
         self._numbers.load_state_dict(state["numbers"])

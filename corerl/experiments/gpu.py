@@ -13,6 +13,7 @@ trained. No network is needed.
 """
 
 import argparse
+import hashlib
 import importlib
 import os
 import signal
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,7 @@ def main(arguments: list[str]) -> int:
 def run(plan: Plan, stages: list[str], end: float) -> int:
     """Runs `stages` until `end` (of the monotonic clock) and writes what they find after each."""
     pick_device(plan.device)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(COMPILING_THREADS))
     found = Found(plan)
     ordered = [stage for stage in STAGES if stage in stages]
     for stage in ordered:
@@ -143,7 +146,7 @@ class Found:
     def __init__(self, plan: Plan):
         self._plan, self._path = plan, plan.out / "gpu.json"
         files.make_directory(plan.out)
-        facts = provenance.environment(plan.device) | {"device": plan.device}
+        facts = provenance.environment(plan.device) | {"device": plan.device, "code": _code()}
         before = files.read_json(self._path)
         same = before and _machine_and_code(before["machine"]) == _machine_and_code(facts)
         self.content = before if same else {"machine": facts}
@@ -171,9 +174,18 @@ class Found:
 
 
 def _machine_and_code(facts: dict[str, Any]) -> tuple:
-    """Returns what rates depend on. Where gpu.md is in git, a first call has made the checkout dirty."""
-    revision = (facts.get("git") or "").removesuffix("-dirty")
-    return facts.get("gpu"), facts.get("torch"), revision
+    """Returns what rates depend on."""
+    return tuple(facts.get(name) for name in ("gpu", "torch", "code"))
+
+
+def _code() -> str:
+    """Returns a digest of the package and its algorithms, which a wheel has too, unlike git's revision."""
+    digest = hashlib.sha256()
+    for package in ("corerl", "corerl.algos"):
+        folder = Path(str(resources.files(package)))
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 # Stages: each yields what it finds, a dict with `what`.
@@ -188,7 +200,7 @@ def _tests(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
         *groups[0],
     ]
     groups[-1] = [*groups[-1], f"{TEST_FILE}::test_a_graph_is_recorded_on_the_second_gpu"]
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200"]
     with ThreadPoolExecutor(plan.workers) as pool:
         calls = {
             pool.submit(_call, [*command, *ids], until): number for number, ids in enumerate(groups)
@@ -231,7 +243,6 @@ def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
 
     Several processes start and compile at a time, and take turns in what is measured.
     """
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(COMPILING_THREADS))
     jobs = [
         [
             Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)

@@ -1,5 +1,6 @@
 """One group of seeds, trained in this process, and how that ended."""
 
+import gc
 import importlib
 import sys
 import traceback
@@ -55,6 +56,12 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
     except (Exception, SystemExit) as error:
         _report_failure(run, error)
         return FAILED
+    finally:
+        if (
+            run.device.type == "cuda"
+        ):  # an agent's parts hold each other, and the next cell needs their room
+            gc.collect()
+            torch.cuda.empty_cache()
     return DONE
 
 

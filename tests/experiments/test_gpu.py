@@ -154,7 +154,7 @@ def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp
     written = {"gpu": None, "git": "abc-dirty"}  # where the page itself is in git
     monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS | written)
     assert "bench" in gpu.Found(plan).content
-    monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS | {"git": "another"})
+    monkeypatch.setattr(gpu, "_code", lambda: "another")  # where an installed wheel has no revision
     assert "bench" not in gpu.Found(plan).content
 
 
