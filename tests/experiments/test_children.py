@@ -51,7 +51,7 @@ def publish(cfg, state: str, step: int, **more) -> None:
 
 
 def now() -> dict:
-    return {"updated": time.time(), "learning": True}
+    return {"updated": time.time(), "learning": True, "began_at": 20}
 
 
 @pytest.mark.parametrize("before", [{}, {"updated": 1e9, "learning": True}])  # {}: by older code

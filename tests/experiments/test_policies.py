@@ -499,14 +499,14 @@ def test_a_minari_dataset_is_there_once_it_is_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "create_dataset_from_buffers", dies)
     with pytest.raises(KeyboardInterrupt):
         export.to_minari(DATA, "test/x-v0", None, {})
-    assert not any(now.iterdir())
+    assert [path.name for path in now.iterdir()] == [".test.x-v0.lock"]
     monkeypatch.setattr(library, "create_dataset_from_buffers", create)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(killed))
     assert minari.local() == [] and library.list_local_datasets() == {}
     export.to_minari(DATA, "test/x-v0", None, {})
     assert minari.local() == list(library.list_local_datasets()) == ["test/x-v0"]
     assert library.namespace.list_local_namespaces() == ["test"]
-    assert [path.name for path in killed.iterdir()] == ["test"]
+    assert sorted(path.name for path in killed.iterdir()) == [".test.x-v0.lock", "test"]
 
 
 def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
