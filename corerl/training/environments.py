@@ -33,11 +33,6 @@ def not_resumed() -> Iterator[None]:
         seeding.to_act.reset(token)
 
 
-def env_seed(seed: int, purpose: str) -> int:
-    """Returns 31 bits for an environment's reset: numpy's global generator, which some seed, takes 32."""
-    return seeding.derive(seed, purpose) >> 32
-
-
 class Step(NamedTuple):
     """One step of S seeds. `next_observations` is the state reached, also where an episode ends."""
 
@@ -92,7 +87,7 @@ class Environments:
         self._incoming = Inbox()
         self._crashed: set[int] = set()
         self._observations = begin(
-            [(i, env, env_seed(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
+            [(i, env, seeding.derive(self._seeds[i], "env")) for i, env in enumerate(self._envs)],
             self._crashed,
             self._seeds,
         )
@@ -218,7 +213,7 @@ class Environments:
         self._begun = self._begun & ~mask
         for i in lost:
             self._count(i)
-            self._reset(i, env_seed(self._seeds[i], f"env/{self._episodes[i]}"))
+            self._reset(i, seeding.derive(self._seeds[i], f"env/{self._episodes[i]}"))
 
     def close(self) -> None:
         """Closes every environment."""

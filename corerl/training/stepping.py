@@ -15,8 +15,17 @@ CLOSING = 30  # seconds for all environments of a run
 
 
 def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
-    """Returns the first observation. Raises what the environment raises, and as `step`."""
-    made = env.reset(seed=seed)
+    """Returns the first observation. Raises what the environment raises, and as `step`.
+
+    An environment that takes no seed so large, as one that seeds numpy's global generator, gets 32 of its
+    bits.
+    """
+    try:
+        made = env.reset(seed=seed)
+    except ValueError:
+        if seed is None or seed < 2**32:
+            raise
+        made = env.reset(seed=seed % 2**32)
     if not (isinstance(made, tuple) and len(made) == 2):
         raise ValueError("its reset returns no pair (observation, info)")
     return _checked(made[0], shape)

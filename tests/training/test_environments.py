@@ -12,7 +12,8 @@ from small import flatten
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.environments import Environments, env_seed
+from corerl.seeding import derive
+from corerl.training.environments import Environments
 from corerl.training.offline_to_online import EndReward
 from corerl.training.simulator_state import opaque, save_simulator
 
@@ -89,7 +90,7 @@ def test_a_seed_meets_the_same_states_alone_as_in_company():
 def test_steps_are_gymnasium_s_own():
     envs = environments("Hopper-v4", [3])
     reference = gymnasium.make("Hopper-v4", disable_env_checker=True)
-    observation, _ = reference.reset(seed=env_seed(3, "env"))
+    observation, _ = reference.reset(seed=derive(3, "env"))
     total, ended = 0.0, 0
     for number, step in enumerate(play(envs, [3], range(150))):
         np.testing.assert_array_equal(step.observations[0], observation.astype(np.float32))
@@ -174,7 +175,7 @@ def test_an_environment_that_cannot_be_restored_says_so_and_begins_an_episode(ca
     assert not once_more.cut.seeds.any()  # the one that was begun anew had no step yet
 
 
-def test_seeds_are_such_as_numpys_global_generator_takes():
+def test_an_environment_that_seeds_numpys_global_generator_gets_a_seed_that_it_takes():
     class Global(Foreign):
         def reset(self, *, seed=None, options=None):
             np.random.RandomState(seed)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from corerl import seeding
 from corerl.buffers.frame_replay import DiscreteStep
 from corerl.data import tasks
 from corerl.envs import atari
 from corerl.errors import CorerlError
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
-from corerl.training.environments import env_seed
 from corerl.training.evaluation import Evaluator
 from corerl.training.experience import (
     Collect,
@@ -115,7 +115,7 @@ class Fragile(Vectors):
 
 
 def test_a_crash_spares_the_other_seeds(capsys):
-    parity = {env_seed(seed, "env") % 2: seed for seed in range(20)}
+    parity = {seeding.derive(seed, "env") % 2: seed for seed in range(20)}
     envs = DiscreteEnvironments(Fragile, [parity[0], parity[1]])
     steps = [envs.step(torch.zeros(2, 1, dtype=torch.int64)) for _ in range(3)]
     assert f"seed {parity[1]} crashed (FloatingPointError: unstable)" in capsys.readouterr().err
