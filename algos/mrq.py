@@ -82,9 +82,7 @@ class Config(Settings):
     target_clip: float = at_least(0, 0.3)
     flatness: float = at_least(0, 1e-5)  # weight of the policy's squared outputs before tanh
     priority_power: float = at_least(0, 0.4)
-    smallest_priority: float = at_least(
-        0, 1.0
-    )  # of a step's error, and the first steps' (0: theirs is 1)
+    smallest_priority: float = at_least(0, 1.0)  # of a step's error; also the first steps' (0: 1)
 
     random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
     noise: float = at_least(0, 0.2)  # standard deviation of exploration
@@ -288,9 +286,8 @@ def train(cfg: Config, run: Run) -> None:
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = max(min(cfg.capacity, run.cfg.steps), cfg.span + 1)
     rows = (capacity, run.seeds, cfg.batch_size, run.device)
-    replay = PrioritizedReplay(
-        *sizes, *rows, horizon=cfg.span, priority=cfg.smallest_priority or 1.0
-    )
+    first = cfg.smallest_priority or 1.0
+    replay = PrioritizedReplay(*sizes, *rows, horizon=cfg.span, priority=first)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)

@@ -263,9 +263,8 @@ class FrameReplay:
         """
         self._added, self._age = state["added"], state["age"].numpy().copy()
         for name, part in self._parts().items():
-            for mine, saved in zip(
-                part, state[name], strict=True
-            ):  # all at once take a copy's room
+            # Seed by seed: all at once take the room of a second replay on the device.
+            for mine, saved in zip(part, state[name], strict=True):
                 mine[: len(self)].copy_(saved)
         self._numbers.load_state_dict(state["numbers"])
         oldest = self._added % max(1, len(self))

@@ -201,8 +201,7 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: dict) -> None:
         self._added = state["added"]
-        for mine, saved in zip(
-            self._rows, state["rows"], strict=True
-        ):  # all at once take a copy's room
+        # Seed by seed: all at once take the room of a second replay on the device.
+        for mine, saved in zip(self._rows, state["rows"], strict=True):
             mine[: len(self)].copy_(saved)
         self._numbers.load_state_dict(state["numbers"])

@@ -57,9 +57,8 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
         _report_failure(run, error)
         return FAILED
     finally:
-        if (
-            run.device.type == "cuda"
-        ):  # an agent's parts hold each other, and the next cell needs their room
+        # An agent's parts hold each other, and the next cell needs their room.
+        if run.device.type == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
     return DONE

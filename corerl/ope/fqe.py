@@ -82,9 +82,8 @@ class FQE:
         policy.check(dataset)
         if cfg.horizon is not None:
             check_horizon(dataset, cfg.horizon)
-            dataset = dataset.with_ends(
-                _steps(dataset) + 1 == cfg.horizon
-            )  # a time limit's is not recorded
+            # At a time limit no next state may have been recorded.
+            dataset = dataset.with_ends(_steps(dataset) + 1 == cfg.horizon)
         self.cfg, self.policy, self._device = cfg, policy, torch.device(device)
         self._seeds = [seeding.derive(cfg.seed, f"fqe/{seed}") for seed in policy.seeds]
         mean, std = dataset.obs_stats()
