@@ -78,15 +78,22 @@ def test_steps_that_are_given_are_the_run_that_they_always_were(compose):
         assert job == Config(algo=algo, task="corerl/pendulum", steps=steps)
 
 
-@pytest.mark.parametrize("task", ["corerl/pendulum", "corerl/cartpole"])
-def test_every_algorithm_has_an_embedded_budget_that_fits_it(task):
-    for name in algos.names():
-        algo = import_module(f"corerl.algos.{name}").Config()
-        job = composition.typed(OmegaConf.structured(Config(algo=algo, task=task)), [])
+@pytest.mark.parametrize("task", ["pendulum", "cartpole", "halfcheetah-replay-regenerated"])
+def test_every_algorithm_and_table_has_an_embedded_budget_that_fits_it(task):
+    for name in [*algos.names(), *tables.variants()]:
+        algo = import_module(f"corerl.algos.{tables.variants().get(name, name)}").Config()
+        if task == "cartpole" and algo.actions == "continuous":
+            continue
+        config = Config(algo=algo, task=f"corerl/{task}", table=name)
+        job = composition.typed(OmegaConf.structured(config), [])
         assert job.steps <= 30_000, name
         own = vars(job.algo)
         reward = getattr(own.get("reward"), "steps", 0)
-        assert job.steps > max(reward, own.get("bc_steps", 0), own.get("random_steps", 0)), name
+        first = max(reward, own.get("bc_steps", 0), own.get("random_steps", 0))
+        if own.get("phase") == "both":
+            first = max(first, job.algo.online.pretrain_steps)
+            assert job.algo.online.pretrain_steps % job.eval.every == 0, name
+        assert job.steps > first, name
 
 
 def test_the_table_changes_defaults_and_the_command_line_changes_the_table(compose):
