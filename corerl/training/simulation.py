@@ -22,7 +22,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs import files, terminal
 from corerl.runs.record import Episodes
-from corerl.training import environments, risk_summary
+from corerl.training import risk_summary, stepping
 from corerl.training.evaluation import Evaluator
 from corerl.training.loaded import Loaded
 
@@ -70,7 +70,7 @@ def simulate(
 def _told(error: Exception) -> str:
     """Returns an environment's error and the line that raised it, unless it is our check of a step."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    ours = frame.filename == environments.__file__
+    ours = frame.filename == stepping.__file__
     where = "" if ours else f"; {Path(frame.filename).name}, line {frame.lineno}"
     return f"{one_line(error)}{where}"
 

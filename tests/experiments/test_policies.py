@@ -174,6 +174,15 @@ def test_a_crash_of_the_only_seed_is_one_sentence(run, unstable, capsys, tmp_pat
     assert "unstable; test_policies.py, line " in line and not any(tmp_path.iterdir())
 
 
+def test_what_a_step_gives_amiss_is_told_without_a_line_of_ours(run, unstable, monkeypatch):
+    unstable()
+    monkeypatch.setattr(
+        Unstable, "step", lambda self, action: (np.zeros(3), np.nan, False, False, {})
+    )
+    with pytest.raises(simulation.Crash, match=r"crashed \(ValueError: its reward is nan\)\.$"):
+        simulation.simulate(corerl.load(run, 3), resolve("corerl/pendulum"), 1)
+
+
 def test_an_error_of_the_policy_is_not_the_environments(run, unstable, monkeypatch):
     unstable(0)
     agent = corerl.load(run)
