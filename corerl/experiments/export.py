@@ -14,7 +14,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,8 @@ from corerl.data.simulators import unscaled
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
-from corerl.training.environments import not_resumed
 from corerl.training.experience import EpsilonGreedy
-from corerl.training.load import _Done, _Reloading, find, load, settings
+from corerl.training.load import _Reloading, find, load, settings
 
 KINDS = (".onnx", ".pt2")
 TOLERANCE = 1e-5
@@ -213,8 +212,7 @@ def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
     cfg.device, cfg.compile = "cpu", "off"
     (group,) = (group for group in find(cell)[1] if seed in seeds_of_group(group.name))
     run = _OneSeed(cfg, group, seed)
-    with suppress(_Done), not_resumed():
-        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    run.restore()
     act = run.act._act if isinstance(run.act, EpsilonGreedy) else run.act
     for part in run.state.values():
         for value in vars(part).values() if hasattr(part, "__dict__") else ():

@@ -5,8 +5,7 @@ message to another process; an update of one seed costs milliseconds.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -21,16 +20,6 @@ from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
 from corerl.training.stepping import begin, close, note_crash, reset, step
-
-
-@contextmanager
-def not_resumed() -> Iterator[None]:
-    """A block in which a run's state is restored for its policy: it does not matter what begins anew."""
-    token = seeding.to_act.set(True)
-    try:
-        yield
-    finally:
-        seeding.to_act.reset(token)
 
 
 class Step(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from corerl import seeding
 from corerl.buffers.packed import PackedRows
 from corerl.config import Config, renamed, require
 from corerl.data import tasks
@@ -33,7 +33,6 @@ from corerl.runs.checkpoint import exists, load_checkpoint, path_in, previous
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
-from corerl.training.environments import not_resumed
 from corerl.training.loaded import Loaded, Restored
 from corerl.training.run import Run, pick_device
 
@@ -153,8 +152,7 @@ def settings(cell: Path) -> Config:
 
 def _restored(cfg: Config, directory: Path, shared: dict[str, Any]) -> Restored:
     run = _Reloading(cfg, directory, shared)
-    with suppress(_Done), not_resumed():
-        importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
+    run.restore()
     if run.act is None:
         raise CorerlError(f"{directory} hands no policy over for evaluation, so it cannot act.")
     return Restored(run.seeds, run.step, run.state, run.act)
@@ -179,6 +177,16 @@ class _Reloading(Run):
         self._path = path if path.exists() else previous(path)  # alone where a save was cut short
         self._saved = load_checkpoint(self._path) if self._path.exists() else {"state": {}}
         self.step = self._saved["loop"]["step"] if "loop" in self._saved else cfg.steps
+
+    def restore(self) -> None:
+        """Has the algorithm make its agent and hand its policy over; what only training needs begins anew."""
+        before = seeding.to_act.set(True)
+        try:
+            importlib.import_module(f"corerl.algos.{self.cfg.algo.name}").train(self.cfg.algo, self)
+        except _Done:
+            pass
+        finally:
+            seeding.to_act.reset(before)
 
     @property
     def name(self) -> str:
