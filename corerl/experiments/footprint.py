@@ -188,8 +188,6 @@ def _bytes(state: Any) -> int:
     return 0
 
 
-def told(size: float | None) -> str:
-    """Writes a size as `1.2 GB`, `34 MB` or `?`."""
-    if size is None:
-        return "?"
+def told(size: float) -> str:
+    """Writes a size as `1.2 GB` or `34 MB`."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"

@@ -40,7 +40,6 @@ def test_frames_of_a_million_steps_are_told_without_being_refused(tmp_path, caps
 def test_what_cannot_be_built_is_a_question_mark(monkeypatch, tmp_path):
     monkeypatch.setattr(sac, "train", lambda *_: 1 / 0)
     assert footprint.of_seed(config(tmp_path, "sac", task="gym/Pendulum-v1", steps=41)) is None
-    assert footprint.told(None) == "?"
 
 
 def test_the_dry_run_prints_both(tmp_path, capsys, monkeypatch):
