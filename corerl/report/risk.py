@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,12 +72,12 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
     `tau` is the tail that the run optimised, NaN where it names none.
     """
     rows = []
-    for folder, group, before in _folders(runs):
+    for folder, group, settings in _folders(runs):
+        before, (objective, tau) = pretrained(settings), _objective(folder, settings)
         kept = {
             (line["seed"], line["step"] - before): numbers(folder, line["returns"])
             for line in read_lines(folder / "returns.jsonl", seed=int, step=int, returns=list)
         }
-        objective, tau = _objective(folder.parent / "config.yaml")
         for run in group.itertuples():
             if (run.seed, run.step) in kept:
                 returns = kept[run.seed, run.step]
@@ -87,7 +88,8 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
 def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
     """Reads the regret that algorithms logged: algorithm, task, seed, step, score."""
     rows = []
-    for folder, group, before in _folders(runs):
+    for folder, group, settings in _folders(runs):
+        before = pretrained(settings)
         names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}
         rows += [
             (*names[line["seed"]], line["seed"], line["step"] - before, line["regret"])
@@ -97,12 +99,11 @@ def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
 
 
-def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame, int]]:
-    """Yields each folder with its runs and its updates on the data, which its files count as steps."""
+def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame, dict[str, Any]]]:
+    """Yields each folder with its runs and their settings, of a score file none."""
     for file, group in runs.groupby("file", sort=False):
-        folder = Path(file).parent
-        config = folder.parent / "config.yaml"
-        yield folder, group, pretrained(read_yaml(config)) if config.exists() else 0
+        config = Path(file).parents[1] / "config.yaml"
+        yield Path(file).parent, group, read_yaml(config) if config.exists() else {}
 
 
 def numbers(folder: Path, returns: list) -> np.ndarray:
@@ -113,20 +114,18 @@ def numbers(folder: Path, returns: list) -> np.ndarray:
         raise CorerlError(f"{folder / 'returns.jsonl'}: {returns!r:.40} are no returns.") from error
 
 
-def _objective(file: Path) -> tuple[str, float]:
-    """Reads the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing.
+def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
+    """Returns the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing.
 
     IQN's `risk` is the level at which it chooses actions at each state.
     """
-    algo = (read_yaml(file) if file.exists() else {}).get("algo") or {}
-    tau, objective, risk = (
-        algo.get(key) if isinstance(algo, dict) else "?" for key in ("tau", "objective", "risk")
-    )
+    tau, objective, risk = map((settings.get("algo") or {}).get, ("tau", "objective", "risk"))
     if tau is None and risk not in (None, 1):
         tau, objective = risk, "naive"
     if tau is None or objective == "mean":
         return str(objective or "mean"), math.nan
     if isinstance(tau, bool) or not isinstance(tau, int | float):
+        file = folder.parent / "config.yaml"
         raise CorerlError(f"{file} is damaged: its algo has no tau that is a number.")
     return f"{objective or 'CVaR'}, tau {tau:g}", float(tau)
 
