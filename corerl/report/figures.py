@@ -111,10 +111,10 @@ def profile(table: pd.DataFrame, look: dict, unit: str) -> Figure:
     return figure
 
 
-def profile_taus(scores: pd.Series, count: int = 401) -> np.ndarray:
-    """Returns the thresholds of a profile: from the smallest to the largest score, within [-20, 200]."""
+def profile_taus(scores: pd.Series) -> np.ndarray:
+    """Returns the 401 thresholds of a profile: from the smallest to the largest score, within [-20, 200]."""
     low, high = max(scores.min(), -20.0), min(scores.max(), 200.0)
-    return np.linspace(min(low, 0.0), max(high, low + 1.0), count)
+    return np.linspace(min(low, 0.0), max(high, low + 1.0), 401)
 
 
 def improvement(table: pd.DataFrame, look: dict) -> Figure:

@@ -1,7 +1,8 @@
 """Writing of a report: whole files below its folder, and nowhere else."""
 
+import itertools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,3 +70,9 @@ def make_folder(path: Path) -> Path:
 def file_name(text: str) -> str:
     """Makes a file's stem from any text, of letters, digits, `.`, `_` and `-`: never a path, never hidden."""
     return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:80] or "scores"
+
+
+def file_names(text: str) -> Iterator[str]:
+    """Yields `file_name` and the same with numbers: two texts may read alike once they are file names."""
+    yield file_name(text)
+    yield from (f"{file_name(text)}-{i}" for i in itertools.count(2))

@@ -15,12 +15,12 @@ from corerl.report.tables import (
 )
 
 
-def to_html(table: Table, caption: bool = True, notes: bool = True) -> str:
+def to_html(table: Table, caption: bool = True) -> str:
     """Renders a `<figure>` with the table and its notes; styled by the page."""
     e = html.escape
     head = "".join(_head(column, table) for column in table.columns)
     body = "".join(_row(row, table) for row in table.rows)
-    told = "".join(f"<p>{e(note)}</p>" for note in table.notes) if notes else ""
+    told = "".join(f"<p>{e(note)}</p>" for note in table.notes)
     title = e(title_text(table))
     return (
         f'<figure class="table" data-name="{e(table.name)}" data-digits="{table.digits}" '

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from corerl.data.reading import npz
+from corerl.data.reading import npz, one_line
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
 from corerl.report.units import SUCCESS_TASKS, UNITS, told
@@ -214,8 +214,9 @@ def _tidy(rows: list[tuple], path: Path) -> pd.DataFrame:
 
 def _unreadable(path: Path, kind: str, error: Exception) -> CorerlError:
     """Names the file: gzip, zipfile and numpy raise nearly every kind of error on damaged bytes."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return CorerlError(f"{path} is cut off or not {kind} ({reason}); fetch it again.")
+    return CorerlError(
+        f"{path} is cut off or not {kind} ({one_line(error)[:200]}); fetch it again."
+    )
 
 
 def read_rebrac_profiles(path: Path) -> pd.DataFrame:

@@ -1,14 +1,11 @@
 """The sections of a report, one per collection of tasks: the numbers behind tables and figures."""
 
-import itertools
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError, nearest
 from corerl.report import beside, headline, stats
-from corerl.report.files import file_name
+from corerl.report.files import file_names
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
 
@@ -37,16 +34,10 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
         found.append(_section(name, unit, rows, results.labels, published, options))
     for section in found:
         taken = TAKEN | {other.folder for other in found}
-        section.folder = next(name for name in _folders(section) if name not in taken)
+        unit = {"normalised": "", "success": "-success", "raw": "-raw"}[section.unit]
+        names = file_names(section.name + unit)
+        section.folder = next(name for name in names if name not in taken)
     return found
-
-
-def _folders(section: Section) -> Iterator[str]:
-    """Names for its folder: two collections may read alike once they are file names."""
-    unit = {"normalised": "", "success": "-success", "raw": "-raw"}[section.unit]
-    name = file_name(section.name + unit)
-    yield name
-    yield from (f"{name}-{i}" for i in itertools.count(2))
 
 
 def _section(

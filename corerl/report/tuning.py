@@ -6,9 +6,8 @@ that a bandit would deploy after a number of episodes.
 """
 
 import argparse
-import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.report import figures
-from corerl.report.files import file_name, make_folder, write
+from corerl.report.files import file_names, make_folder, write
 from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
 from corerl.report.tables import short
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     written: set[str] = set()
     for (task, algorithm), policies in sorted(found.items()):
         table = curves(policies, args.arms, args.episodes)
-        name = next(name for name in _names(algorithm, task) if name not in written)
+        name = next(name for name in file_names(f"{algorithm}-{task}") if name not in written)
         written.add(name)
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
         title += f" of {_steps(policies)} steps"
@@ -82,13 +81,6 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join([title, *_told(table), ""]))
     print(f"Wrote {args.out}")
     return 0
-
-
-def _names(algorithm: str, task: str) -> Iterator[str]:
-    """Names for its files: two labels may read alike once they are file names."""
-    name = file_name(f"{algorithm}-{task}")
-    yield name
-    yield from (f"{name}-{i}" for i in itertools.count(2))
 
 
 def _settings(policies: list[Policy]) -> int:
