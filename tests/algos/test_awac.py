@@ -25,7 +25,6 @@ from agreement import (
     twins,
 )
 
-from corerl import seeding
 from corerl.algos.awac import AWAC, Config, Noise
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
@@ -94,31 +93,6 @@ def test_networks_start_as_torch_makes_them():
         bound = layer.weight.shape[-2] ** -0.5
         assert 0.97 * bound < layer.weight.abs().max() <= bound
     assert agent.policy.log_std.abs().max() == 0
-
-
-def test_a_seed_alone_is_the_seed_among_others():
-    both, alone = (
-        AWAC(Config(hidden_width=WIDTH), Spec(O, A, seeding.generators(s, "init")))
-        for s in ([5, 9], [9])
-    )
-    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
-        assert torch.equal(p[1:], q)
-    for batch, noise in zip(make_batches(3), draws(3), strict=True):
-        both.update(batch, Noise(*noise.unbind(1)))
-        alone.update(type(batch)(*(x[1:] for x in batch)), Noise(*noise[1:].unbind(1)))
-    for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q)
-
-
-def test_a_seeds_data_never_reaches_another():
-    agents = [make(), make()]
-    for batch, noise in zip(make_batches(2), draws(2), strict=True):
-        spoiled = type(batch)(*(torch.cat([x[:1], x[1:] + 1]) for x in batch))
-        for agent, data in zip(agents, (batch, spoiled), strict=True):
-            agent.update(data, Noise(*noise.unbind(1)))
-    for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
-        assert torch.equal(mine[0], other[0])
-        assert not torch.equal(mine[1], other[1])
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"advantage_limit": -1.0}])

@@ -125,17 +125,6 @@ def test_actions_are_without_dropout():
     torch.testing.assert_close(agent.act(observations), torch.tanh(agent.policy.body(observations)))
 
 
-def test_a_seeds_data_never_reaches_another():
-    agents = [make(reference=True), make(reference=True)]
-    for i, pairs in enumerate(make_pairs(4)):
-        spoiled = Pairs(*(torch.cat([x[:1], 1 - x[1:]]) for x in pairs))
-        for agent, data in zip(agents, (pairs, spoiled), strict=True):
-            (agent.imitate if i < 2 else agent.update)(data)
-    for mine, other in zip(*(a.policy.body.parameters() for a in agents), strict=True):
-        assert torch.equal(mine[0], other[0])
-        assert not torch.equal(mine[1], other[1])
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

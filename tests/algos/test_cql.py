@@ -23,7 +23,6 @@ from agreement import (
     twins,
 )
 
-from corerl import seeding
 from corerl.algos.cql import CQL, Config
 from corerl.errors import CorerlError
 from corerl.nn import conservative
@@ -273,31 +272,6 @@ def test_initial_weights_are_corls():
     assert 0.9 * bound < last.abs().max() <= bound
     _, log_std = agent.policy(torch.zeros(SEEDS, 1, 17))
     torch.testing.assert_close(log_std, torch.full_like(log_std, -1.0), atol=0.05, rtol=0)
-
-
-def test_a_seed_alone_is_the_seed_among_others():
-    batches, settings = make_batches(3), {"hidden_width": WIDTH, "samples": 2}
-    both = CQL(Config(**settings), Spec(O, A, seeding.generators([5, 9], "init")))
-    alone = CQL(Config(**settings), Spec(O, A, seeding.generators([9], "init")))
-    for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
-        assert torch.equal(p[1:], q)
-    noises, uniforms = draws(both, 3)
-    run(both, batches, noises, uniforms)
-    mine = [type(b)(*(x[1:] for x in b)) for b in batches]
-    run(alone, mine, [x[1:] for x in noises], [x[1:] for x in uniforms])
-    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q)
-
-
-def test_a_seeds_data_never_reaches_another():
-    batches = make_batches(2)
-    spoiled = [type(b)(*(torch.cat([x[:1], x[1:] + 1]) for x in b)) for b in batches]
-    agents = [make(VERSIONS["corl antmaze"]) for _ in range(2)]
-    for agent, data in zip(agents, (batches, spoiled), strict=True):
-        run(agent, data, *draws(agent, 2))
-    for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
-        assert torch.equal(mine[0], other[0])
-        assert not torch.equal(mine[1], other[1])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
 from torch.nn import functional as F
 
-from corerl import seeding
 from corerl.algos.dt import DT, Config
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
@@ -316,35 +315,6 @@ def test_evaluation_uses_torchs_attention_and_agrees_with_the_explicit_one():
     torch.testing.assert_close(block(x, allowed), explicit)
     states = block(x, allowed, outputs=slice(1, None, 3))
     torch.testing.assert_close(states, explicit[:, :, 1::3])
-
-
-def test_a_seed_alone_is_the_seed_among_others():
-    both, alone = [5, 9], [9]
-    agents = [DT(settings(), Spec(O, A, seeding.generators(s, "init"))) for s in (both, alone)]
-    for agent, seeds in zip(agents, (both, alone), strict=True):
-        buffer = loaded(settings(), seeds=seeds)[0]
-        keys = transformer.dropout_keys(seeds, agent.transformer.places)
-        for _ in range(3):
-            agent.update(buffer.sample(), keys.next())
-    for p, q in zip(*(a.transformer.parameters() for a in agents), strict=True):
-        torch.testing.assert_close(p[1:], q)
-
-
-def test_a_seeds_data_never_reaches_another():
-    results = []
-    for shift in (0.0, 1.0):
-        agent = DT(settings(), Spec(O, A, generators()))
-        buffer = loaded(settings())[0]
-        keys = transformer.dropout_keys(range(SEEDS), agent.transformer.places)
-        for _ in range(2):
-            windows = buffer.sample()
-            observations = windows.observations.clone()
-            observations[1] += shift
-            agent.update(windows._replace(observations=observations), keys.next())
-        results.append([p.detach() for p in agent.transformer.parameters()])
-    for p, q in zip(*results, strict=True):
-        assert torch.equal(p[0], q[0])
-    assert not torch.equal(results[0][1][1], results[1][1][1])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from agreement import (
     scramble,
 )
 
-from corerl import seeding
 from corerl.algos.edac import EDAC, Config, Noise
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
@@ -149,31 +148,6 @@ def test_initial_weights_of_the_authors_have_the_wrong_fan_in_in_the_policy():
     for layer, size in layers:
         assert 0.97 * size**-0.5 < layer.weight.abs().max() <= size**-0.5
         assert (layer.bias == 0.1).all()
-
-
-def test_a_seed_alone_is_the_seed_among_others():
-    settings = {"hidden_width": WIDTH, "critics": 3}
-    both, alone = (
-        EDAC(Config(**settings), Spec(O, A, seeding.generators(s, "init"))) for s in ([5, 9], [9])
-    )
-    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
-        assert torch.equal(p[1:], q)
-    for batch, noise in zip(make_batches(3), draws(3), strict=True):
-        both.update(batch, Noise(*noise.unbind(1)))
-        alone.update(type(batch)(*(x[1:] for x in batch)), Noise(*noise[1:].unbind(1)))
-    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q)
-
-
-def test_a_seeds_data_never_reaches_another():
-    agents = [make(), make()]
-    for batch, noise in zip(make_batches(2), draws(2), strict=True):
-        spoiled = type(batch)(*(torch.cat([x[:1], x[1:] + 1]) for x in batch))
-        for agent, data in zip(agents, (batch, spoiled), strict=True):
-            agent.update(data, Noise(*noise.unbind(1)))
-    for mine, other in zip(*(a.critic.parameters() for a in agents), strict=True):
-        assert torch.equal(mine[0], other[0])
-        assert not torch.equal(mine[1], other[1])
 
 
 @pytest.mark.parametrize(

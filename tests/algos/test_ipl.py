@@ -213,31 +213,6 @@ def test_initial_weights_are_the_authors():
     assert not agent.policy.log_std.any()
 
 
-def test_a_seeds_data_never_reaches_another():
-    agents = [make(), make()]
-    for pairs, batch in zip(make_pairs(2), make_batches(2), strict=True):
-        batch = without_next_actions(batch)
-        spoiled = [type(x)(*(torch.cat([y[:1], 1 - y[1:]]) for y in x)) for x in (pairs, batch)]
-        for agent, data in zip(agents, ((pairs, batch), spoiled), strict=True):
-            agent.update(*data)
-    for name in ("critic", "value", "policy"):
-        for mine, other in zip(*(getattr(a, name).parameters() for a in agents), strict=True):
-            assert torch.equal(mine[0], other[0])
-            assert not torch.equal(mine[1], other[1])
-
-
-def test_a_seed_alone_is_the_seed_among_others():
-    both, alone = (
-        IPL(Config(hidden_width=WIDTH), Spec(O, A, generators(SEEDS)[first:])) for first in (0, 1)
-    )
-    for pairs, batch in zip(make_pairs(3), make_batches(3), strict=True):
-        batch = without_next_actions(batch)
-        both.update(pairs, batch)
-        alone.update(*(type(x)(*(y[1:] for y in x)) for x in (pairs, batch)))
-    for p, q in zip(both.policy.parameters(), alone.policy.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

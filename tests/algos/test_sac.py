@@ -215,15 +215,6 @@ def test_the_authors_first_weights_are_glorots():
             assert not layer.bias.any()
 
 
-def test_a_seed_learns_the_same_alone_as_in_company():
-    together, alone = agent_of([3, 5]), agent_of([5])
-    for batch, noise in batches([3, 5], 5):
-        together.update([batch], [sac.Noise(*noise.unbind(1))])
-        alone.update([Batch(*[field[1:] for field in batch])], [sac.Noise(*noise[1:].unbind(1))])
-    for both, one in zip(together.policy.parameters(), alone.policy.parameters(), strict=True):
-        torch.testing.assert_close(both[1:], one, rtol=1e-4, atol=1e-6)
-
-
 def test_the_temperature_rises_where_entropy_is_short_and_can_be_held():
     for learn, sign in ((True, 1), (False, 0)):
         agent = agent_of([0], target_entropy=50.0, learn_temperature=learn)

@@ -94,16 +94,6 @@ def test_compiled_is_eager():
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_seed_learns_the_same_alone_as_in_company():
-    both, alone = make(), WSRL(make().cfg, Spec(O, A, generators()[1:]))
-    for batches, *numbers in tuning(both, 3):
-        both.finetune(batches, named(*numbers))
-        mine = [type(b)(*(x[1:] for x in b)) for b in batches]
-        alone.finetune(mine, named(*(x[1:] for x in numbers)))
-    for p, q in zip(both.critic.parameters(), alone.critic.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
-
-
 def test_one_critic_update_per_step_moves_no_optimiser_along_zero():
     """`zero_steps` is of utd > 1: here each has stepped once, and the last one's gradient is its own."""
     agent = make(utd=1)
