@@ -202,17 +202,6 @@ def test_a_goal_is_a_law_whatever_the_reward():
         torch.testing.assert_close(goal.sum(-1), torch.ones(SEEDS, 2, B, A))
 
 
-@pytest.mark.slow
-def test_compiled_is_eager():
-    agents = [CQN(make().cfg, Spec(O, A, generators(), mode=mode)) for mode in ("off", "compile")]
-    for agent in agents:
-        scramble(agent.critic, agent.target)
-        for batch, uniforms in zip(make_batches(3), draws(agent, 3), strict=True):
-            agent.update(batch, uniforms)
-    for one, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

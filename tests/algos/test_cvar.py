@@ -394,7 +394,7 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, objective):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["static", "shortfall", "iterated"])
+@pytest.mark.parametrize("objective", ["shortfall", "iterated"])
 def test_compiled_runs_equal_eager_ones(tmp_path, objective):
     eager, compiled = (
         state_of(run(settings(tmp_path / mode, objective, compile=mode)))["agent"]["target"]

@@ -326,16 +326,6 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, kind):
     goes_on(settings(tmp_path, task, own), tmp_path, (6,))
 
 
-@pytest.mark.slow
-def test_compiled_runs_equal_eager_ones(tmp_path):
-    eager, compiled = (
-        state_of(run(settings(tmp_path / mode, compile=mode)))["agent"]["policy"]
-        for mode in ("off", "compile")
-    )
-    for key, value in eager.items():
-        torch.testing.assert_close(compiled[key], value, rtol=1e-3, atol=1e-5)
-
-
 def of_table(task: str) -> tuple[dict, dict]:
     """The settings that configs/cvar_pg.yaml has for a task: the algorithm's, and the run's."""
     rows = {k: v for k, v in table("cvar_pg", task).items() if not k.startswith("eval.")}

@@ -46,8 +46,8 @@ SMALL = {
 }
 
 
-def make(mode: str = "off", **settings) -> MRQ:
-    return MRQ(Config(**SMALL | settings), Spec(O, A, generators(), mode=mode))
+def make(**settings) -> MRQ:
+    return MRQ(Config(**SMALL | settings), Spec(O, A, generators()))
 
 
 def parts(agent: MRQ, seed: int) -> tuple:
@@ -207,18 +207,6 @@ def test_a_fresh_network_is_glorots_times_the_root_of_two_and_has_no_other_param
                 assert 0.8 * bound < p.abs().max() <= bound, name
             elif name.endswith("bias"):
                 assert not p.any(), name
-
-
-@pytest.mark.slow
-def test_compiled_is_eager():
-    agents = [make(mode, horizon=2) for mode in ("off", "compile")]
-    noise = torch.randn(SEEDS, B, A)
-    for agent in agents:
-        for windows, returns in zip(make_pieces(2, 2), make_pieces(2, 3), strict=True):
-            agent.represent(windows, torch.ones(SEEDS))
-            agent.update(returns, noise)
-    for one_, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
-        torch.testing.assert_close(one_, other, rtol=1e-4, atol=1e-6)
 
 
 def settings(root: Path, **changes):

@@ -89,17 +89,6 @@ def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, name):
         torch.testing.assert_close(both[key][1:], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ALGOS)
-def test_compiled_runs_equal_eager_ones(tmp_path, name):
-    eager, compiled = (
-        run(settings(tmp_path / mode, name, compile=mode)) for mode in ("off", "compile")
-    )
-    one, two = (state_of(d)["agent"]["target"] for d in (eager, compiled))
-    for key, value in one.items():
-        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-5)
-
-
 def test_stacked_convolutions_are_each_seeds_own():
     rngs = seeding.generators([0, 1, 2], "init")
     encoder = Encoder((4, 84, 84), 1, 6, rngs, padding="same")

@@ -79,16 +79,6 @@ def test_five_steps_equal_the_transcription(version, tolerance):
         assert_networks(parts(agent, i), reference.networks(), tolerance)
 
 
-@pytest.mark.slow
-def test_compiled_is_eager():
-    agents = [make(), RLPD(make().cfg, Spec(O, A, generators(), mode="compile"))]
-    for agent in agents:
-        for batches, noise, subsets in draws(agent, 2):
-            agent.update(batches, named(noise, subsets))
-    for one, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 def test_initial_networks_are_glorots_and_alpha_is_as_asked():
     agent = RLPD(Config(initial_temperature=0.3), Spec(17, 6, generators()))
     assert agent.temperature().tolist() == pytest.approx([0.3] * SEEDS)
