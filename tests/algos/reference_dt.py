@@ -113,3 +113,25 @@ def kept(key: int, size: int, rate: float) -> np.ndarray:
         x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     x = x ^ (x >> np.uint32(16))
     return (x % 2**24) / 2**24 >= rate - 2**-26
+
+
+def masks(keys: list[int], cfg, tokens: int = 3):
+    """Dropout decisions place by place, numbered through windows, heads, tokens and features.
+
+    Of a step's `tokens` the second is a state, and the last block computes states only.
+    """
+
+    def at(place, window, head, shape):
+        if cfg.dropout == 0:
+            return None
+        attention, last = place % 3 == 1, (place - 1) // 3 == cfg.layers - 1
+        heads = cfg.heads if attention else 1
+        used = slice(1, None, tokens) if last and place else slice(None)
+        rows = len(range(shape[0])[used])
+        size = rows * shape[1]
+        every = kept(keys[place], (window + 1) * heads * size, cfg.dropout)
+        whole = np.ones(shape, bool)
+        whole[used] = every[(window * heads + head) * size :][:size].reshape(rows, shape[1])
+        return whole
+
+    return at

@@ -93,7 +93,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
         loss = agent.update(windows, key)["loss"]
         for s, theirs in enumerate(references):
             mine = Windows(*(x[s] for x in windows))
-            expected = theirs.update(mine, masks(key[s].tolist(), cfg))
+            expected = theirs.update(mine, reference_dt.masks(key[s].tolist(), cfg))
             assert loss[s].item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
     for s, theirs in enumerate(references):
         mine, theirs = net(agent.transformer, s), theirs.network()
@@ -109,26 +109,6 @@ def forget_key_biases(parameters: dict, cfg: Config) -> None:
         parameters[f"blocks.{i}.key_value.bias"] = parameters[f"blocks.{i}.key_value.bias"][
             :, cfg.width :
         ]
-
-
-def masks(keys: list[int], cfg: Config):
-    """Dropout decisions place by place, numbered through windows, heads, tokens and features."""
-
-    def kept(place, b, head, shape):
-        if cfg.dropout == 0:
-            return None
-        attention, last = place % 3 == 1, (place - 1) // 3 == cfg.layers - 1
-        heads, tokens = (cfg.heads if attention else 1), shape[0]
-        used = slice(1, None, 3) if last and place else slice(None)  # of a last block, states only
-        rows = len(range(tokens)[used])
-        size = rows * shape[1]
-        every = reference_dt.kept(keys[place], (b + 1) * heads * size, cfg.dropout)
-        mine = every[(b * heads + head) * size :][:size].reshape(rows, shape[1])
-        whole = np.ones(shape, bool)
-        whole[used] = mine
-        return whole
-
-    return kept
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])

@@ -98,8 +98,8 @@ def test_five_updates_equal_the_equations(dropout, tolerance):
         metrics = agent.update(windows, key, coin)
         for s, theirs in enumerate(references):
             mine = RewardedWindows(*(x[s] for x in windows))
-            halves = [half[s].tolist() for half in key.chunk(2, 1)]
-            expected = theirs.update(mine, *(masks(half, cfg) for half in halves), coin[s].item())
+            halves = [reference_dt.masks(half[s].tolist(), cfg) for half in key.chunk(2, 1)]
+            expected = theirs.update(mine, *halves, coin[s].item())
             assert_losses(metrics, s, expected, tolerance)
     for s, theirs in enumerate(references):
         mine = (
@@ -115,25 +115,6 @@ def test_five_updates_equal_the_equations(dropout, tolerance):
                     name = f"blocks.{i}.key_value.bias"
                     policy[name] = policy[name][:, cfg.width :]
         assert_networks(mine, expected, tolerance)
-
-
-def masks(keys: list[int], cfg: Config):
-    """Dropout decisions place by place, numbered through windows, heads, tokens and features."""
-
-    def kept(place, b, head, shape):
-        if cfg.dropout == 0:
-            return None
-        attention, last = place % 3 == 1, (place - 1) // 3 == cfg.layers - 1
-        heads = cfg.heads if attention else 1
-        used = slice(1, None, 3) if last and place else slice(None)  # of a last block, states only
-        rows = len(range(shape[0])[used])
-        size = rows * shape[1]
-        every = reference_dt.kept(keys[place], (b + 1) * heads * size, cfg.dropout)
-        whole = np.ones(shape, bool)
-        whole[used] = every[(b * heads + head) * size :][:size].reshape(rows, shape[1])
-        return whole
-
-    return kept
 
 
 def test_targets_by_hand():

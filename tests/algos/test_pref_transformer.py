@@ -54,23 +54,6 @@ def rows(seed: int = 0) -> Rows:
     return Rows(states, actions, np.zeros(8, bool), np.array([1, 6, 8]))
 
 
-def masks(keys: list[int], cfg: Reward):
-    """Dropout decisions place by place, numbered through segments, heads, tokens and features."""
-
-    def kept(place, n, head, shape):
-        attention, last = place % 3 == 1, (place - 1) // 3 == cfg.layers - 1
-        heads = cfg.heads if attention else 1
-        used = slice(1, None, 2) if last and place else slice(None)  # of a last block, states only
-        count = len(range(shape[0])[used])
-        size = count * shape[1]
-        every = reference_dt.kept(keys[place], (n + 1) * heads * size, cfg.dropout)
-        whole = np.ones(shape, bool)
-        whole[used] = every[(n * heads + head) * size :][:size].reshape(count, shape[1])
-        return whole
-
-    return kept
-
-
 def forget_shifts(parameters: dict, cfg: Reward) -> None:
     """Leaves out what no score depends on: its gradient is rounding, which Adam scales up to lr.
 
@@ -103,7 +86,7 @@ def test_five_updates_equal_the_equations(attention, scale, tolerance):
         loss = mine.update(batch, key)["reward_loss"]
         for s in range(SEEDS):
             own = (x[s].double() for x in batch)
-            expected = theirs[s].update(*own, masks(key[s].tolist(), cfg))
+            expected = theirs[s].update(*own, reference_dt.masks(key[s].tolist(), cfg, 2))
             assert loss[s].item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
     for s in range(SEEDS):
         networks = net(mine.network, s), theirs[s].network()
