@@ -195,9 +195,7 @@ def test_initial_policy_and_critics_are_the_authors():
     ("settings", "message"),
     [
         ({"critic_subsample": 3}, "algo.critic_subsample"),
-        ({"samples": 0}, "algo.samples"),
         ({"online": Online(pretrain_steps=5)}, "offline_ratio"),
-        ({"phase": "later"}, "algo.phase"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -192,9 +192,6 @@ def test_a_policy_learns_to_act_as_in_the_segments_that_score_more():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"bias": 0.0}, "algo.bias="),
-        ({"temperature": 0.0}, "algo.temperature="),
-        ({"ranked_by": "taste"}, "algo.ranked_by="),
         (
             {"ranked_by": "teacher", "preferences": Preferences(source="pt")},
             "algo.preferences.source=pt scores no segments",

@@ -274,15 +274,6 @@ def test_initial_weights_are_corls():
     torch.testing.assert_close(log_std, torch.full_like(log_std, -1.0), atol=0.05, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lagrange": "on"}, "algo.lagrange"),
-        ({"max_backup": "true"}, "algo.max_backup"),
-        ({"samples": 0}, "algo.samples"),
-        ({"backup_entropy": True, "max_backup": "per_critic"}, "algo.backup_entropy"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
-        Config(**settings)
+def test_entropy_needs_one_best_action():
+    with pytest.raises(CorerlError, match=r"algo.backup_entropy"):
+        Config(backup_entropy=True, max_backup="per_critic")

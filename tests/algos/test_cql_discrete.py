@@ -16,7 +16,6 @@ from corerl.buffers.replay import Batch
 from corerl.config import Eval
 from corerl.data import embedded
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "discount": 0.9}
@@ -110,9 +109,3 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
     own = {"quantiles": 4, "target_every": 15}
     job = {"own": own, "task": "corerl/cartpole", "steps": 40, "save_every": 20}
     goes_on(config(tmp_path, "cql_discrete", **job), tmp_path, (27,), (0,))
-
-
-@pytest.mark.parametrize("bad", [{"weight": -1.0}, {"critic": "iqn"}, {"quantiles": 0}])
-def test_settings_out_of_range(bad):
-    with pytest.raises(CorerlError, match=r"algo\."):
-        Config(**bad)

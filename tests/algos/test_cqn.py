@@ -206,14 +206,8 @@ def test_a_goal_is_a_law_whatever_the_reward():
     ("settings", "message"),
     [
         ({"bins": 1}, "algo.bins"),
-        ({"levels": 0}, "algo.levels"),
         ({"atoms": 1}, "algo.atoms"),
         ({"low": 2.0}, "algo.low=2.0 must be below algo.high=2.0"),
-        ({"utd": 0}, "algo.utd"),
-        ({"noise": -0.1}, "algo.noise"),
-        ({"terminals": "cut"}, "algo.terminals"),
-        ({"act_with": "both"}, "algo.act_with"),
-        ({"margin_weight": -1.0}, "algo.margin_weight"),
         ({"online": Online(offline_ratio=0.0)}, "warmup_steps=0"),
     ],
 )

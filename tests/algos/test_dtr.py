@@ -331,17 +331,9 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"heads": 0}, "algo.heads=0 must be positive"),
-        ({"discount": 1.5}, r"algo.discount=1.5 must lie in \(0, 1\]"),
         ({"context": 1}, "algo.context=1 must be at least 2"),
         ({"width": 9}, "algo.width=9 must be a multiple of algo.heads=2"),
-        (
-            {"trajectories": "rows"},
-            "algo.trajectories=rows is not one of episodes, blocks, segments",
-        ),
-        ({"select": "best"}, "algo.select=best is not one of softmax, argmax"),
         ({"eta": -1.0}, "algo.eta=-1.0 must not be negative"),
-        ({"clip_actions": 0.0}, r"algo.clip_actions=0.0 must lie in \(0, 1\]"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, told):

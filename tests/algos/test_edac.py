@@ -155,7 +155,6 @@ def test_initial_weights_of_the_authors_have_the_wrong_fan_in_in_the_policy():
     [
         ({"critics": 1}, "algo.critics=1"),
         ({"eta": -1.0}, "algo.eta"),
-        ({"order": "x"}, "algo.order"),
     ],
 )
 def test_bad_settings_are_refused(wrong, message):

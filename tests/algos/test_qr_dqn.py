@@ -113,16 +113,10 @@ def test_stacked_convolutions_are_each_seeds_own():
 @pytest.mark.parametrize(
     ("module", "bad"),
     [
-        (qr_dqn, {"quantiles": 0}),
-        (qr_dqn, {"kappa": -1.0}),
         (qr_dqn, {"target_every": 10_001}),
-        (iqn, {"risk": 0.0}),
-        (iqn, {"cosines": 0}),
         (md3qn, {"particles": 1}),
         (md3qn, {"bandwidths": [0.0]}),
-        (md3qn, {"estimator": "w"}),
         (md3qn, {"policy": "uniform"}),
-        (hra, {"bootstrap": "head"}),
         (hra, {"hidden_layers": 0}),
     ],
 )

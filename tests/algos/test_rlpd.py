@@ -138,8 +138,6 @@ def test_layer_norm_bounds_values_far_from_the_data():
     ("settings", "message"),
     [
         ({"critic_subsample": 11}, "algo.critic_subsample"),
-        ({"utd": 0}, "algo.utd"),
-        ({"actor_q": "max"}, "algo.actor_q"),
         ({"online": Online(offline_ratio=0.5)}, "warmup_steps"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every numeric setting of every algorithm by itself, at values that people mistype or scripts compute."""
+"""Every setting of every algorithm by itself, at values that people mistype or scripts compute."""
 
 import dataclasses
 import importlib
@@ -36,14 +36,25 @@ MAY_BE_ZERO = {
 }
 
 
-def numbers(settings, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type]]:
+FREE = {"name", "label", "checkpoint", "path", "sha256"}
+"""Texts that are no choice of a few."""
+
+
+def numbers(settings) -> Iterator[tuple[tuple[str, ...], type]]:
     """Where every number, or list of them, of the settings stands, and which kind it is."""
+    return ((path, kind) for path, kind in places(settings) if kind is not str)
+
+
+def places(settings, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type]]:
+    """Where every number and text of the settings stands, and which kind it is."""
     for field in dataclasses.fields(settings):
         value, kind = getattr(settings, field.name), str(field.type)
         if dataclasses.is_dataclass(value):
-            yield from numbers(value, (*path, field.name))
-        elif isinstance(value, bool | str):
+            yield from places(value, (*path, field.name))
+        elif isinstance(value, bool):
             continue
+        elif "str" in kind:
+            yield (*path, field.name), str
         elif "float" in kind or isinstance(value, float):
             yield (*path, field.name), float
         elif "int" in kind or isinstance(value, int):
@@ -96,6 +107,13 @@ def test_so_are_those_that_algorithms_share():
     assert not taken(cfg)
     for seeds in (0, -1, 10**18, [10**30], [-1], math.nan, math.inf, 1e30):
         assert refused(cfg, ("seeds",), seeds)
+
+
+@pytest.mark.parametrize("name", algos.names())
+def test_a_word_that_is_none_of_the_choices_is_refused(name):
+    settings = importlib.import_module(f"corerl.algos.{name}").Config()
+    texts = [path for path, kind in places(settings) if kind is str and path[-1] not in FREE]
+    assert [path for path in texts if not refused(settings, path, "other")] == []
 
 
 SHARES = ("discount", "polyak")

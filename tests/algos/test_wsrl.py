@@ -130,8 +130,6 @@ def test_initial_networks_are_the_authors():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy_std": "exp"}, "algo.policy_std"),
-        ({"utd": 0}, "algo.utd"),
         ({"online": Online(pretrain_steps=5, warmup_steps=0)}, "warmup_steps"),
         ({"online": Online(warmup_steps=5)}, "pretrain_steps"),
     ],
