@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import h5py
@@ -73,13 +74,18 @@ def load(id: str) -> Dataset:
 
 def reference(id: str) -> tuple[float, float] | None:
     """Returns that score 0 and 100, from the metadata of a dataset on this machine."""
+    found = metadata(id)
+    low, high = found.get("ref_min_score"), found.get("ref_max_score")
+    return None if low is None or high is None else (float(low), float(high))
+
+
+def metadata(id: str) -> dict[str, Any]:
+    """Reads what a dataset on this machine says of itself; empty where it is not here."""
     path = find(id)
     if path is None:
-        return None
+        return {}
     with reading(path, "Minari metadata"):
-        metadata = dict(json.loads(path.read_text()))
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    return None if low is None or high is None else (float(low), float(high))
+        return dict(json.loads(path.read_text()))
 
 
 def find(id: str) -> Path | None:

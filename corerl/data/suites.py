@@ -7,13 +7,11 @@ data, and no number on them belongs beside a number on D4RL's.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from corerl.data import d4rl, minari
 from corerl.data.dataset import Dataset
-from corerl.data.reading import reading
 from corerl.envs import metaworld_suite
 from corerl.errors import CorerlError
 
@@ -70,20 +68,12 @@ def find(name: str) -> Path | None:
 
 def recipe(name: str) -> dict | None:
     """Returns the settings with which `corerl data make` made the set on this machine."""
-    return _metadata(name).get("corerl_recipe")
+    return minari.metadata(minari_id(name)).get("corerl_recipe")
 
 
 def facts(name: str) -> dict:
     """Returns what was measured when the set was made: policy's step and score, returns, a checksum."""
-    return _metadata(name).get("corerl_facts", {})
-
-
-def _metadata(name: str) -> dict:
-    path = minari.find(minari_id(name))
-    if path is None:
-        return {}
-    with reading(path, "Minari metadata"):
-        return dict(json.loads(path.read_text()))
+    return minari.metadata(minari_id(name)).get("corerl_facts", {})
 
 
 def load(name: str) -> Dataset:
