@@ -112,8 +112,8 @@ def load(name: str) -> Dataset:
     return relabelled(reader.load(base), _hazard(name), id)
 
 
-def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Dataset:
-    """Returns `dataset` with the penalties that its steps would have met, drawn from `seed`."""
+def relabelled(dataset: Dataset, hazard: Hazard, id: str) -> Dataset:
+    """Returns `dataset` with the penalties that its steps would have met."""
     rewards = dataset.rewards.astype(np.float64)
     if hazard.of_speed:
         measured = rewards + stochastic_mujoco.CONTROL_COST * np.square(
@@ -122,7 +122,7 @@ def relabelled(dataset: Dataset, hazard: Hazard, id: str, seed: int = 0) -> Data
     else:
         measured = dataset.next_observations[:, stochastic_mujoco.ANGLE]
     risky = stochastic_mujoco.is_risky(hazard, measured) & ~dataset.terminated
-    rng = np.random.default_rng(seeding.derive(seed, "penalties"))
+    rng = np.random.default_rng(seeding.derive(0, "penalties"))
     fires = risky & (rng.random(len(rewards)) < hazard.probability)
     loss = hazard.penalty - measured * hazard.of_speed
     return replace(

@@ -72,21 +72,19 @@ class Evaluator:
             CorerlError: actions of another shape.
         """
         self.crashed = set()
-        rounds = [self._play(act, episodes, self.crashed) for episodes in self._rounds]
+        rounds = [self._play(act, episodes) for episodes in self._rounds]
         for episodes in rounds:
             episodes.returns[list(self.crashed)] = np.nan
         return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))
 
-    def _play(
-        self, act: Callable[[Tensor], Tensor], episodes: range, crashed: set[int]
-    ) -> Episodes:
+    def _play(self, act: Callable[[Tensor], Tensor], episodes: range) -> Episodes:
         envs = [self._take(s, len(episodes)) for s in range(len(self._envs))]
         starts = [
             (s, env, self._env_seeds[s][e])
             for s, row in enumerate(envs)
             for env, e in zip(row, episodes, strict=True)
         ]
-        flat = begin(starts, crashed, self._seeds)
+        flat = begin(starts, self.crashed, self._seeds)
         shape = flat.shape[1:]
         observations = flat.reshape(len(envs), len(episodes), *shape)
         returns = np.zeros(observations.shape[:2])
@@ -100,13 +98,13 @@ class Evaluator:
             before = returns.copy()
             still = []
             for s, e in alive:
-                if s in crashed:
+                if s in self.crashed:
                     continue
                 try:
                     result = step(envs[s][e], actions[s, e], shape)
                     success = _solved(result[4])
                 except (Exception, SystemExit) as error:
-                    note_crash(crashed, s, self._seeds, error, " in evaluation")
+                    note_crash(self.crashed, s, self._seeds, error, " in evaluation")
                     continue
                 observations[s, e], reward, terminated, truncated, _ = result
                 returns[s, e] += reward

@@ -218,13 +218,8 @@ class EndReward(gymnasium.Wrapper):
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return (
-            observation,
-            reward,
-            terminated or np.float32(reward) == self._reward,
-            truncated,
-            info,
-        )
+        over = terminated or np.float32(reward) == self._reward
+        return observation, reward, over, truncated, info
 
 
 def _make(run: Run, data: preprocessing.Preprocess) -> gymnasium.Env:

@@ -112,11 +112,8 @@ def held_out(run: Run) -> tuple[Tensor, Tensor]:
         CorerlError: the collection has no such file.
     """
     dataset = run.task.load("val")
-    device = run.device
-    return (
-        torch.from_numpy(dataset.observations).to(device),
-        torch.from_numpy(dataset.actions).to(device),
-    )
+    arrays = (dataset.observations, dataset.actions)
+    return tuple(torch.from_numpy(array).to(run.device) for array in arrays)
 
 
 def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
