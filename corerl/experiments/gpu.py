@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from corerl import algos
-from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.experiments import gpu_page, turns
 from corerl.experiments.stopwatch import Case, Measured
@@ -316,5 +315,4 @@ def _trained(command: list[str], below: Path, until: float, what: str) -> dict[s
 
 
 if __name__ == "__main__":
-    require(sys.version_info >= (3, 11), "Python 3.11 or later is needed")
     sys.exit(main(sys.argv[1:]))
