@@ -1,5 +1,6 @@
 """Fixtures that more than one test file needs."""
 
+import argparse
 import gc
 import os
 from functools import cache
@@ -32,6 +33,25 @@ def load_once(monkeypatch) -> None:
 def short_episodes(monkeypatch) -> None:
     """Pendulum's episodes end after 20 steps, in this process."""
     monkeypatch.setattr(gymnasium.spec("Pendulum-v1"), "max_episode_steps", 20)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch, capsys):
+    """`data(*words)` is `corerl data`, in folders of this test alone; what it prints."""
+    from corerl.experiments import data_cli
+
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path / "corerl"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "300")
+    parser = argparse.ArgumentParser()
+    data_cli.add_arguments(parser)
+
+    def run(*words, status=0):
+        assert data_cli.run(parser.parse_args(words)) == status
+        return capsys.readouterr().out
+
+    return run
 
 
 def pytest_collection_finish():

@@ -1,6 +1,5 @@
 """`corerl data make corerl/mujoco`: small, whole, resumed, refused, and read by minari itself."""
 
-import argparse
 import dataclasses
 import importlib.util
 import json
@@ -16,7 +15,6 @@ from corerl.algos import sac
 from corerl.config import Eval
 from corerl.data import d4rl, embedded, suites, tasks
 from corerl.errors import CorerlError
-from corerl.experiments import data_cli
 from corerl.experiments.recipes import collecting, mujoco, pointmaze
 from corerl.runs import files
 from corerl.training.run import Interrupted
@@ -46,19 +44,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(mujoco, "settings", settings)
     monkeypatch.setattr(mujoco, "MEDIUM", -1000.0)
     monkeypatch.setattr(mujoco, "AT_ONCE", 3)
-
-
-@pytest.fixture
-def data(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "300")
-    parser = argparse.ArgumentParser()
-    data_cli.add_arguments(parser)
-
-    def run(*words, status=0):
-        assert data_cli.run(parser.parse_args(words)) == status
-        return capsys.readouterr().out
-
-    return run
 
 
 def load(quality):

@@ -1,6 +1,5 @@
 """MetaWorld's tasks and the sets recorded in them: repeatable, of four kinds, made once."""
 
-import argparse
 import importlib.util
 import sys
 
@@ -11,7 +10,6 @@ from corerl.data import suites, tasks
 from corerl.envs import metaworld_suite
 from corerl.envs.metaworld_suite import MetaWorld
 from corerl.errors import CorerlError
-from corerl.experiments import data_cli
 from corerl.experiments.recipes import metaworld
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
@@ -26,22 +24,6 @@ TASK = "corerl/metaworld/button-press-v3"
 @pytest.fixture(scope="module")
 def button():
     return MetaWorld("button-press-v3")
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CORERL_DATA", str(tmp_path / "corerl"))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "300")
-    parser = argparse.ArgumentParser()
-    data_cli.add_arguments(parser)
-
-    def run(*words):
-        assert data_cli.run(parser.parse_args(words)) == 0
-        return capsys.readouterr().out
-
-    return run
 
 
 def rollout(env, seed, actions):

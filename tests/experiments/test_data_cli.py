@@ -1,26 +1,8 @@
 """`corerl data`, through its parser."""
 
-import argparse
-
 import pytest
 
 from corerl.errors import CorerlError
-from corerl.experiments import data_cli
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "300")
-    parser = argparse.ArgumentParser()
-    data_cli.add_arguments(parser)
-
-    def run(*words):
-        assert data_cli.run(parser.parse_args(words)) == 0
-        return capsys.readouterr().out
-
-    return run
 
 
 def test_make_info_and_list(data, tmp_path):
@@ -28,7 +10,7 @@ def test_make_info_and_list(data, tmp_path):
     info = data("info", "corerl/pendulum")
     assert "500, of which 0 terminate" in info
     assert "min 200, quartiles 200 200 200, max 200" in info
-    assert str(tmp_path / "corerl" / "pendulum-v1-seed0.npz") in info
+    assert str(tmp_path / "corerl/corerl/pendulum-v1-seed0.npz") in info
     listing = data("list", "pendulum")
     assert "corerl/pendulum" in listing
     assert "yes" in listing

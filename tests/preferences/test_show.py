@@ -1,31 +1,21 @@
 """`corerl data preferences`: what it counts, and the file it writes."""
 
-import argparse
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments import data_cli
 from corerl.preferences import readers, show, sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    parser = argparse.ArgumentParser()
-    data_cli.add_arguments(parser)
-
-    def run(*words):
-        assert data_cli.run(parser.parse_args(["preferences", *words])) == 0
-        return capsys.readouterr().out
-
-    return run
+def data(data):
+    return partial(data, "preferences")
 
 
 def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
