@@ -122,12 +122,12 @@ def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
     tau, objective, risk = map((settings.get("algo") or {}).get, ("tau", "objective", "risk"))
     if tau is None and risk not in (None, 1):
         tau, objective = risk, "naive"
-    if tau is None or objective == "mean":
+    if tau is None or objective in (None, "mean"):  # without an objective, tau may be anything
         return str(objective or "mean"), math.nan
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         file = folder.parent / "config.yaml"
         raise CorerlError(f"{file} is damaged: its algo has no tau that is a number.")
-    return f"{objective or 'CVaR'}, tau {tau:g}", float(tau)
+    return f"{objective}, tau {tau:g}", float(tau)
 
 
 def trade_offs(returns: pd.DataFrame, options: Options) -> pd.DataFrame:

@@ -88,7 +88,8 @@ def test_a_line_that_a_kill_cut_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("tau", ["low", True])
 def test_an_objective(tmp_path, tau):
-    refused(lambda: risk._objective(tmp_path, {"algo": {"tau": tau}}), "config.yaml")
+    algo = {"objective": "static", "tau": tau}
+    refused(lambda: risk._objective(tmp_path, {"algo": algo}), "config.yaml")
 
 
 def test_curves_are_held_against_their_checksums(tmp_path):

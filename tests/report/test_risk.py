@@ -17,6 +17,7 @@ from corerl.report.sections import sections
 from corerl.risk import measures
 
 GOOD, BAD = [1.0, 2.0, 3.0, 4.0], [-6.0, 2.0, 3.0, 5.0]
+NAIVE = {"objective": "naive", "tau": 0.5}
 
 
 def risky_run(root, algorithm: str, returns: dict[int, list[float]], **options):
@@ -69,11 +70,19 @@ def test_an_interval_of_few_seeds_carries_their_number(tmp_path, report, seeds):
 )
 def test_iqn_is_told_by_the_level_at_which_it_chooses(tmp_path, report, level, told, own):
     risky_run(tmp_path / "runs", "IQN", {0: GOOD, 1: BAD}, algo={"risk": level})
-    risky_run(tmp_path / "runs", "Naive", {0: BAD}, config="ff", algo={"tau": 0.5})
+    risky_run(tmp_path / "runs", "Naive", {0: BAD}, config="ff", algo=NAIVE)
     _, out, _, _ = report(tmp_path / "runs")
     (row,) = (line for line in table(out).splitlines() if line.startswith("A: IQN"))
     assert row.startswith(f"A: IQN ({told}; 2 x 4 episodes)")
     assert estimates(row)[-1:] == own
+
+
+def test_a_tau_without_an_objective_is_no_tail(tmp_path, report):
+    """An algorithm of one's own may call the rate of its target networks so."""
+    risky_run(tmp_path / "runs", "Mine", {0: GOOD, 1: BAD}, algo={"tau": 0.005})
+    report(tmp_path / "runs")
+    assert "A: Mine (mean)" in table(tmp_path / "out")
+    assert "own tau" not in table(tmp_path / "out")
 
 
 def test_enough_episodes_are_not_warned_of(tmp_path, report):
@@ -106,8 +115,8 @@ def test_regret_that_was_logged_once_is_no_curve(tmp_path, report):
 def test_the_trade_off_of_mean_and_tail(tmp_path, report):
     """Two levels of one algorithm are two points of one line."""
     for tau, config in ((0.1, "aaaa0000"), (0.5, "bbbb0000")):
-        returns = {0: [0.0] * 10 + [tau] * 90, 1: [1.0] * 100}
-        risky_run(tmp_path / "runs", "Careful", returns, config=config, algo={"tau": tau})
+        returns, algo = {0: [0.0] * 10 + [tau] * 90, 1: [1.0] * 100}, NAIVE | {"tau": tau}
+        risky_run(tmp_path / "runs", "Careful", returns, config=config, algo=algo)
     _, out, _, _ = report(tmp_path / "runs")
     assert (out / "risk-raw" / "tradeoff.png").stat().st_size > 5000
     results, options = load([tmp_path / "runs"]), Options(replicates=200)
@@ -206,6 +215,6 @@ def test_returns_and_regret_of_a_run_with_updates_on_the_data_are_of_the_same_st
 
 def test_an_own_level_of_few_episodes_is_warned_of(tmp_path, report):
     episodes = np.arange(500.0).tolist()
-    risky_run(tmp_path / "runs", "Careful", {0: episodes}, algo={"tau": 0.01})
+    risky_run(tmp_path / "runs", "Careful", {0: episodes}, algo=NAIVE | {"tau": 0.01})
     report(tmp_path / "runs")
     assert "At tau 0.01 some runs have fewer than 20" in table(tmp_path / "out")
