@@ -19,7 +19,7 @@ def print_summary(run: Run) -> None:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         if line["step"] == lines[-1]["step"]:  # the last evaluation's
-            played = describe(np.asarray(line["returns"]))
+            played = describe(np.asarray(line["returns"]), own_tau(run.cfg.algo))
             print(
                 f"{run.record.label} on {run.task.id}, seed {line['seed']}: optimised "
                 f"{objective(run.cfg.algo)}; {played}",
@@ -29,11 +29,23 @@ def print_summary(run: Run) -> None:
 
 def objective(cfg) -> str:
     """Names what an algorithm's settings say is optimised: `static, tau 0.25`, `mean`."""
-    tau = None if cfg.objective == "mean" else cfg.tau
+    tau = own_tau(cfg)
     return cfg.objective if tau is None else f"{cfg.objective}, tau {tau:g}"
 
 
-def describe(returns: np.ndarray) -> str:
-    """Summarises returns (n,), undiscounted: `100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...`."""
-    levels = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in measures.TAUS)
+def own_tau(cfg) -> float | None:
+    """Returns the tail that an algorithm's settings say counts; None where they name none.
+
+    Without an objective, a setting called tau may be anything.
+    """
+    return None if getattr(cfg, "objective", "mean") == "mean" else getattr(cfg, "tau", None)
+
+
+def describe(returns: np.ndarray, tau: float | None = None) -> str:
+    """Summarises returns (n,), undiscounted: `100 episodes: mean 1.2, static CVaR 0.3 (0.25), ...`.
+
+    The levels are those of reports and `tau`, the one that was optimised.
+    """
+    taus = sorted({*measures.TAUS, *([] if tau is None else [tau])})
+    levels = ", ".join(f"{measures.cvar(returns, tau):.4g} ({tau:g})" for tau in taus)
     return f"{len(returns):,} episodes: mean {returns.mean():.4g}, static CVaR {levels}"

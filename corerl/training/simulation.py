@@ -136,8 +136,9 @@ def tell(
         )
     told += " (± between seeds)." if len(means) > 1 else "."
     console.print(told, soft_wrap=True, highlight=False)
+    tau = risk_summary.own_tau(agent.cfg.algo) if agent.tau is None else agent.tau
     for i in np.flatnonzero(whole) if risk or task.id.startswith("risk/") else ():
-        told = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i])}"
+        told = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i], tau)}"
         console.print(told, soft_wrap=True, highlight=False)
 
 

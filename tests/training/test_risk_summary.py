@@ -29,6 +29,8 @@ def test_it_tells_the_objective_and_the_tails_of_the_last_evaluation(tmp_path, c
         "CODAC on risk/D1, seed 3: optimised naive, tau 0.1; 20 episodes: mean 10.5, "
         "static CVaR 1 (0.05), 1.5 (0.1), 3 (0.25)"
     )
+    risk_summary.print_summary(make(tmp_path, objective="naive", tau=0.5))
+    assert "3 (0.25), 5.5 (0.5)\n" in capsys.readouterr().out  # the tail that counted, too
     assert "seed 4" in second and "1 episodes: mean 7, static CVaR 7 (0.05)" in second
 
 
