@@ -66,7 +66,8 @@ class FiniteEnv(Restorable):
 
     An observation is the state as a one-hot vector, followed by the time as one where there is a
     horizon, since the best action depends on it. The horizon is a true end (terminated), not a time
-    limit on a longer problem.
+    limit on a longer problem. Without one an episode is cut (truncated) where the solvers cut it, so that
+    it comes to an end.
     """
 
     kept = ("state", "time")
@@ -76,7 +77,7 @@ class FiniteEnv(Restorable):
         states, actions = mdp.sizes
         self.observation_space = spaces.Box(0, 1, (states + (mdp.horizon or 0),), np.float32)
         self.action_space = spaces.Discrete(actions)
-        self.state, self.time = 0, 0
+        self.state, self.time, self._steps = 0, 0, mdp.steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -87,8 +88,9 @@ class FiniteEnv(Restorable):
         reward, successor = self.mdp.step(self.state, int(action), self.np_random)
         self.time += 1
         terminated = successor == END or self.time == self.mdp.horizon
+        truncated = not terminated and self.time == self._steps
         self.state = self.state if successor == END else successor
-        return self._observation(), reward, terminated, False, {}
+        return self._observation(), reward, terminated, truncated, {}
 
     def seen(self, state: int, time: int) -> np.ndarray:
         """Returns the observation of a state at a time."""

@@ -12,7 +12,7 @@ from corerl.envs.risky_pointmass import RiskyPointMass
 from corerl.envs.statistical_arbitrage import StatisticalArbitrage
 from corerl.envs.stochastic_mujoco import HAZARDS
 from corerl.errors import CorerlError
-from corerl.risk.finite_mdp import markov, return_law
+from corerl.risk.finite_mdp import FiniteMDP, markov, return_law
 from corerl.risk.solvers import iterated
 from corerl.risk.static_cvar import static
 from corerl.training.simulator_state import load_simulator, save_simulator
@@ -97,6 +97,15 @@ def test_an_observation_tells_state_and_time():
     assert env.step(0)[2]
     endless = mdps.FiniteEnv(mdps.hazard())
     assert endless.observation_space.shape == (1,)
+
+
+def test_an_episode_without_an_end_is_cut_where_the_solvers_cut_it():
+    mdp = FiniteMDP.from_matrices(np.ones((1, 1, 1)), [[1.0]], discount=0.5)
+    env = mdps.FiniteEnv(mdp)
+    env.reset(seed=0)
+    ends = [env.step(0)[2:4] for _ in range(mdp.steps)]
+    assert ends == [(False, False)] * (mdp.steps - 1) + [(False, True)]
+    assert sum(0.5**t for t in range(mdp.steps)) == pytest.approx(2, abs=1e-9)
 
 
 def test_the_low_rank_classes_hold_the_truth():
