@@ -126,8 +126,9 @@ class FiniteMDP:
             f"successors must be whole numbers from 0 to {shape[0] - 1}, or {END} for the end",
         )
         require(0 < self.discount <= 1, f"discount={self.discount} must lie in (0, 1]")
+        whole = isinstance(self.horizon, int | np.integer) and self.horizon > 0
         require(
-            self.horizon is None or self.horizon > 0, f"horizon={self.horizon} must be positive"
+            self.horizon is None or whole, f"horizon={self.horizon} must be a positive whole number"
         )
         require(
             self.horizon is not None or self.discount < 1,
