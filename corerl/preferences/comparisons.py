@@ -111,7 +111,7 @@ class Comparisons:
             rewards=dataset.rewards,
             ends=dataset.episode_ends,
             starts=integers("starts", starts),
-            length=int(integers("length", length)),
+            length=one_length(length),
             labels=_numbers("labels", labels),
         )
 
@@ -196,6 +196,16 @@ def integers(name: str, values: Any) -> np.ndarray:
     if array.size and array.dtype.kind not in "iu":
         raise CorerlError(f"{name} must be of an integer type, not {array.dtype}.")
     return array.astype(np.int64)
+
+
+def one_length(value: Any) -> int:
+    """Returns the length of all segments as an int. Raises CorerlError where it is no integer, or several."""
+    length = integers("length", value)
+    if length.ndim:
+        raise CorerlError(
+            f"length must be one integer, of all segments, not of shape {length.shape}."
+        )
+    return int(length)
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:

@@ -36,7 +36,7 @@ import numpy as np
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz
 from corerl.errors import CorerlError
-from corerl.preferences.comparisons import LABELS, Comparisons, integers
+from corerl.preferences.comparisons import LABELS, Comparisons, one_length
 from corerl.preferences.pickles import read_array, read_integers
 from corerl.runs.files import make_directory, write_atomically
 
@@ -294,18 +294,11 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
             )
         if not len(np.atleast_1d(parts["labels"])):
             raise CorerlError("this file has no answers yet.")
-        source, length = str(parts["source"]), _one_length(parts["length"])
+        source, length = str(parts["source"]), one_length(parts["length"])
         return Comparisons.of_dataset(dataset, parts["starts"], length, parts["labels"], source)
 
 
 def read_length(path: Path) -> int:
     """Reads how many steps the segments have in a file that `write` wrote; CorerlError as `read_own`."""
     with npz(path, "an npz file of comparisons") as file:
-        return _one_length(_keys(file, ("length",))["length"])
-
-
-def _one_length(array: np.ndarray) -> int:
-    length = integers("length", array)
-    if length.ndim:
-        raise CorerlError(f"length must be one integer, and has shape {length.shape}.")
-    return int(length)
+        return one_length(_keys(file, ("length",))["length"])

@@ -362,7 +362,7 @@ def test_bad_segments_are_refused(tmp_path, changed, message):
         ({"labels": np.array(["0"] * 3)}, "labels must be real numbers, not <U1"),
         ({"starts": np.full((3, 2), 0.7)}, "starts must be of an integer type, not float64"),
         ({"length": 2.9}, "length must be of an integer type, not float64"),
-        ({"length": np.array([2])}, r"length must be one integer, and has shape \(1,\)"),
+        ({"length": np.array([2])}, r"length must be one integer, .* shape \(1,\)"),
     ],
 )
 def test_what_is_no_label_file_is_told_in_a_sentence(tmp_path, changed, message):

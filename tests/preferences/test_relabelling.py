@@ -91,6 +91,11 @@ def test_blocks_cut_every_thousand_rows_whatever_ends_there():
         blocks(rows_of(dataset()))
 
 
+def test_segments_have_one_length():
+    with pytest.raises(CorerlError, match=r"one integer, of all segments, not of shape \(2,\)"):
+        Comparisons.of_dataset(dataset(), [[4, 14], [9, 4]], [4, 3], [0, 1], "test")
+
+
 def test_compared_segments_are_pieces_in_their_order():
     data = dataset()
     compared = Comparisons.of_dataset(data, [[4, 14], [9, 4]], 4, [0, 1], "test")
