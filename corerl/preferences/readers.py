@@ -217,10 +217,10 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
         observations, actions = (
             np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")
         )
-        for p, which, step, _ in np.argwhere(np.abs(actions) > 1 + ROUNDING)[:1]:
+        for p, which, *place in np.argwhere(np.abs(actions) > 1 + ROUNDING)[:1]:
             raise CorerlError(
-                f"action_{which + 1} of comparison {p}, step {step}, is {actions[p, which, step]}, outside "
-                "[-1, 1]: scale actions so that -1 and 1 are the environment's bounds."
+                f"action_{which + 1} of comparison {p} holds {actions[p, which, *place]:g}, outside [-1, 1]: "
+                "scale actions so that -1 and 1 are the environment's bounds."
             )
         return Comparisons.by_value(id, "ipl", observations, actions.clip(-1, 1), parts["label"])
 
