@@ -131,4 +131,4 @@ class Encoder(nn.Module):
         x = x if images.is_floating_point() else x / 255
         for layer in self.convolutions:
             x = F.relu(layer(x))
-        return x.view(batch, seeds, -1).transpose(0, 1)
+        return x.reshape(batch, seeds, -1).transpose(0, 1)

@@ -106,6 +106,13 @@ def test_images_of_bytes_are_scaled_and_those_of_floats_are_not():
     torch.testing.assert_close(encoder(images), encoder(images / 255))
 
 
+def test_images_may_lie_in_memory_with_their_channels_last():
+    """As those of an environment do that transposes a camera's."""
+    encoder = Encoder((3, 52, 52), 0, 0, rngs([0]))
+    images = torch.rand(1, 5, 52, 52, 3).permute(0, 1, 4, 2, 3)
+    torch.testing.assert_close(encoder(images), encoder(images.contiguous()))
+
+
 def test_a_seed_has_the_same_weights_alone_and_in_company():
     def make(seeds):
         return networks.MLP(
