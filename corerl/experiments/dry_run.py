@@ -129,7 +129,9 @@ def _fitness(cfg: Config) -> tuple[str, str]:
     """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
     evaluates, alone = bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo)
     refused, remark, found = _task(cfg.task, cfg.trust, cfg.env, evaluates, alone)
-    if found:
+    if not refused and launch.lacks_data(cfg.algo, resolve(cfg.task, cfg.trust)):
+        refused = f"the task has {launch.NO_DATA}"
+    elif found:
         try:
             spaces.check(cfg.algo, "the task", *found)
         except CorerlError as error:

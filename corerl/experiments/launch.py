@@ -42,6 +42,8 @@ from corerl.training.run import idle, pick_device
 from corerl.training.stepping import close, reset, step
 from corerl.training.weighting import Weighting
 
+NO_DATA = "no dataset, and the algorithm learns from one"
+
 
 class SeedsFailed(CorerlError):
     """Some seeds of a cell failed; their directories say why."""
@@ -70,6 +72,7 @@ def launch(cfg: Config, place: str = "") -> None:
 def _launch(cfg: Config, device: torch.device, place: str) -> None:
     task = tasks.of(cfg)
     _check_steps(cfg)
+    require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
     if task.has_env:
         _check_simulator(cfg, task)
     if task.collection == "file":
@@ -212,9 +215,18 @@ def _try(env: gymnasium.Env, task: str) -> None:
 
 def for_evaluation(algo: Settings) -> bool:
     """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
+    return _from_data(algo) and getattr(algo, "phase", "offline") == "offline"
+
+
+def lacks_data(algo: Settings, task: Task) -> bool:
+    """Tells whether an algorithm, as it is set, begins with data where the task has none."""
+    begins = _from_data(algo) and getattr(algo, "phase", "offline") != "online"
+    return begins and not task.has_data
+
+
+def _from_data(algo: Settings) -> bool:
     data = getattr(algo, "data", None)
-    from_data = isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
-    return from_data and getattr(algo, "phase", "offline") == "offline"
+    return isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
 
 
 def missing(why: str, evaluates: bool) -> str:

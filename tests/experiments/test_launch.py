@@ -374,6 +374,7 @@ def test_a_damaged_checkpoint_is_told_and_deleting_it_mends_it(tmp_path, capsys)
     [
         ({"task": "corerl/pendulm"}, "Unknown task corerl/pendulm. Did you mean corerl/pendulum"),
         ({"task": "corerl/pendulm", "eval": Eval(episodes=0)}, "Unknown task"),
+        ({"task": "gym/Pendulum-v1"}, "gym/Pendulum-v1 has no dataset, and the algorithm learns"),
         ({"compile": "fast"}, "compile=fast is not one of"),
         ({"compile": "graph"}, "compile=graph .* needs a GPU"),
         ({"device": "gpu"}, "device=gpu is not"),

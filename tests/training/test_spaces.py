@@ -150,11 +150,18 @@ def test_a_missing_simulator_is_no_reason_to_refuse_where_nothing_is_evaluated(
 
 
 def test_a_dry_run_says_which_cells_do_not_fit(capsys):
-    arguments = ["-m", "algo=bc,td3_bc,iqn", "task=corerl/cartpole,corerl/pendulum", "--dry-run"]
+    tasks = "task=corerl/cartpole,corerl/pendulum,gym/CartPole-v1"
+    arguments = ["-m", "algo=bc,td3_bc,iqn", tasks, "--dry-run"]
     assert cli.main(["train", *arguments]) == 0
     out = capsys.readouterr().out
     refused = [
         line.split()[:2] for line in out.splitlines() if " refused " in line and "0/5" in line
     ]
-    assert refused == [["corerl/cartpole", "TD3+BC"], ["corerl/pendulum", "IQN"]]
-    assert "note 1: td3_bc needs continuous actions, and the task has actions of Discrete(2)" in out
+    assert refused == [
+        ["gym/CartPole-v1", "BC"],
+        ["corerl/cartpole", "TD3+BC"],
+        ["gym/CartPole-v1", "TD3+BC"],
+        ["corerl/pendulum", "IQN"],
+    ]
+    assert "note 1: the task has no dataset, and the algorithm learns from one" in out
+    assert "td3_bc needs continuous actions, and the task has actions of Discrete(2)" in out
