@@ -1,5 +1,6 @@
 """Rollouts of all seeds at once: one policy call per step for every episode of every seed."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from corerl.training.stepping import begin, close, note_crash, step
 
 SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""
+
+ENDLESS = 30_000
+"""Steps after which it is told that an episode goes on; Atari's are cut at 27,000."""
 
 
 def _solved(info: dict[str, Any]) -> float:
@@ -52,6 +56,7 @@ class Evaluator:
         self._make_env, self._seeds = make_env, list(seeds)
         self._device = device
         self.crashed: set[int] = set()
+        self._told = False
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
         self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
         self._env_seeds = [
@@ -113,10 +118,22 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
+            if alive and lengths.max() >= ENDLESS:
+                self._tell_endless(envs[0][0])
             if hasattr(act, "reward"):
                 rewards = torch.as_tensor(returns - before, dtype=torch.float32)
                 act.reward(rewards.to(self._device))
         return Episodes(returns, lengths, successes)
+
+    def _tell_endless(self, env: gymnasium.Env) -> None:
+        """Says once why an evaluation does not come to its end."""
+        if not self._told:
+            print(
+                f"corerl: an episode of {env.unwrapped} goes on after {ENDLESS:,} steps of evaluation; "
+                "where nothing ends it, register the environment with max_episode_steps",
+                file=sys.stderr,
+            )
+        self._told = True
 
     def _actions(
         self, act: Callable[[Tensor], Tensor], observations: np.ndarray, space: gymnasium.Space

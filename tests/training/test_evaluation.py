@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 
 from corerl.errors import CorerlError
+from corerl.training import evaluation
 from corerl.training.evaluation import Evaluator
 
 
@@ -107,6 +108,18 @@ def test_rounds_change_nothing_but_the_number_of_environments(at_once):
     assert Countdown.made == 2 * min(7, at_once)
     play.close()
     assert Countdown.closed == Countdown.made
+
+
+def test_an_episode_that_does_not_end_is_told_once(capsys, monkeypatch):
+    play = Evaluator(Countdown, [0, 1], 7, at_once=2)
+    monkeypatch.setattr(evaluation, "ENDLESS", 10)  # the longest is of 9 steps
+    play(ones)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(evaluation, "ENDLESS", 4)
+    play(ones)
+    told = capsys.readouterr().err
+    assert told.count("corerl:") == told.count("Countdown") == 1
+    assert "goes on after 4 steps of evaluation" in told
 
 
 def test_observations_reach_the_policy_as_float32():
