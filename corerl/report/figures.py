@@ -152,7 +152,7 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figur
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
-    axis.set(xlabel="steps", ylabel=f"{NAMES[metric]} of the {unit}")
+    axis.set(ylabel=f"{NAMES[metric]} of the {unit}")
     _count_steps(axis, table["step"].min())
     _legend(figure, [axis])
     return figure
@@ -307,6 +307,7 @@ def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
 
 
 def _count_steps(axis, first: int) -> None:
+    axis.set_xlabel("steps")
     if first < 0:  # updates on the data; the environment's steps begin at 0
         axis.axvline(0, color=INK, linewidth=0.8, linestyle=":")
         axis.set_xlabel("steps after the switch to online")
