@@ -309,7 +309,7 @@ class Table(nn.Module):
         features: int,
         lead: tuple[int, ...],
         rngs: Sequence[torch.Generator],
-        std: float = 1.0,
+        std: float,
     ):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(*lead, size, features))

@@ -142,7 +142,7 @@ class Schedule:
 
     Args:
         optimizer: its `lr` is the rate that `factor` multiplies.
-        factor: `factor(count) -> multiplier` on 0-dimensional tensors; `count` is of steps taken.
+        factor: `factor(count) -> multiplier` on 0-dimensional tensors; `count`, int64, is of steps taken.
 
     Raises:
         CorerlError: the optimiser has a schedule already.
@@ -156,7 +156,7 @@ class Schedule:
         )
         device = optimizer.parameters[0].device
         self._base, self._factor = float(optimizer.lr), factor
-        self._count = torch.zeros((), device=device)
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
         self.lr = self._base * factor(self._count)
         optimizer.lr = self.lr
 
@@ -181,10 +181,13 @@ def cosine_schedules(steps: int | None, *optimizers: Adam) -> list[Schedule | No
 
 
 class Clock:
-    """Updates made so far, `count` `()`, where a captured graph can count and read them."""
+    """Updates made so far, `count` `()`, where a captured graph can count and read them.
+
+    Whole numbers, for float32 cannot count on from 2^24.
+    """
 
     def __init__(self, device: torch.device | str = "cpu"):
-        self.count = torch.zeros((), device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
 
     def step(self) -> None:
         self.count.add_(1)

@@ -134,6 +134,18 @@ def test_schedule_goes_on_from_its_state():
     assert torch.equal(schedules[0].lr, schedules[1].lr)
 
 
+def test_steps_are_counted_beyond_those_that_float32_can_tell_apart():
+    clock, far = optim.Clock(), torch.tensor(2**24)
+    clock.load_state_dict({"count": far})
+    clock.step()
+    assert clock.count == 2**24 + 1
+
+    schedule = optim.Schedule(optim.Adam(parameters(), 1.0), lambda count: count % 2 * 1.0)
+    schedule.load_state_dict({"count": far})
+    schedule.step()
+    assert schedule.lr == 1
+
+
 def test_polyak_moves_the_target_and_nothing_else():
     online = networks.MLP([3, 4, 2], (SEEDS,), seeding.generators(range(SEEDS), "init"))
     target = optim.target_of(online)
