@@ -33,7 +33,9 @@ class PackedRows:
         self._rows = torch.empty(size + bool(filler), sum(self._sizes), device=device)
         columns = self._rows.split(self._sizes, dim=1)
         for column, part in zip(columns, parts, strict=True):
-            column[:size].copy_(torch.from_numpy(part if only is None else part[only]))
+            rows = part if only is None else part[only]
+            # Torch takes no array that is turned round.
+            column[:size].copy_(torch.from_numpy(np.ascontiguousarray(rows)))
         for column, fill in zip(columns if filler else (), filler, strict=True):
             column[-1].copy_(torch.from_numpy(fill))
 

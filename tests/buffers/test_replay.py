@@ -134,6 +134,14 @@ def test_labels_stay_with_their_rows():
     assert numbered(1.0, 20).sample_labelled()[1].numel() == 0
 
 
+def test_arrays_may_be_turned_round():
+    turned = [x[::-1] for x in random_dataset().transitions()[:5]]
+    buffer = OfflineBuffer(Transitions(*turned, np.arange(300)), SEEDS, 16, labels=turned[2])
+    batch, labels = buffer.sample_labelled()
+    expected = turned[2][seeding.indices(SEEDS, 300, 16).next().numpy()]
+    assert (batch.rewards.numpy() == expected).all() and torch.equal(labels, batch.rewards)
+
+
 @pytest.mark.parametrize("count", [1, 19, 21])
 def test_labels_of_another_length_are_refused(count):
     with pytest.raises(
