@@ -152,6 +152,17 @@ def test_an_episode_that_a_resumed_run_cannot_go_on_with_is_truncated(n_step, ca
     drawn_as_expected(again, steps, n_step)
 
 
+def test_an_episode_of_more_steps_than_a_byte_counts_is_one():
+    replay, resumed = replay_of(300, 1), replay_of(300, 1)
+    seen, no = np.ones((SEEDS, 3, 1, 1), np.uint8), np.zeros(SEEDS, bool)
+    step = DiscreteStep(seen, 1 * no, 1.0 * no, seen, no, no, np.zeros((SEEDS, K)))
+    for _ in range(270):
+        replay.add(step, step.sources)
+    resumed.load_state_dict(replay.state_dict())
+    assert resumed.state_dict()["reached"].shape[1] == 0
+    assert resumed._transitions(torch.arange(250, 265).expand(SEEDS, -1)).observations.eq(1).all()
+
+
 def one_step(time: int, truncated) -> DiscreteStep:
     """Of two seeds that see vectors which count up and get rewards that do."""
     seen = np.full((SEEDS, 2), time, np.float32)
@@ -163,6 +174,15 @@ def one_step(time: int, truncated) -> DiscreteStep:
 
 def vectors(capacity: int, seeds=range(SEEDS)) -> FrameReplay:
     return FrameReplay((2,), torch.float32, K, capacity, seeds, 50, discount=DISCOUNT, n_step=3)
+
+
+def test_a_replay_is_ready_as_soon_as_there_is_a_return_to_draw():
+    replay = vectors(20)
+    for time in range(5):
+        assert not replay.ready
+        step = one_step(time, [False, False])
+        replay.add(step, step.sources)
+    assert replay.ready and replay.sample().observations.unique().tolist() == [1.0]
 
 
 def test_episodes_of_one_step_that_are_truncated_are_learned():

@@ -88,6 +88,20 @@ def filled(count: int, replay: ReplayBuffer | None = None, ends: tuple[int, ...]
     return replay
 
 
+def test_a_full_replay_forgets_its_oldest_steps_and_goes_on_where_it_was():
+    replay, resumed = (ReplayBuffer(1, 1, 4, range(2), 64) for _ in range(2))
+    filled(6, replay).sample()
+    assert replay.recorded()[2].tolist() == [3, 4, 5, 6]
+    assert [flags.tolist() for flags in replay.recorded(1)[4:]] == [[0, 0, 0, 1], [0] * 4]
+    resumed.load_state_dict(replay.state_dict())
+    for one in (replay, resumed):
+        filled(1, one)
+        assert one.recorded(1)[2].tolist() == [40, 50, 60, 10]
+    drawn = replay.sample()
+    assert set(drawn.rewards[0].tolist()) == {4, 5, 6, 1}
+    assert flatten(list(resumed.sample())) == flatten(list(drawn))
+
+
 @pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (0.2, 2), (1.0, 8), (0.0, 0)])
 def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
     mixture = MixedReplay(numbered(1.0, 20), filled(5), share, range(2), 8)
@@ -164,6 +178,15 @@ def test_only_ended_episodes_are_sampled_with_their_labels():
     assert labels[1].eq(210).all()
     with pytest.raises(IndexError, match="keeps everything"):
         filled(1, replay)
+
+
+def test_labels_of_a_mixture_stay_with_their_rows():
+    """Those of the data are 7; of the replay's ended episodes 1 + 2 and 10 + 20 + 30."""
+    data = numbered(1.0, 20, labels=np.full(20, 7.0))
+    mixture = MixedReplay(data, filled(3, episodes(), ends=(2,)), 0.25, range(2), 8)
+    batch, labels = mixture.sample_labelled()
+    assert batch.observations[..., 0].tolist() == [[1] * 2 + [2] * 6] * 2
+    assert labels.tolist() == [[7] * 2 + [3] * 6, [7] * 2 + [60] * 6]
 
 
 def test_an_episode_that_a_resumed_run_cannot_go_on_with_gets_its_label_there():

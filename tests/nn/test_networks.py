@@ -231,6 +231,14 @@ def test_density_of_given_actions_and_of_sampled_ones_agree():
     assert policy.log_prob(x, torch.ones(3, 6, 2)).isfinite().all()
 
 
+def test_a_log_std_is_held_within_haarnojas_limits():
+    policy = policies.TanhGaussian([1, 2], (1,), rngs([0]))
+    with torch.no_grad():
+        policy.body.layers[0].weight.fill_(100)
+    _, log_std = policy(torch.tensor([[[-1.0], [1.0]]]))
+    assert log_std.tolist() == [[[-20, -20], [2, 2]]]
+
+
 def test_log_tanh_slope_is_exact_far_out():
     u = torch.tensor([-40.0, -9.0, 0.0, 0.5, 9.0, 40.0], requires_grad=True)
     slope = policies.log_tanh_slope(u)
