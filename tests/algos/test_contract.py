@@ -96,13 +96,14 @@ def test_a_seed_does_not_hear_its_neighbour(cfg, together):
 
 
 def test_no_two_streams_of_a_run_are_one(together):
-    """Streams of one purpose draw from the same random numbers."""
+    """Streams of one purpose draw from the same random numbers; so do two seeds that share a generator."""
     different = {id(stream): (name, stream) for name, stream in together.streams.items()}
     known: dict[int, str] = {}
     for name, stream in different.values():
-        begins = hash(bytes(stream.state_dict()["generators"].numpy()))
-        assert begins not in known, f"{name} and {known[begins]} are one stream"
-        known[begins] = name
+        for seed, state in zip(together.seeds, stream.state_dict()["generators"], strict=True):
+            begins, whose = hash(bytes(state.numpy())), f"{name} of seed {seed}"
+            assert begins not in known, f"{whose} and {known[begins]} are one stream"
+            known[begins] = whose
     assert known
 
 

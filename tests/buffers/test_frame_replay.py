@@ -111,6 +111,8 @@ def test_a_restored_replay_draws_the_same_batches():
     for step in steps[:40]:
         replay.add(step, step.sources)
     replay.sample()
+    for step in steps[20:]:  # whatever it had before
+        other.add(step, step.sources)
     other.load_state_dict(replay.state_dict())
     for step in steps[40:]:
         replay.add(step, step.sources)

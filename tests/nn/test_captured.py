@@ -134,10 +134,10 @@ def test_an_update_is_compiled_once_for_a_buffer(on_cpu, monkeypatch, kind):
     assert CpuGraph.made[0].replays == 21
 
 
-def test_inputs_of_another_shape_are_refused(on_cpu):
+def test_inputs_of_another_kind_are_refused(on_cpu):
     captured = compile.captured(lambda x, n: {"sum": x.sum() * n}, "graph")
     captured(torch.ones(3), 2)
-    for wrong in ((torch.ones(1), 2), (torch.ones(3), 5)):
+    for wrong in ((torch.ones(1), 2), (torch.ones(3), 5), (torch.ones(3).long(), 2)):
         with pytest.raises(ValueError, match="recorded update was made for inputs"):
             captured(*wrong)
 

@@ -43,7 +43,8 @@ def test_whatever_an_agent_holds_is_in_its_state():
         one.update(x)
     other.load_state_dict(one.state_dict())
     assert other.scale == one.scale and other.clock.count == 5
-    assert torch.equal(other.mean, one.mean) and other.mean is not one.mean
+    assert torch.equal(other.mean, one.mean)
+    assert other.mean.data_ptr() != one.mean.data_ptr()
     torch.testing.assert_close(other.heads["reward"][0].weight, one.heads["reward"][0].weight)
     for _ in range(3):
         losses = one.update(x)["loss"], other.update(x)["loss"]
@@ -56,6 +57,20 @@ def test_nothing_is_kept_twice_and_constants_are_not():
     assert names == {
         *("nets.0", "nets.1", "heads.reward.0", "scale", "clock", "optimizer", "_step.0")
     }
+
+
+class Late(Stateful):
+    """Its tensors are on another device than its clock."""
+
+    def __init__(self):
+        self.low, self.high = torch.zeros(2, 1, device="meta")
+        self.clock, self.mean = optim.Clock(), None
+
+
+def test_a_tensor_that_is_made_later_is_loaded_to_where_most_are():
+    agent = Late()
+    agent.load_state_dict(agent.state_dict() | {"mean": torch.ones(1)})
+    assert agent.mean.device.type == "meta"
 
 
 @pytest.mark.parametrize("several", [False, True])

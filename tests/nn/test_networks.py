@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.nn import networks, policies
-from corerl.nn.encoders import Encoder
+from corerl.nn.encoders import Encoder, variance_scaling
+from corerl.nn.two_hot import symexp_bins, two_hot
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -111,6 +112,23 @@ def test_images_may_lie_in_memory_with_their_channels_last():
     encoder = Encoder((3, 52, 52), 0, 0, rngs([0]))
     images = torch.rand(1, 5, 52, 52, 3).permute(0, 1, 4, 2, 3)
     torch.testing.assert_close(encoder(images), encoder(images.contiguous()))
+
+
+@pytest.mark.parametrize(
+    ("init", "scale"), [(networks.torch_init, 1 / 3), (variance_scaling(2.0), 2)]
+)
+def test_convolutions_begin_by_all_pixels_that_an_output_sees(init, scale):
+    """The variance of a weight is `scale` by 64, 512 and 576 inputs."""
+    encoder = Encoder((1, 36, 36), 0, 0, rngs(), init=init)
+    for layer, inputs in zip(encoder.convolutions, (64, 32 * 16, 64 * 9), strict=True):
+        bound = math.sqrt(3 * scale / inputs)
+        assert 0.98 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
+        assert bool(layer.bias.any()) == (init is networks.torch_init)
+
+
+def test_a_learned_positive_number_begins_at_one():
+    torch.testing.assert_close(networks.Positive(3)(), torch.ones(3))
 
 
 def test_a_seed_has_the_same_weights_alone_and_in_company():
@@ -229,6 +247,20 @@ def test_density_of_given_actions_and_of_sampled_ones_agree():
     torch.testing.assert_close(policy.log_prob(x, actions), log_prob, rtol=1e-3, atol=1e-3)
     assert torch.equal(policy.mode(x), policy.sample(x, torch.zeros_like(noise))[0])
     assert policy.log_prob(x, torch.ones(3, 6, 2)).isfinite().all()
+
+
+def test_a_number_is_never_one_without_probability():
+    logits, uniform = (
+        torch.tensor([[[-200.0, 0.0, 0.0, -200.0]] * 3]),
+        torch.tensor([[0.0, 0.5, 0.99]]),
+    )
+    assert policies.draw_number(logits, uniform).tolist() == [[1, 2, 2]]
+    assert policies.draw_number(logits, torch.ones(1, 3)).max() == 3
+
+
+def test_what_is_no_number_has_no_bins_and_spoils_no_other():
+    shares = two_hot(torch.tensor([math.nan, 0.0]), symexp_bins(2.0, 5, torch.device("cpu")))
+    assert shares[0].isnan().any() and shares[1].tolist() == [0, 0, 1, 0, 0]
 
 
 def test_a_log_std_is_held_within_haarnojas_limits():

@@ -69,6 +69,26 @@ def test_loading_does_not_tie_two_optimisers():
     assert not optimizer.state_dict()["means"][0].any()
 
 
+def test_adam_reads_gradients_whatever_their_strides():
+    mine, other = parameters(), parameters()
+    optim.Adam(mine, 1e-3).step([g.mT.contiguous().mT for g in gradients(0)])
+    optim.Adam(other, 1e-3).step(gradients(0))
+    assert all(map(torch.equal, mine, other))
+
+
+def test_coasting_is_torchs_step_along_zeros():
+    mine, reference = parameters(), parameters()
+    coasting = [optim.Adam([p], 1e-2) for p in mine]
+    expected = torch.optim.Adam(reference, 1e-2, fused=True)
+    optim.step(coasting, gradients(0))
+    optim.coast(*coasting)
+    for grads in (gradients(0), [torch.zeros_like(p) for p in reference]):
+        for parameter, grad in zip(reference, grads, strict=True):
+            parameter.grad = grad
+        expected.step()
+    assert all(map(torch.equal, mine, reference))
+
+
 def test_step_hands_each_optimiser_its_own_gradients():
     a, b, alone_a, alone_b = (parameters() for _ in range(4))
     optim.step([optim.Adam(a, 1e-3), optim.Adam(b, 1e-2)], gradients(0) + gradients(1))
