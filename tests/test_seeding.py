@@ -112,6 +112,11 @@ def test_the_distributions_are_what_they_say():
     assert (counts - 50_000 / 7).abs().max() < 5 * (50_000 / 7) ** 0.5
 
 
+def test_remainders_of_whole_numbers_are_even_whatever_the_size():
+    thirds = seeding.numbers([0], "batch", 3000).next() % (3 * 2**40) // 2**40
+    assert torch.bincount(thirds[0], minlength=3).sub(1000).abs().max() < 5 * (3000 * 2 / 9) ** 0.5
+
+
 @pytest.mark.parametrize(
     ("probabilities", "problem"),
     [

@@ -1,5 +1,7 @@
 """The prioritised replay: what a piece is, how often a step is drawn, and what a new one counts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,19 @@ def test_a_step_is_drawn_in_proportion_to_its_priority():
         np.testing.assert_allclose(shares, np.array(weights) / sum(weights), atol=0.015)
 
 
+def test_a_draw_of_nothing_is_the_first_step_that_may_be_drawn():
+    replay = filled(RUN + 4, 2 * RUN, dict.fromkeys(range(RUN + 1), "truncated"), horizon=2)
+    replay._draws = SimpleNamespace(next=lambda: torch.zeros(2, 1))
+    assert replay.sample_pieces(1)[1].tolist() == [[RUN + 1], [RUN + 1]]
+
+
+def test_a_seed_that_diverged_spoils_no_other():
+    replay, whole = (filled(RUN + 3, RUN + 5) for _ in range(2))
+    replay.prioritise(torch.tensor([[1], [1]]), torch.tensor([[np.nan], [1.0]]))
+    for mine, theirs in zip(replay.sample_pieces(1)[0], whole.sample_pieces(1)[0], strict=True):
+        assert torch.equal(mine[1], theirs[1])
+
+
 def test_a_new_step_gets_the_largest_priority_that_there_has_been():
     replay = filled(2)
     replay.prioritise(torch.tensor([[0], [0]]), torch.tensor([[4.0], [0.5]]))
@@ -149,6 +164,8 @@ def test_what_it_says_of_its_rewards_and_ends():
     replay = filled(3)
     assert replay.mean_size().tolist() == [1, 101]
     assert replay.terminated.tolist() == [0, 0]
+    replay.add(step(-9))  # whose first reward is 9
+    assert replay.mean_size().tolist() == [3, 98.5]
     replay.add((*step(3)[:4], np.array([1.0, 0.0]), np.zeros(2)))
     replay.add(step(4, truncated=True))
     assert replay.terminated.tolist() == [1, 0]
@@ -166,6 +183,7 @@ def test_restored_it_goes_on_with_the_same_draws():
         one.add(step(20)), other.add(step(20))
     for mine, theirs in ((one._priorities, other._priorities), (one._open, other._open)):
         assert torch.equal(mine, theirs)
+    assert other.terminated.tolist() == [1, 1]
 
 
 def test_many_runs_of_priorities_are_drawn_in_proportion():

@@ -197,6 +197,12 @@ def test_an_episode_that_a_resumed_run_cannot_go_on_with_gets_its_label_there():
     assert resumed._labels[0].tolist() == [3.0, 3.0, 3.0, 6.0, 6.0, 6.0]  # 1 2 | 3 cut | 1 2 3
 
 
+def test_an_episode_that_has_not_begun_gets_no_label():
+    replay = filled(2, episodes(lambda rewards: rewards / rewards.max()), ends=(2,))
+    replay.end_episodes(np.array([True, True]), np.zeros((2, 1)))
+    assert replay._labels[:, :2].tolist() == [[0.5, 1], [0.5, 1]]
+
+
 def test_a_restored_replay_draws_from_the_episodes_that_had_ended():
     replay, other = filled(4, episodes(), ends=(2,)), episodes()
     other.load_state_dict(replay.state_dict())

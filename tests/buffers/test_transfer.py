@@ -149,7 +149,9 @@ def test_what_comes_back_is_what_was_there():
     assert one.tolist() == torch.ones(2, 1, 3).tolist()
     with Transfers() as transfers:
         inbox.receive(torch.zeros(2, 1, 3, device="meta"))
-    assert (transfers.sent, transfers.received) == (0, 1)
+        assert (transfers.sent, transfers.received) == (0, 1)
+        one, other = (inbox.receive(torch.zeros(2, device="meta")) for _ in range(2))
+    assert one.data_ptr() != other.data_ptr()
 
 
 def test_a_step_of_numbered_actions_is_seen_returned_and_stored_in_a_transfer_each(
