@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from corerl.config import Settings, at_least, group, one_of, positive, renamed, within
+from corerl.config import Settings, added, at_least, group, one_of, positive, renamed, within
 from corerl.errors import CorerlError
 
 
@@ -26,6 +26,8 @@ class Outer(Settings):
     order: str = one_of("first", "second")
     flag: bool = False
     widths: list[int] = field(default_factory=lambda: [64])
+    bandwidths: list[float] = field(default_factory=lambda: [1.0])
+    late: float = added(positive(1.0))
     inner: Inner = group(Inner, share=0.5)
 
 
@@ -45,6 +47,7 @@ class Outer(Settings):
         ({"layers": 10**18}, rf"algo\.layers={10**18} must be at most 1,000\."),
         ({"atoms": 10**18}, rf"algo\.atoms={10**18} must be at most 1,000,000\."),
         ({"widths": [64, 10**18]}, rf"algo\.widths=\[64, {10**18}\] must be at most 16,384\."),
+        ({"late": 0.0}, r"algo\.late=0\.0 must be positive\."),
         ({"order": "third"}, r"algo\.order=third is not one of first, second\."),
     ],
 )
@@ -62,6 +65,7 @@ def test_settings_inside_settings_have_a_prefix_of_their_own(share):
 def test_what_lies_inside_is_taken():
     cfg = Outer(lr=10, free=-1e18, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
     assert (cfg.order, cfg.inner.share) == ("second", 0.5)
+    assert Outer(bandwidths=[1e9]).bandwidths == [1e9]
     assert Inner().share is None and Inner(share=0.0).share == 0.0
 
 

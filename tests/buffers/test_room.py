@@ -38,6 +38,14 @@ def test_a_large_one_says_its_size_and_a_small_one_nothing(monkeypatch, capsys):
     assert capsys.readouterr().err == told
 
 
+def test_only_a_trial_takes_replays_of_any_size(monkeypatch):
+    monkeypatch.setattr(room, "available", lambda device: 1000)
+    with room.on_trial():
+        assert atari(10)._frames.shape[1] == 10
+    with pytest.raises(CorerlError, match="are free"):
+        atari(10)
+
+
 def test_what_is_free_is_known_here():
     free = room.available(torch.device("cpu"))
     assert free is None or 10**7 < free < 10**14

@@ -74,11 +74,17 @@ def test_pinned_memory_is_filled_again_once_the_stream_of_its_own_gpu_has_read_i
         def record(self, stream=None):
             recorded.append(stream)
 
+        def synchronize(self):
+            recorded.append("waited")
+
     with pretend.gpu():
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"of {device}")
-        Outbox({"a": ((2,), torch.float32)}, "cuda:0").send()
+        box = Outbox({"a": ((2,), torch.float32)}, "cuda:0")
+        box.send()
         assert recorded == ["of cuda:0"]
+        box.open()
+        assert recorded == ["of cuda:0", "waited"]
 
 
 class Draws:
@@ -151,6 +157,7 @@ def test_what_comes_back_is_what_was_there():
         inbox.receive(torch.zeros(2, 1, 3, device="meta"))
         assert (transfers.sent, transfers.received) == (0, 1)
         one, other = (inbox.receive(torch.zeros(2, device="meta")) for _ in range(2))
+        assert inbox.receive(torch.zeros(2, dtype=torch.int64, device="meta")).dtype == torch.int64
     assert one.data_ptr() != other.data_ptr()
 
 

@@ -154,7 +154,7 @@ def test_a_label_may_hold_brackets(capsys):
     "seeds",
     [
         *(True, [True], [True, 0], [], [1.0], ["1"], 0, -1, "3", None, 200_000_000, MOST_SEEDS + 1),
-        *([2**70], [-1], [0, 0], list(range(MOST_SEEDS + 1)), {"a": 1}),
+        *([2**63], [-1], [0, 0], list(range(MOST_SEEDS + 1)), {"a": 1}),
     ],
 )
 def test_seeds_are_a_count_or_a_list_of_numbers(seeds):
