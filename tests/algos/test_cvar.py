@@ -54,6 +54,14 @@ def test_five_updates_equal_the_equations(switch, tolerance):
     agree(Reference, agent, agent.quantiles, make_transitions(5, 1), draws, tolerance)
 
 
+def test_quantiles_are_counted_in_halves_of_the_range():
+    x, c = torch.randn(SEEDS, 4, O), torch.tensor([[-2.0, -0.5, 0.5, 2.0]] * SEEDS)
+    one, three = (
+        agent_of(objective="static", low=-k, high=k).quantiles(x, k * c) for k in (1.0, 3.0)
+    )
+    torch.testing.assert_close(three, 3 * one)
+
+
 def test_the_short_loss_is_the_long_one():
     q = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
     y, fractions = torch.randn(2, 3, 5, dtype=torch.float64), midpoints(7).double()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.nn import networks, policies
+from corerl.nn.critics import Critics
 from corerl.nn.encoders import Encoder, variance_scaling
 from corerl.nn.two_hot import symexp_bins, two_hot
 
@@ -125,6 +126,13 @@ def test_convolutions_begin_by_all_pixels_that_an_output_sees(init, scale):
         assert 0.98 * bound < layer.weight.abs().max() <= bound
         assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
         assert bool(layer.bias.any()) == (init is networks.torch_init)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_only_the_last_layer_of_critics_has_the_outputs_initialisation(shared):
+    inits = {"init": networks.uniform(0.5), "output_init": networks.uniform(1e-3)}
+    hidden, last = Critics([3, 2, 8], rngs(), shared_output=shared, **inits).layers
+    assert hidden.weight.abs().max() > 0.4 and last.weight.abs().max() <= 1e-3
 
 
 def test_a_learned_positive_number_begins_at_one():
