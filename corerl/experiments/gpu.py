@@ -15,6 +15,7 @@ trained. No network is needed.
 import argparse
 import hashlib
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -47,6 +48,8 @@ COMPILING_THREADS = 2
 """Of each process that compiles, so that some cores are left to the one that is measured."""
 SAVING = 60
 """Seconds in which a command that was asked to stop may save what it has."""
+OUT_OF_TIME = 124
+"""The exit status of a command that was asked to stop, as of `timeout`."""
 SIZES = {"rebrac": {"batch_size": 256}}
 """Not the paper's, so that all are compared at one."""
 WITHOUT_NETWORKS = ("cvar_tabular", "ela", "icvar")
@@ -154,6 +157,11 @@ class Found:
         """Tells whether a rate of this name is known."""
         return any(one["what"] == what and "rate" in one for one in self.content.get("bench", []))
 
+    def passed(self, what: str) -> bool:
+        """Tells whether the test of this name has passed."""
+        tests = [one for one in self.content.get("tests", []) if one["what"] == what]
+        return any(not (one["failed"] or "problem" in one) for one in tests)
+
     def add(self, stage: str, result: dict[str, Any]) -> None:
         """Keeps a result in place of an earlier one of the same `what`."""
         print(f"  {gpu_page.line(result)}", flush=True)
@@ -190,41 +198,43 @@ def _code() -> str:
 # Stages: each yields what it finds, a dict with `what`.
 
 
-def _tests(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
-    """Runs the GPU tests, with algorithms shared out between processes: each compiles a long time."""
-    each = [f"{TEST_FILE}::test_the_three_modes_agree_on_a_gpu[{name}]" for name in plan.names]
-    groups = [each[i :: plan.workers] for i in range(plan.workers)]
-    groups[0] = [
-        f"{TEST_FILE}::test_a_captured_update_reads_new_inputs_and_advances_state",
-        *groups[0],
-    ]
-    groups[-1] = [*groups[-1], f"{TEST_FILE}::test_a_graph_is_recorded_on_the_second_gpu"]
+def _tests(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
+    """Runs the GPU tests that have not passed yet, several at a time: each compiles a long time.
+
+    Each has a process of its own: an error of the GPU would fail all that follow in the same one.
+    """
+    tests = {name: f"test_the_three_modes_agree_on_a_gpu[{name}]" for name in plan.names}
+    tests["a recording"] = "test_a_captured_update_reads_new_inputs_and_advances_state"
+    tests["a second GPU"] = "test_a_graph_is_recorded_on_the_second_gpu"
     command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200"]
     with ThreadPoolExecutor(plan.workers) as pool:
         calls = {
-            pool.submit(_call, [*command, *ids], until): number for number, ids in enumerate(groups)
+            pool.submit(_call, [*command, f"{TEST_FILE}::{test}"], until): f"test of {name}"
+            for name, test in tests.items()
+            if not found.passed(f"test of {name}")
         }
         for done in as_completed(calls):
-            number, (code, text) = calls[done], done.result()
-            tail = "\n".join(text.strip().splitlines()[-25:])
-            failed = code not in (0, 5)
-            last = tail.splitlines()[-1] if tail else ""
-            yield {
-                "what": f"tests {number + 1}",
-                "failed": failed,
-                "told": tail if failed else last,
-            }
+            code, text = done.result()
+            failed = code not in (0, OUT_OF_TIME)
+            lines = text.strip().splitlines() or [""]
+            told = "\n".join(lines[-25:] if failed else lines[-1:])
+            result = {"what": calls[done], "failed": failed, "told": told}
+            if code == OUT_OF_TIME or (not failed and "passed" not in told):
+                result["problem"] = "out of time" if code == OUT_OF_TIME else "skipped"
+            yield result
 
 
 def _call(command: list[str], until: float) -> tuple[int, str]:
-    """Runs a command; returns its exit status (124: out of time) and output.
+    """Runs a command; returns its exit status and output.
 
     Out of time it is asked to stop, so that a run saves and a later call goes on with it.
     """
+    if time.monotonic() >= until:
+        return OUT_OF_TIME, "out of time"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
         try:
-            told, _ = process.communicate(timeout=max(1.0, until - time.monotonic()))
+            told, _ = process.communicate(timeout=until - time.monotonic())
             return process.returncode, told
         except subprocess.TimeoutExpired:
             process.terminate()
@@ -234,27 +244,28 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         told, _ = process.communicate()
-    return 124, f"{told}\nout of time"
+    return OUT_OF_TIME, f"{told}\nout of time"
 
 
 def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
     """Rates that no earlier call found: graphs of all algorithms first, then eager, then compiled.
 
-    Several processes start and compile at a time, and take turns in what is measured.
+    Several processes start and compile at a time, and take turns in what is measured; in each mode the
+    algorithms that are aimed at come first, with nothing beside them.
     """
-    jobs = [
-        [
-            Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)
-            for seeds in plan.seeds
-            if not found.rated(_name(name, mode, seeds))
+    for mode, aimed in itertools.product(plan.modes, (True, False)):
+        jobs = [
+            [
+                Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)
+                for seeds in plan.seeds
+                if not found.rated(_name(name, mode, seeds))
+            ]
+            for name in plan.names
+            if (name in AIMED) == aimed
         ]
-        for mode in plan.modes
-        for name in plan.names
-    ]
-    jobs = [job for job in jobs if job]
-    alone = [job for job in jobs if job[0].algo in AIMED]
-    for some, workers in ((alone, 1), ([job for job in jobs if job not in alone], plan.workers)):
-        for case, result in turns.measured(some, plan.windows, until, workers, plan.out / ".turn"):
+        jobs = [job for job in jobs if job]
+        workers = 1 if aimed else plan.workers
+        for case, result in turns.measured(jobs, plan.windows, until, workers, plan.out / ".turn"):
             what = {
                 "what": _name(case.algo, case.compile, case.seeds),
                 "case": case._asdict(),

@@ -44,15 +44,18 @@ def _machine(facts: dict[str, Any]) -> str:
 def _tests(tests: list[dict[str, Any]], on_gpu: bool) -> str:
     if not tests:
         return ""
-    failed = [test for test in tests if test["failed"]]
-    told = [f"- {test['told']}" for test in tests if not test["failed"]]
     if not on_gpu:
         return "## Tests\n\nNone: there is no GPU here.\n"
-    text = "## Tests\n\nEager, compiled and captured updates of every algorithm agree"
-    text += ".\n\n" if not failed else f", **except in {len(failed)} of {len(tests)} groups**.\n\n"
-    text += "\n".join(told) + "\n"
+    failed = [test for test in tests if test["failed"]]
+    missing = [f"{test['what']} ({test['problem']})" for test in tests if "problem" in test]
+    text = (
+        "## Tests\n\nEager, compiled and captured updates are the same numbers, a test for each algorithm: "
+        f"{len(tests) - len(failed) - len(missing)} passed, {len(failed)} failed.\n"
+    )
+    if missing:
+        text += f"\nNot tested: {'; '.join(missing)}.\n"
     for test in failed:
-        text += f"\n```\n{test['told']}\n```\n"
+        text += f"\n**{test['what'].capitalize()} failed**:\n\n```\n{test['told']}\n```\n"
     return text
 
 

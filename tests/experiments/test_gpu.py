@@ -48,6 +48,7 @@ def test_the_end_of_the_time_ends_a_measurement(tmp_path):
     ended = list(turns.measured(jobs, 1, minutes(0), 2, tmp_path / "turn"))
     assert sorted(case.algo for case, _ in ended) == ["bc", "bc", "iql"]
     assert {told for _, told in ended} == {"out of time"}
+    assert gpu._call(["false"], minutes(0)) == (124, "out of time")
     code, text = gpu._call(["sleep", "60"], minutes(0.02))
     assert code == 124 and text.endswith("out of time") and time.monotonic() - start < 30
 
@@ -117,18 +118,17 @@ def test_a_later_call_measures_what_no_call_has(tmp_path, monkeypatch):
     plan = replace(gpu.dry(tmp_path), names=("sac", "iql"), modes=("graph", "off"), workers=6)
     gpu.run(plan, ["bench"], minutes(1))
     first = [
-        ("iql", "graph", 2, 1),
-        ("iql", "graph", 1, 1),
-        ("iql", "off", 2, 1),
-        ("iql", "off", 1, 1),
+        *(("iql", "graph", 2, 1), ("iql", "graph", 1, 1)),
+        *(("sac", "graph", 2, 6), ("sac", "graph", 1, 6)),
+        *(("iql", "off", 2, 1), ("iql", "off", 1, 1)),
+        *(("sac", "off", 2, 6), ("sac", "off", 1, 6)),
     ]
-    others = [("sac", *rest, 6) for _, *rest, _ in first]
-    assert asked == [*first, *others]
+    assert asked == first
     gpu.Found(plan).add("bench", rate("iql", "graph", 2, [5.0]))
     gpu.Found(plan).add("bench", rate("sac", "off", 1, [5.0]))
     asked.clear()
     gpu.run(plan, ["bench"], minutes(1))
-    assert asked == [*first[1:], *others[:-1]]
+    assert asked == first[1:-1]
     text = (tmp_path / "gpu.md").read_text()
     assert text.count("| 5 |") == 2 and "iql graph 1 (out of time)" in text
 
@@ -158,25 +158,35 @@ def test_what_is_found_is_kept_for_a_later_call_on_the_same_machine_and_code(tmp
     assert "bench" not in gpu.Found(plan).content
 
 
-def test_failing_tests_are_on_the_page_and_are_the_exit_status(tmp_path, monkeypatch):
-    plan = gpu.dry(tmp_path)
+def test_what_each_test_said_is_kept_and_a_later_call_runs_those_that_have_not_passed(
+    tmp_path, monkeypatch
+):
+    plan, asked = gpu.dry(tmp_path), []
     monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
-    asked = []
+    said = {
+        "[iql]": (0, "1 passed in 3s"),
+        "[sac]": (1, "assert 1 == 2\n1 failed in 3s"),
+        "inputs_and_advances_state": (gpu.OUT_OF_TIME, "out of time"),
+        "second_gpu": (0, "1 skipped in 3s"),
+    }
 
     def call(command, until):
-        asked.append(command)
-        return 1, "assert 1 == 2\n1 failed, 2 passed in 3s"
+        assert command[1:4] == ["-P", "-m", "pytest"]
+        (test,) = [test for test in said if command[-1].endswith(test)]
+        asked.append(test)
+        return said[test]
 
     monkeypatch.setattr(gpu, "_call", call)
     assert gpu.run(plan, ["tests"], minutes(1)) == 1
-    (command,) = asked
-    assert command[1:4] == ["-P", "-m", "pytest"]
-    assert f"{gpu.TEST_FILE}::test_the_three_modes_agree_on_a_gpu[sac]" in command
+    assert asked == list(said)
     text = (tmp_path / "gpu.md").read_text()
-    assert "**except in 1 of 1 groups**" in text and "assert 1 == 2" in text
-    monkeypatch.setattr(gpu, "_call", lambda *_: (0, "3 passed in 3s"))
+    assert "1 passed, 1 failed" in text and "assert 1 == 2" in text
+    assert "test of a recording (out of time); test of a second GPU (skipped)" in text
+    said |= {"[sac]": said["[iql]"], "inputs_and_advances_state": said["[iql]"]}
+    asked.clear()
     assert gpu.run(plan, ["tests"], minutes(1)) == 0
-    assert "agree.\n\n- 3 passed in 3s" in (tmp_path / "gpu.md").read_text()
+    assert asked == list(said)[1:]
+    assert "3 passed, 0 failed" in (tmp_path / "gpu.md").read_text()
 
 
 def test_the_training_stages_run_commands_and_read_what_they_leave(tmp_path, monkeypatch):
