@@ -14,9 +14,11 @@ Compiled code lies on the disk (torch's own cache), so that of a sweep's process
 what the first has made.
 """
 
+import gc
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -180,7 +182,7 @@ class CudaGraph:
         """Returns the tensors that every `replay` will overwrite; `call` is recorded, not run."""
         before = torch.cuda.current_stream(self._device)
         try:
-            with torch.cuda.graph(self._graph, stream=self._stream):
+            with _no_collection(), torch.cuda.graph(self._graph, stream=self._stream):
                 return call()
         finally:
             torch.cuda.set_stream(before)  # torch leaves its own one set where recording fails
@@ -188,6 +190,22 @@ class CudaGraph:
     def replay(self) -> None:
         """Runs what was recorded, on the current stream."""
         self._graph.replay()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A block without garbage collection, which comes before it.
+
+    An old graph, or a compiled kernel, that is collected while another graph is recorded ends the recording.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Captured:

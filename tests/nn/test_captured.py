@@ -1,6 +1,8 @@
 """What is recorded is what was warmed up: the same tensors, the same strides, nothing compiled anew."""
 
 import contextlib
+import gc
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -218,3 +220,25 @@ def test_after_a_failed_capture_the_stream_is_as_it_was(monkeypatch):
     with contextlib.suppress(RuntimeError):
         graph.record(lambda: None)
     assert streams == ["own", "stream of cuda:1", "own"]
+
+
+def test_no_garbage_is_collected_while_a_graph_is_recorded(monkeypatch):
+    """An old graph that is destroyed then ends the recording."""
+
+    class Old:
+        def __init__(self):
+            self.itself = self
+
+    for name in ("Stream", "CUDAGraph", "set_stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: contextlib.nullcontext())
+    before = weakref.ref(Old())
+    graph, seen = compile.CudaGraph("cuda"), []
+
+    def call():
+        seen.append((before() is None, gc.isenabled()))
+        raise RuntimeError("cannot be recorded")
+
+    with contextlib.suppress(RuntimeError):
+        graph.record(call)
+    assert seen == [(True, False)] and gc.isenabled()

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
+from graphs import CpuGraph
 from small import Probe, parameters
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -190,6 +191,14 @@ def test_only_a_graph_wraps_the_update(mode):
 UPDATES = 12  # a graph is recorded at the fourth
 
 
+@pytest.fixture
+def early(monkeypatch):
+    """What comes before an algorithm's own updates ends early, so that those are compared too."""
+    for name in ("PRETRAIN", "FITTED"):
+        monkeypatch.setattr(tiny, name, UPDATES // 2)
+    monkeypatch.setitem(tiny.SIZES, "bc_steps", UPDATES // 2)
+
+
 def run_of(name: str, mode: str, device: str) -> tiny.Short:
     """A tiny run whose mode is asked for by name, so that it may not fall back to another."""
     plan = compile.Mode(mode)
@@ -214,16 +223,30 @@ def assert_they_agree(one: tiny.Short, other: tiny.Short) -> None:
             )
 
 
+@pytest.mark.parametrize("algo", tiny.LEARNERS)
+def test_every_update_of_an_algorithm_is_among_those_compared(early, monkeypatch, algo):
+    made = []
+
+    def captured(update, mode):
+        made.append(compile._Captured(update, compile.Mode("graph")))
+        return made[-1]
+
+    monkeypatch.setattr(compile._Captured, "Graph", CpuGraph)
+    monkeypatch.setattr(compile, "captured", captured)
+    tiny.Short(tiny.settings(algo), updates=UPDATES)
+    assert made and all(one._recorded for one in made)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("algo", tiny.LEARNERS)
-def test_every_algorithm_is_the_same_compiled(algo):
+def test_every_algorithm_is_the_same_compiled(early, algo):
     assert_they_agree(*(run_of(algo, mode, "cpu") for mode in ("off", "compile")))
 
 
 @needs_gpu
 @pytest.mark.parametrize("algo", tiny.LEARNERS)
-def test_the_three_modes_agree_on_a_gpu(algo):
+def test_the_three_modes_agree_on_a_gpu(early, algo):
     eager, *others = (run_of(algo, mode, "cuda") for mode in ("off", "compile", "graph"))
     for run in others:
         assert_they_agree(eager, run)
