@@ -60,7 +60,8 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
         # An agent's parts hold each other, and the next cell needs their room.
         if run.device.type == "cuda":
             gc.collect()
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # after an error of the GPU, which has been told
+                torch.cuda.empty_cache()
     return DONE
 
 

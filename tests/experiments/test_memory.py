@@ -65,3 +65,21 @@ def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", lambda argv: [][0])
     with pytest.raises(IndexError):
         cli.main(["evaluate"])
+
+
+def test_an_error_after_which_a_gpu_gives_no_memory_back_is_the_runs_and_not_the_sweeps(
+    tmp_path, monkeypatch, capsys
+):
+    broken = RuntimeError("CUDA error: device-side assert triggered")
+
+    def train(cfg, run):
+        run.device = torch.device("cuda")
+        raise broken
+
+    def empty_cache():
+        raise broken
+
+    monkeypatch.setattr(bc, "train", train)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert worker.train(config(tmp_path, "bc"), [0], lambda *_: None) == worker.FAILED
+    assert str(broken) in capsys.readouterr().err
