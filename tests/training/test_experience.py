@@ -204,6 +204,66 @@ def test_no_update_in_the_random_beginning_or_without_a_whole_return():
     assert not enough(100) and enough(101) and not enough(101, ready=False)
 
 
+class Ramp(Vectors):
+    """Its step t pays t from one source and 1 from the other."""
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(2), {}
+
+    def step(self, action):
+        vector, self.t = np.array([self.t, 1.0]), self.t + 1
+        return np.full(2, self.t, float), vector.sum(), False, False, {"reward_vector": vector}
+
+
+def ramp(by_source: bool = False, **own) -> Experience:
+    task = SimpleNamespace(id="x/ramp", make_training_env=Ramp)
+    run = SimpleNamespace(task=task, seeds=[0, 1], device="cpu", cfg=SimpleNamespace(steps=40))
+    return Experience(Collect(train_every=2, **own), run, 16, 0.5, by_source)
+
+
+def always_two(observations):
+    return torch.full(observations.shape[:2], 2)
+
+
+@pytest.mark.parametrize("by_source", [True, False])
+def test_a_batch_has_the_returns_that_are_asked_for(by_source):
+    """Three steps from t on, discounted by 1/2: t + (t + 1) / 2 + (t + 2) / 4, and 1 + 1/2 + 1/4."""
+    experience = ramp(by_source, n_step=3, capacity=20)
+    for step in range(2, 31, 2):
+        experience.play(step, always_two)
+    assert len(experience.replay) == 20
+    batch = experience.sample()
+    t = batch.observations[..., 0]
+    sources = torch.stack([1.75 * t + 1, torch.full_like(t, 1.75)], -1)
+    torch.testing.assert_close(
+        batch.rewards, sources if by_source else sources.sum(-1, keepdim=True)
+    )
+    assert torch.equal(batch.next_observations[..., 0], t + 3)
+    assert (batch.discounts == 0.125).all()
+
+
+def test_chance_plays_before_learning_starts_and_the_policy_after_it():
+    experience = ramp(learning_starts=10, epsilon_steps=1, epsilon=0.0)
+    for step in range(2, 31, 2):
+        experience.play(step, always_two)
+    played = experience.replay._actions[:, :30]
+    assert (played[:, 10:] == 2).all() and (played[:, :10] != 2).any(1).all()
+
+
+def test_an_episode_that_a_resumed_run_cannot_go_on_with_is_cut_in_the_replay():
+    """It bootstraps at what its last step reached, and the next one begins as after a reset."""
+    experience = ramp()
+    for step in range(2, 11, 2):
+        experience.play(step, always_two)
+    experience.end_episodes(np.array([False, True]), np.full((2, 2), 77.0))
+    for step in range(12, 15, 2):
+        experience.play(step, always_two)
+    batch = experience.replay._transitions(torch.tensor([[9], [9]]))
+    assert batch.next_observations[:, 0, 0].tolist() == [10, 77]
+    assert batch.discounts.tolist() == [[0.5], [0.5]]
+
+
 def test_actions_are_random_as_often_as_they_should_be():
     draws = torch.rand(1, 20_000, 2, generator=torch.Generator().manual_seed(0))
     greedy = torch.full((1, 20_000), 3)
