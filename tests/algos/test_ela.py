@@ -6,7 +6,7 @@ import pytest
 from corerl.algos import ela
 from corerl.envs.low_rank import LowRankEnv
 from corerl.errors import CorerlError
-from corerl.risk.finite_mdp import return_law
+from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.tabular import Learners
 
@@ -116,11 +116,13 @@ def test_an_episode_gathers_what_the_algorithm_says():
     np.testing.assert_array_equal(agent.seen.sum((1, 2)), [1, 1, 1])
 
 
-def test_a_trajectory_follows_the_plan_until_its_uniform_actions():
-    agent, asked = learner(), []
+def test_a_trajectory_follows_the_plan_until_its_uniform_actions(monkeypatch):
+    """The plan is told what was collected; here every step pays 3."""
+    agent, asked, step = learner(), [], FiniteMDP.step
+    monkeypatch.setattr(FiniteMDP, "step", lambda *where: (3.0, step(*where)[1]))
     agent.plan = (np.zeros(0), 0)
-    agent.act = lambda t, state, collected: asked.append(t) or 0
-    for uniform, expected in ((1, [0, 1]), (2, [0])):
+    agent.act = lambda t, state, collected: asked.append((t, collected)) or 0
+    for uniform, expected in ((1, [(0, 0.0), (1, 3.0)]), (2, [(0, 0.0)])):
         asked.clear()
         agent._gather(2, uniform)
         assert asked == expected

@@ -157,20 +157,44 @@ def test_a_model_may_come_back_into_a_set_that_grew():
     assert agent.alive.all()
 
 
-def test_the_likelihood_of_a_preference_by_hand():
-    agent = learner("preferences", pairs=1)
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_the_likelihood_of_preferences_by_hand(pairs):
+    """The episode's own trajectory, then others by its policy, each against one by chance."""
+    agent = learner("preferences", pairs=pairs)
     agent.rng = np.random.default_rng(5)
-    trail = [(0, 1, 2), (2, 0, 3), (3, 2, 4), (4, 1, 1)]
+    agent.table[:] = 1
+    trail, expected = [(0, 1, 2), (2, 0, 3), (3, 2, 4), (4, 1, 1)], np.zeros(len(ENV.payoffs))
     state = agent.rng.bit_generator.state
     agent.compare(trail)
     agent.rng.bit_generator.state = state
-    other = play(ENV.mdp, None, agent.rng)
-    gain = [
-        sum(r[s, a] for s, a, _ in trail) - sum(r[s, a] for s, a, _ in other) for r in ENV.payoffs
+    for _ in range(pairs):
+        other = play(ENV.mdp, None, agent.rng)
+        gain, felt = (
+            sum(r[:, s, a] for s, a, _ in trail) - sum(r[:, s, a] for s, a, _ in other)
+            for r in (ENV.payoffs, REWARDS[None])
+        )
+        sign = 1 if agent.rng.random() < 1 / (1 + np.exp(-felt[0])) else -1
+        expected += np.log(1 / (1 + np.exp(-sign * gain)))
+        trail = play(ENV.mdp, agent.table, agent.rng)
+    np.testing.assert_allclose(agent.likelihood, expected)
+
+
+def test_the_most_hopeful_pair_that_is_left_is_played_and_its_next_values_are_regressed():
+    agent, tau = learner("preferences", tau=0.3), 0.3
+    agent.alive[::2], agent.likelihood[1::2] = False, -9.0
+    left = [
+        (solvers.iterated_optima(agent.models[m], agent.payoffs[r], 4, tau), m, r)
+        for m in range(1, len(agent.models), 2)
+        for r in range(0, len(agent.payoffs), 2)
     ]
-    felt = sum(REWARDS[s, a] for s, a, _ in trail) - sum(REWARDS[s, a] for s, a, _ in other)
-    sign = 1 if agent.rng.random() < 1 / (1 + np.exp(-felt)) else -1
-    np.testing.assert_allclose(agent.likelihood, np.log(1 / (1 + np.exp(-sign * np.array(gain)))))
+    (values, table), *_ = max(left, key=lambda pair: ENV.mdp.start @ pair[0][0][0])
+    hopes = [ENV.mdp.start @ value for value in agent.values[0].reshape(-1, len(ENV.mdp.start))]
+    assert max(hopes) > ENV.mdp.start @ values[0] + 1e-6  # others hope for more and are out
+    regressed = []
+    agent._learn = lambda value, *_: regressed.append(value)
+    agent.episode()
+    np.testing.assert_array_equal(agent.table, table)
+    np.testing.assert_allclose(regressed, values[1:4])
 
 
 @pytest.mark.parametrize("kind", ["general", "preferences"])

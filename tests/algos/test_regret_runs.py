@@ -11,6 +11,7 @@ from corerl.errors import CorerlError
 
 SETTINGS = {
     "ela": (ela.Config(), "risk/low-rank"),
+    "ella": (ela.Config(planner="least_squares"), "risk/low-rank"),
     "linear": (icvar.Config(), "risk/linear-mixture"),
     "general": (icvar.Config(kind="general"), "risk/linear-mixture"),
     "preferences": (icvar.Config(kind="preferences"), "risk/linear-mixture"),
