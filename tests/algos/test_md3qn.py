@@ -125,6 +125,22 @@ def test_a_fresh_network_is_dopamines():
         assert layer.weight.abs().max() <= 3**0.5 * expected and not layer.bias.any()
 
 
+@pytest.mark.parametrize("kind", ["md3qn", "hra"])
+def test_the_best_action_is_that_of_the_mean_total(kind):
+    """Action 1 has the best sum over sources; others a better source, 2 for sure and 8 one time in 3."""
+    laws = torch.zeros(A, 3, K)
+    laws[1], laws[2, :, 0], laws[3, 0, 2] = torch.tensor([1.0, 1.5, 1.0]), 2.0, 8.0
+    agent, rngs = agent_of(1), seeding.generators([0], "init")
+    network = agent.particles
+    if kind == "hra":
+        agent = hra.HRA(hra.Config(**SMALL), Spec((O,), A, rngs), K)
+        network, laws = agent.heads, laws.mean(1)
+    with torch.no_grad():
+        network.head.weight.zero_()
+        network.head.bias.copy_(laws.view(1, 1, -1))
+    assert agent.act(torch.zeros(1, 2, O)).tolist() == [[1, 1]]
+
+
 def test_equal_actions_share_the_target():
     agent = agent_of(1)
     particles = torch.zeros(1, 1, A, 3, K)
