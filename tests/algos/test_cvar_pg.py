@@ -270,6 +270,30 @@ def test_v_actions_and_etas_have_draws_of_their_own():
         player.reward(torch.zeros(SEEDS, E))
 
 
+def test_vectors_spread_around_the_policys_by_the_levels_deviation():
+    agent, seen = agent_of(numbered=False, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
+    scramble(agent.policy)
+    draws = torch.randn(SEEDS, T + 1, E, A + 1, generator=torch.Generator().manual_seed(0))
+    player = RiskPlayer(agent, level(std=0.7, v_std=3.0), draws)
+    player.begin(SEEDS, E)
+    middle, _ = agent.policy(torch.cat([seen, player.memory()], -1))
+    torch.testing.assert_close(player(seen), middle + 0.7 * draws[:, 1, :, :A])
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_an_evaluated_policy_plays_what_is_likeliest(numbered):
+    agent, seen = agent_of(numbered=numbered, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
+    scramble(agent.policy)
+    player = RiskPlayer(agent)
+    player.begin(SEEDS, E)
+    for _ in range(2):
+        actions, etas = agent.policy(torch.cat([seen, player.memory()], -1))
+        likeliest = actions.max(-1).indices if numbered else actions
+        assert torch.equal(player(seen), likeliest)
+        assert torch.equal(player.etas[-1], etas.max(-1).indices) and player.etas[-1].any()
+        player.reward(torch.zeros(SEEDS, E))
+
+
 def test_actions_are_drawn_as_likely_as_the_policy_says():
     logits = torch.tensor([[[0.0, math.log(3.0), math.log(4.0)]]]).expand(1, 8000, 3)
     uniform = torch.rand(1, 8000, generator=torch.Generator().manual_seed(0))

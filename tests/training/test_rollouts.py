@@ -76,16 +76,20 @@ class Wide(gymnasium.Env):
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
-def test_an_environment_gets_actions_within_its_bounds_and_a_gradient_those_drawn():
+@pytest.mark.parametrize("low, sent", [(-0.5, -0.5), (torch.nan, 0.0)])
+def test_an_environment_gets_actions_within_its_bounds_and_a_gradient_those_drawn(low, sent):
+    """What a policy that diverged calls an action is 0."""
+    drawn = torch.tensor([2.5, low])
+
     class Far(GoOn):
         def __call__(self, observations):
-            return torch.tensor([2.5, -0.5]).expand(*self.shape, 2)
+            return drawn.expand(*self.shape, 2)
 
     made = []
     collector = Collector(lambda: made.append(Wide()) or made[-1], [0], 1, 3)
     played = collector.play(Far())
-    assert np.array_equal(made[0].sent, [[1.0, -0.5]] * 3)
-    assert played.actions[0, 0].tolist() == [[2.5, -0.5]] * 3
+    assert np.array_equal(made[0].sent, [[1.0, sent]] * 3)
+    torch.testing.assert_close(played.actions[0, 0], drawn.expand(3, 2), equal_nan=True)
 
 
 @pytest.mark.parametrize(
