@@ -348,10 +348,12 @@ def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path, ended):
     returns = dataset.episode_returns()
     mean, std = dataset.obs_stats()
     for i in range(2):
-        observations, actions, rewards, *_ = phases.replay.recorded(i)
+        observations, actions, rewards, following, *_ = phases.replay.recorded(i)
         expected = 2 * raw[i] * 1000 / (returns.max() - returns.min()) - 1
         assert rewards[0] == pytest.approx(expected, rel=1e-4)
         np.testing.assert_allclose(observations[0], (before[i] - mean) / std, rtol=1e-5)
+        reached = phases.envs.look()[i, 0].numpy()
+        np.testing.assert_allclose(following[0], (reached - mean) / std, rtol=1e-5)
         assert actions[0] == pytest.approx([0.5] if i == 0 else [-0.1])
 
 
