@@ -74,6 +74,13 @@ def test_targets_are_copied_when_it_is_time(calls):
     assert counts(log) == {"copy_target": 8, "first_stock": 8}
 
 
+def test_a_race_at_the_end_has_the_last_word_on_the_first_stock(monkeypatch):
+    raced, best = [], torch.tensor([3.0, -4.0])
+    monkeypatch.setattr(cvar, "raced", lambda *args: raced.append(args) or best)
+    run = tiny.Short(tiny.settings("cvar", race=1), SEEDS)
+    assert len(raced) == 1 and torch.equal(run.parts["stocks"].first, best)
+
+
 def test_ranked_segments_show_normalised_states():
     cfg = tiny.settings("cpl_ranked", data=Preprocess(normalize_states=True))
     run = tiny.Short(cfg, SEEDS, updates=1)

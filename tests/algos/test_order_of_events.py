@@ -12,6 +12,7 @@ import torch
 
 from corerl import seeding
 from corerl.algos.iql import IQL
+from corerl.algos.md3qn import MD3QN
 from corerl.algos.mrq import MRQ
 from corerl.algos.oraac import ORAAC
 from corerl.algos.pref_iql import PrefIQL
@@ -76,8 +77,15 @@ def test_wsrl_pre_trains_warms_up_and_fine_tunes(calls, best, count):
         assert not torch.equal(draws.actions, draws.next_actions)
 
 
-def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls):
-    log = calls(MRQ, "explore copy_targets represent update")
+def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls, monkeypatch):
+    log, add = calls(MRQ, "explore copy_targets represent update"), PrioritizedReplay.add
+
+    def ended(self, step):
+        """Pendulum has no terminal; here the first seed has met one."""
+        add(self, step)
+        self.terminated[0] = 1
+
+    monkeypatch.setattr(PrioritizedReplay, "add", ended)
     made = run("mrq", 10 + 17)
     copy = ["copy_targets", *["represent"] * 8]
     expected = []
@@ -88,8 +96,13 @@ def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls
     lengths = {(name, args[0].actions.shape[2]) for name, args in log if name[0] in "ru"}
     assert lengths == {("represent", 5), ("update", 3)}
     assert made.parts["replay"].horizon == 5  # which leaves room for either
-    met = [args[1] for name, args in log if name == "represent"]
-    assert not torch.stack(met).any()  # Pendulum has no terminal
+    for name, args in log:
+        assert name != "represent" or args[1].tolist() == [1, 0]
+    (size,) = [args for name, args in log if name == "copy_targets"][-1]
+    rewards = made.parts["replay"]._rows[
+        :, :26, 4
+    ]  # before step 27; behind observations and action
+    torch.testing.assert_close(size, rewards.abs().mean(1))
 
 
 def test_mrq_gives_the_steps_that_it_drew_their_new_priorities(calls):
@@ -158,9 +171,21 @@ def test_oraacs_fractions_are_of_a_batch_or_a_row_and_its_rates_end_at_zero(call
 
 def test_md3qns_rate_falls_over_its_updates(calls):
     """60 steps are 30 updates of two steps each, had the first been one."""
-    agent = run("md3qn", cosine=True).parts["agent"]
+    made = run("md3qn", cosine=True)
+    agent, share = made.parts["agent"], len(made.metrics) / 30
     at = [float(agent.schedule._factor(torch.tensor(float(k)))) for k in (0, 15, 30)]
     assert at == pytest.approx([1, 0.5, 0], abs=1e-6)
+    falling = made.cfg.algo.lr * (1 + np.cos(np.pi * share)) / 2
+    assert 0.5 < share < 1 and float(agent.optimizer.lr) == pytest.approx(falling, rel=1e-4)
+
+
+def test_md3qns_uniform_policy_is_drawn_anew_for_every_row_of_every_update(calls):
+    log = calls(MD3QN, "update")
+    data = replace(tiny.settings("md3qn").algo.data, epsilon=1.0)
+    run("md3qn", 30, policy="uniform", data=data)
+    drawn = torch.stack([args[1] for _, args in log])
+    assert drawn.shape[1:] == (2, 8) and len(drawn.unique()) == drawn.numel()
+    assert 0 <= drawn.min() < 0.2 and 0.8 < drawn.max() < 1
 
 
 @pytest.mark.parametrize("first", [True, False])
