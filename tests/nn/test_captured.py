@@ -196,6 +196,23 @@ def test_a_failed_capture_is_an_error_where_a_graph_was_asked_for(refusing):
             captured(torch.ones(()))
 
 
+def test_a_rehearsal_waits_for_what_was_before_it_and_is_waited_for(monkeypatch):
+    events = []
+
+    class Stream:
+        def __init__(self, device):
+            self.wait_stream = lambda other: events.append((self, other))
+
+    before = Stream("cuda")
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: before)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    graph = compile.CudaGraph("cuda")
+    assert graph.rehearse(lambda: events.append("call") or 7) == 7
+    assert events == [(graph._stream, before), "call", (before, graph._stream)]
+
+
 def test_after_a_failed_capture_the_stream_is_as_it_was(monkeypatch):
     streams = ["own"]
 
