@@ -110,6 +110,42 @@ def test_stacked_convolutions_are_each_seeds_own():
         torch.testing.assert_close(together[seed], alone, rtol=1e-4, atol=1e-5)
 
 
+SMALL_MAPS, PADDED = 7 * 7 * 64, 11 * 11 * 64
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (lambda spec: QRDQN(Config(), spec).quantiles, [(SMALL_MAPS, 512), (512, 6 * 200)]),
+        (
+            lambda spec: iqn.IQN(iqn.Config(), spec).quantiles,
+            [(64, SMALL_MAPS), (SMALL_MAPS, 512), (512, 6)],
+        ),
+        (
+            lambda spec: md3qn.MD3QN(md3qn.Config(), spec, 3).particles,
+            [(PADDED, 512), (512, 6 * 200 * 3)],
+        ),
+        (
+            lambda spec: md3qn.MD3QN(md3qn.Config(padding="valid"), spec, 1).particles,
+            [(SMALL_MAPS, 512), (512, 6 * 200)],
+        ),
+        (lambda spec: hra.HRA(hra.Config(), spec, 3).heads, [(PADDED, 512), (512, 6 * 3)]),
+    ],
+    ids=["qr_dqn", "iqn", "md3qn", "mmdqn", "hra"],
+)
+def test_layers_behind_the_convolutions_are_the_authors(make, shapes):
+    """IQN multiplies the features of the convolutions themselves (eq. 4)."""
+    network = make(Spec((4, 84, 84), 6, seeding.generators([0], "init")))
+    weights = [p for n, p in network.named_parameters() if n.endswith("weight")]
+    dense = [tuple(p.shape[-2:]) for p in weights[3:]]
+    assert [tuple(p.shape[-4:]) for p in weights[:3]] == [
+        (32, 4, 8, 8),
+        (64, 32, 4, 4),
+        (64, 64, 3, 3),
+    ]
+    assert sorted(dense) == sorted(shapes)
+
+
 @pytest.mark.parametrize(
     ("module", "bad"),
     [
