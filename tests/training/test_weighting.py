@@ -67,8 +67,10 @@ def test_the_best_share_is_drawn_uniformly():
 
 
 def test_weights_of_rows_without_a_next_state_go_to_the_others():
-    p = probabilities(uneven(), Weighting("return"), ROWS[:5])
-    assert len(p) == 5 and p.sum() == pytest.approx(1)
+    """Each row keeps the weight of its own episode, whichever rows are missing before it."""
+    p = probabilities(uneven(), Weighting("return", weighting_alpha=0.5), np.array([0, 2, 4, 5]))
+    w = np.exp(np.array([0, 0.5, 0.5, 1]) / 0.5)
+    np.testing.assert_allclose(p, w / w.sum(), rtol=1e-12)
 
 
 def test_without_weighting_there_are_no_probabilities():
