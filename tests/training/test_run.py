@@ -733,10 +733,23 @@ class Network(torch.nn.Module):
         super().__init__()
         self.layer, self.mean, self.calls = torch.nn.Linear(1, 1), torch.zeros(1), 0
         self.register_buffer("total", torch.zeros(1))
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+
+class Telling(Network):
+    """Has all that changes in a state of its own."""
+
+    def get_extra_state(self):
+        return torch.tensor(self.calls)
+
+    def set_extra_state(self, state):
+        self.calls = int(state)
 
 
 class Statistics:
     """An object of an algorithm's own, without a state."""
+
+    __module__ = "corerl.algos.own"
 
     def __init__(self, network: Network):
         self.mean, self.fixed, self.network = torch.zeros(1), torch.ones(1), network
@@ -750,7 +763,9 @@ class Leaking(Stateful):
         self._table, self._same = torch.zeros(1), torch.ones(1)
         self.network = Network()
         self.helper = Statistics(self.network)
-        self._views = [self.network.layer.weight]
+        self._views, self.telling = [self.network.layer.weight], Telling()
+        with torch.inference_mode():
+            self._constant = torch.ones(1)  # of which torch counts no writes
         self.counts, self.list, self.parts, self.net = {"n": 0, "m": 1}, [], {}, None
 
     def update(self):
@@ -759,10 +774,12 @@ class Leaking(Stateful):
         self._table[0] += 1
         self.network.mean, self.network.calls = self.network.mean + 1, self.network.calls + 1
         self.network.total += 1
+        self.network.seen += 1
         self.network.layer.weight.data.mul_(2)
         self.network.train(not self.network.training)
         self.helper.mean = self.helper.mean + 1
         self.counts["n"] += 1
+        self.telling.calls += 1
         self.list.append(1.0)
         self.parts["late"] = self.net = self.net or Network()
 
@@ -773,6 +790,7 @@ LEAKS = (
         "_table",
         "network.mean",
         "network.calls",
+        "network.seen",
         "helper.mean",
         "counts.n",
         "list",
