@@ -32,7 +32,7 @@ from corerl.training import pretrained as pretrained_runs
 from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
 from corerl.training.load import load
-from corerl.training.offline_to_online import Online, Phases
+from corerl.training.offline_to_online import EndReward, Online, Phases
 from corerl.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("load_once", "short_episodes")
@@ -398,6 +398,31 @@ def test_a_step_of_the_end_reward_ends_the_environments_episode(tmp_path, monkey
         assert rewards.tolist() == [-9, -8, -7, -9, -8, -7, -9]
         assert terminated.tolist() == [False, False, True] * 2 + [False]
         assert not truncated.any()
+    assert phases.metrics()["episode_return"].tolist() == [1 + 2 + 3] * 2  # as the environment pays
+
+
+@pytest.mark.parametrize("ends", [(True, False), (False, True)])
+def test_ends_of_the_environments_own_stay_what_they_are(ends):
+    class Ends(gymnasium.Env):
+        def step(self, action):
+            return np.zeros(1), 5.0, *ends, {}
+
+    assert EndReward(Ends(), 3.0).step(None)[2:4] == ends
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(12, 12), (1000, 15)])
+def test_a_replay_keeps_as_many_steps_as_it_is_told(tmp_path, capacity, kept):
+    phases, _ = phases_of(tmp_path, online=Online(pretrain_steps=20, capacity=capacity))
+    for _ in range(15):
+        phases.step(torch.zeros(2, 1, 1))
+    assert len(phases.replay) == kept
+
+
+def test_an_environment_of_other_sizes_than_its_data_is_refused(tmp_path):
+    run = Run(settings(tmp_path, "iql"), [0], lambda *_: None)
+    data = SimpleNamespace(observation_dim=4, action_dim=1)
+    with pytest.raises(CorerlError, match=r"has 3 observation and 1 action features, .* 4 and 1"):
+        Phases(run.cfg.algo, run, data, None)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +435,14 @@ def test_a_step_of_the_end_reward_ends_the_environments_episode(tmp_path, monkey
 def test_lengths_that_do_not_fit_are_refused(tmp_path, online, message):
     with pytest.raises(CorerlError, match=message):
         phases_of(tmp_path, online=online)
+
+
+def test_where_nothing_is_evaluated_the_switch_is_anywhere(tmp_path):
+    run = Run(settings(tmp_path, "iql", online=Online(pretrain_steps=25)), [0], lambda *_: None)
+    run.cfg.eval.episodes = 0
+    buffer, normalizer = preprocessing.load(run, run.cfg.algo.data, run.cfg.algo.batch_size)
+    agent = SimpleNamespace(normalizer=normalizer)
+    assert Phases(run.cfg.algo, run, buffer, agent).after == 25
 
 
 def test_calls_of_several_updates_do_not_straddle_the_switch(tmp_path):
