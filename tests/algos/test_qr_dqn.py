@@ -9,6 +9,7 @@ from small import config, goes_on, run, state_of
 from corerl import seeding
 from corerl.algos import hra, iqn, md3qn, qr_dqn
 from corerl.algos.qr_dqn import QRDQN, Config
+from corerl.buffers.frame_replay import Transitions
 from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
@@ -57,6 +58,32 @@ def test_the_best_action_is_that_of_the_mean():
         bias[1], bias[2, 0] = 1.0, 4.0  # a mean of 1 beats a largest quantile of 4
         agent.quantiles.head.bias.copy_(bias.view(1, 1, -1))
     assert agent.act(torch.zeros(1, 3, O)).tolist() == [[1, 1, 1]]
+
+
+def logged(agent, network, laws) -> dict[str, float]:
+    """What an update tells of a network that gives these laws `(A, ...)`, of one row for every action."""
+    with torch.no_grad():
+        network.head.weight.zero_()
+        network.head.bias.copy_(laws.view(1, 1, -1))
+    zeros, rewards = torch.zeros(1, A, O), torch.zeros(1, A, laws.shape[-1])
+    batch = Transitions(zeros, torch.arange(A)[None], rewards, zeros, torch.ones(1, A))
+    return {name: value.item() for name, value in agent.update(batch).items()}
+
+
+def test_what_is_logged_by_hand():
+    """Values are means over rows of the expected total; spreads are deviations within a row and source."""
+    number = torch.arange(4.0)[:, None]  # of the action; 1.5 on average
+    agent = agent_of(1)
+    told = logged(agent, agent.quantiles, number + torch.arange(5.0))
+    assert (told["value"], told["spread"]) == pytest.approx((3.5, 2**0.5))
+    spec = Spec((O,), A, seeding.generators([0], "init"))
+    agent = md3qn.MD3QN(md3qn.Config(**SMALL, particles=3), spec, 2)
+    particles = torch.stack([number + torch.tensor([0.0, 3.0, 6.0]), number.expand(-1, 3)], -1)
+    told = logged(agent, agent.particles, particles)
+    assert (told["value"], told["spread"]) == pytest.approx((1.5 + 3 + 1.5, 6**0.5 / 2))
+    agent = hra.HRA(hra.Config(**SMALL), spec, 2)
+    told = logged(agent, agent.heads, torch.cat([number, 2 * number], -1))
+    assert told["value"] == pytest.approx(4.5)
 
 
 def own_settings(name, **data):
