@@ -11,7 +11,9 @@ import tiny
 import torch
 
 from corerl import seeding
+from corerl.algos.codac import CODAC
 from corerl.algos.iql import IQL
+from corerl.algos.iqn import IQN
 from corerl.algos.md3qn import MD3QN
 from corerl.algos.mrq import MRQ
 from corerl.algos.oraac import ORAAC
@@ -167,6 +169,18 @@ def test_oraacs_fractions_are_of_a_batch_or_a_row_and_its_rates_end_at_zero(call
     for optimizer in (agent.actor_optimizer, agent.critic_optimizer):
         assert float(optimizer.lr) == pytest.approx(0, abs=1e-9)
     assert agent.vae_optimizer.lr == made.cfg.algo.vae_lr
+
+
+@pytest.mark.parametrize(("cls", "name", "normal"), [(IQN, "iqn", 0), (CODAC, "codac", 1)])
+def test_fractions_and_proposals_are_uniform(calls, cls, name, normal):
+    """CODAC's noise stands before them."""
+    log = calls(cls, "update")
+    run(name)
+    draws = [torch.cat([x.flatten() for x in column]) for column in zip(*(a[1:] for _, a in log))]  # noqa: B905
+    assert all(x.min() < -1 and x.max() > 1 for x in draws[:normal])
+    for x in draws[normal:]:
+        deciles = x.histc(10, 0, 1) / x.numel()  # which leaves out what lies elsewhere
+        torch.testing.assert_close(deciles, torch.full((10,), 0.1), rtol=0, atol=0.05)
 
 
 def test_md3qns_rate_falls_over_its_updates(calls):
