@@ -216,8 +216,8 @@ class Ramp(Vectors):
         return np.full(2, self.t, float), vector.sum(), False, False, {"reward_vector": vector}
 
 
-def ramp(by_source: bool = False, **own) -> Experience:
-    task = SimpleNamespace(id="x/ramp", make_training_env=Ramp)
+def ramp(by_source: bool = False, env=Ramp, **own) -> Experience:
+    task = SimpleNamespace(id="x/ramp", make_training_env=env)
     run = SimpleNamespace(task=task, seeds=[0, 1], device="cpu", cfg=SimpleNamespace(steps=40))
     return Experience(Collect(train_every=2, **own), run, 16, 0.5, by_source)
 
@@ -346,3 +346,11 @@ def test_an_environments_own_words_are_not_ataris():
         envs = DiscreteEnvironments(kind, [0])
         play(envs, [0], range(9))
         assert (envs.stack, envs.episode_returns.tolist()) == (stack, [total])
+
+
+def test_returns_of_training_episodes_are_told():
+    experience = ramp(env=Cards)
+    experience.play(2, None)
+    assert experience.metrics()["episode_return"].isnan().all()
+    experience.play(4, None)
+    assert experience.metrics()["episode_return"].tolist() == [3, 3]
