@@ -201,3 +201,24 @@ def test_what_is_lost_is_measured_at_the_level_that_is_learned(algo, task, optim
     learners = run.parts["agent"].learners
     lost = [optimum(mdp, 0.4).value - value(mdp, learner) for learner in learners]
     assert run.metrics[-1]["suboptimality"].tolist() == pytest.approx(lost, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algo", "task"),
+    [
+        (ela.Config(), "risk/low-rank"),
+        (icvar.Config(bonus_scale=0.0), "risk/linear-mixture"),
+        (icvar.Config(kind="general"), "risk/linear-mixture"),
+    ],
+    ids=["ela", "linear", "general"],
+)
+def test_what_was_planned_last_is_what_is_evaluated(algo, task):
+    run = Watched(Config(algo=algo, task=task, steps=4), SEEDS)
+    states = run.task.make_env().unwrapped.mdp.sizes[0]
+    planned = [
+        [l.act(0, s, 0.0) if algo.name == "ela" else l.table[0, s] for s in range(states)]
+        for l in run.parts["agent"].learners
+    ]
+    run.player.begin(len(SEEDS), states)
+    played = run.player(torch.eye(states).expand(len(SEEDS), -1, -1))
+    assert played.tolist() == planned and played.any()

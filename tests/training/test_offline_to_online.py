@@ -418,6 +418,15 @@ def test_a_replay_keeps_as_many_steps_as_it_is_told(tmp_path, capacity, kept):
     assert len(phases.replay) == kept
 
 
+def test_batches_are_the_datas_until_the_switch_and_then_mixed_as_they_are_told(tmp_path):
+    phases, _ = phases_of(tmp_path, online=Online(pretrain_steps=20, offline_ratio=0.25))
+    for _ in range(3):
+        phases.step(torch.zeros(2, 1, 1))
+    played = torch.from_numpy(np.stack([phases.replay.recorded(i)[2] for i in range(2)]))
+    found = [torch.isin(phases.sample(step).rewards, played).sum(1) for step in (20, 21)]
+    assert [x.tolist() for x in found] == [[0, 0], [12, 12]]  # of 16
+
+
 def test_an_environment_of_other_sizes_than_its_data_is_refused(tmp_path):
     run = Run(settings(tmp_path, "iql"), [0], lambda *_: None)
     data = SimpleNamespace(observation_dim=4, action_dim=1)
