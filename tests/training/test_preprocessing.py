@@ -132,6 +132,21 @@ def test_rows_are_weighed_by_recorded_returns_and_labelled_by_learned_ones():
     assert labelled == [[-1, -2, -4, -8, -16, -32]]
 
 
+def test_labels_and_weights_stay_with_their_rows_where_one_before_them_is_left_out():
+    """The first episode is the one that is timed out; the second is drawn alone."""
+    first, second = np.eye(6)[2], np.eye(6)[5]
+    zeros, rewards = np.zeros((6, 1)), [1, 2, 4, 8, 16, 32]
+    timed = Dataset.from_steps(
+        "test/timed", OBS, zeros, rewards, OBS + 1, second, first, has_next=1 - first
+    )
+    run = stand_in(bc)
+    run.dataset = lambda: timed
+    data = preprocessing.Preprocess(weighting="top", weighting_share=0.5)
+    buffer, _ = preprocessing.load(run, data, 256, labels=lambda dataset: dataset.rewards)
+    batch, labels = buffer.sample_labelled()
+    assert torch.equal(labels, batch.rewards) and labels.unique().tolist() == [8, 16, 32]
+
+
 def test_iql_clips_the_data_to_the_open_interval():
     rows, _ = load(iql.Config().data, iql)
     limit = np.float32(1 - 1e-5)
