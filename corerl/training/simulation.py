@@ -116,7 +116,8 @@ def tell(
         returns, lengths, successes = (part[i] for part in episodes)
         solved = successes.mean()
         table.add_row(
-            *(str(seed), f"{agent.steps[i]:,}", f"{returns.mean():.2f}", f"± {returns.std():.2f}"),
+            *(str(seed), f"{agent.steps[i]:,}", f"{returns.mean():.2f}"),
+            f"± {returns.std(ddof=1):.2f}" if len(returns) > 1 else "",
             "" if scores is None else f"{scores[i]:.1f}",
             f"{lengths.mean():.0f}",
             "" if np.isnan(solved) else f"{100 * solved:.0f} %",

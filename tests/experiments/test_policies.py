@@ -74,6 +74,13 @@ def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
         mean = np.mean(line["returns"])
         assert f"{mean:.2f}" in text
         assert f"{resolve('corerl/pendulum').normalize(mean):.1f}" in text
+        assert f"± {np.std(line['returns'], ddof=1):.2f}" in text
+
+
+def test_one_episode_has_no_spread(run, capsys):
+    assert main(["evaluate", str(run), "--episodes", "1"]) == 0
+    table, told = capsys.readouterr().out.split("2 seeds, ")
+    assert "±" not in table and "(± between seeds)" in told
 
 
 def test_evaluation_tells_the_tail_where_it_is_asked_for(run, capsys):
