@@ -28,6 +28,14 @@ WANTED = {
     "Float": "a number",
     "bool": "true or false",
 }
+EXTRAS = {
+    "hydra/sweeper/optuna": "optuna",
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/ray": "ray",
+    "hydra/launcher/submitit_slurm": "slurm",
+    "hydra/launcher/submitit_local": "slurm",
+}
+"""Groups' choices that come with an extra of the package."""
 
 
 def sentence(error: Exception) -> str:
@@ -76,6 +84,8 @@ def _unknown_choice(text: str) -> str:
     if found is None:
         return text.splitlines()[0].rstrip(".") + "."
     group, name = found.groups()
+    if extra := EXTRAS.get(f"{group}/{name}"):
+        return f'{group}={name} is not installed here: pip install "corerl[{extra}]"'
     options = re.search(r"Available options in .*:\n((?:\t.*\n?)*)", text)
     known = options.group(1).split() if options else []
     what = "algorithm" if group == "algo" else group

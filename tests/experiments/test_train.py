@@ -2,6 +2,7 @@
 
 import math
 import sys
+import tomllib
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.resources import files
@@ -12,6 +13,7 @@ import gymnasium
 import pytest
 import yaml
 from hydra.core.plugins import Plugins
+from hydra.errors import MissingConfigException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
@@ -24,6 +26,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
+from corerl.experiments.messages import sentence
 from corerl.experiments.train import _tell_best, _with_search
 from corerl.runs.directory import cell_directory
 from corerl.runs.files import Busy
@@ -481,6 +484,16 @@ def test_every_algorithm_has_a_config_with_its_name(algo):
 
 
 # Errors: one sentence, status 2, no traceback.
+
+
+@pytest.mark.parametrize("name", ["hydra/sweeper/optuna", "hydra/launcher/submitit_slurm"])
+def test_what_comes_with_an_extra_names_it_where_it_is_not_installed(name):
+    text = f"Could not find '{name}'\n\nAvailable options in 'hydra':\n\tbasic\n"
+    told = sentence(MissingConfigException(text, name))
+    extra = told.rpartition('pip install "corerl[')[2].rstrip('"]')
+    metadata = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert extra in metadata["project"]["optional-dependencies"]
+
 
 RUN = ["algo=iql", "task=corerl/pendulum"]
 PROBLEMS = {
