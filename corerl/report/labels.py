@@ -1,13 +1,12 @@
 """Names for several configurations of one algorithm: its label and what tells their rows apart."""
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from corerl.runs.config_labels import differing, value
+from corerl.runs.config_labels import telling, value
 
 Settings = dict[str, Any]
 """A configuration with its keys flattened: `{"algo.expectile": 0.9}`."""
@@ -36,7 +35,8 @@ def split(
         groups = {t: list(h) for t, h in hashes[label].items() if len(h) > 1}
         if not groups:
             continue
-        keys = _telling([[configs.get((t, c)) for c in h] for t, h in groups.items()])
+        known = [[configs.get((t, c)) for c in h] for t, h in groups.items()]
+        keys = telling(group for group in known if all(group))
         flats = [configs.get((t, c)) for t, h in hashes[label].items() for c in h]
         short = _shortened(keys, [flat for flat in flats if flat])
         rows = scores["algorithm"] == label
@@ -99,23 +99,6 @@ def _file_names(files: Iterable[str]) -> dict[str, str]:
         if len(set(found.values())) == len(found) and "scores" not in found.values():
             return found
     return {file: file for file in parts}
-
-
-def _telling(groups: Iterable[Sequence[Settings | None]]) -> list[str]:
-    """Returns the fewest keys (greedily) that tell the configurations of every group apart."""
-    pairs = [pair for group in groups if all(group) for pair in combinations(group, 2)]
-    keys: list[str] = []
-    while pairs:
-        told = {}
-        for pair in pairs:
-            for key in differing(pair):
-                told[key] = told.get(key, 0) + 1
-        if not told:
-            break
-        best = min(told, key=lambda k: (-told[k], not k.startswith("algo."), len(k), k))
-        keys.append(best)
-        pairs = [(a, b) for a, b in pairs if repr(a.get(best)) == repr(b.get(best))]
-    return sorted(keys)
 
 
 def _shortened(keys: Iterable[str], flats: Sequence[Settings]) -> dict[str, str]:

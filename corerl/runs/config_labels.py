@@ -1,6 +1,6 @@
-"""Names for several configurations of one algorithm: its label and the settings in which they differ."""
+"""Names for several configurations of one algorithm: its label and the settings that tell them apart."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from corerl.config import RENAMED
@@ -25,6 +25,30 @@ def differing(configs: Sequence[dict[str, Any]]) -> set[str]:
     return {k for k in keys if len({repr(c.get(k)) for c in configs}) > 1}
 
 
+def telling(groups: Iterable[Sequence[dict[str, Any]]]) -> list[str]:
+    """Returns the fewest keys (greedily) that tell the configurations of every group apart."""
+    left = [list(group) for group in groups]
+    possible = set().union(*map(differing, left))
+    keys: list[str] = []
+    while told := {key: count for key in possible if (count := sum(_told(g, key) for g in left))}:
+        keys.append(min(told, key=lambda k: (-told[k], not k.startswith("algo."), len(k), k)))
+        left = [alike for group in left for alike in _alike(group, keys[-1])]
+    return sorted(keys)
+
+
+def _told(group: list[dict[str, Any]], key: str) -> int:
+    """Counts the pairs of a group that a key tells apart, twice."""
+    return len(group) ** 2 - sum(len(alike) ** 2 for alike in _alike(group, key))
+
+
+def _alike(group: list[dict[str, Any]], key: str) -> Iterable[list[dict[str, Any]]]:
+    """Returns the parts of a group in which a key has one value."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for flat in group:
+        parts.setdefault(repr(flat.get(key)), []).append(flat)
+    return parts.values()
+
+
 def value(flat: dict[str, Any], key: str) -> str:
     """Shows a setting; of a checksum the start, which is enough to compare."""
     text = str(flat.get(key))
@@ -38,9 +62,9 @@ def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
 
 def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:
     """Names runs, each of them (label, task, flat settings): by the label and, where a task has it with
-    several settings, those."""
+    several settings, the fewest that tell them apart."""
     groups: dict[tuple[str, str], list[dict]] = {}
     for label, task, flat in known:
         groups.setdefault((label, task), []).append(flat)
-    keys = {at: sorted(differing(group)) for at, group in groups.items()}
+    keys = {at: telling([group]) for at, group in groups.items()}
     return [name(label, flat, keys[label, task]) for label, task, flat in known]

@@ -411,6 +411,18 @@ def test_runs_that_differ_in_a_file_are_named_by_the_start_of_its_checksum():
     assert config_labels.names(known) == named
 
 
+def test_runs_are_named_by_the_fewest_settings_that_tell_them_apart():
+    """Of tables that differ in many settings one is enough; of a grid every one of its axes is."""
+    tables = [
+        {"algo.lr": 1, "algo.width": 1, "steps": 1},
+        {"algo.lr": 2, "algo.width": 2, "steps": 2},
+    ]
+    grid = [{"algo.lr": lr, "algo.width": 1, "steps": steps} for lr in (1, 2) for steps in (1, 2)]
+    known = [("A", "t", flat) for flat in tables] + [("B", "t", flat) for flat in grid]
+    named = ["B lr=1 steps=1", "B lr=1 steps=2", "B lr=2 steps=1", "B lr=2 steps=2"]
+    assert config_labels.names(known) == ["A lr=1", "A lr=2", *named]
+
+
 def test_the_cell_is_named_by_task_algorithm_and_settings():
     cfg = config("runs")
     assert cell_directory(cfg) == Path(f"runs/corerl/pendulum/iql-{config_hash(cfg)}")
