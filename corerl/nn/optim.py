@@ -57,9 +57,8 @@ class Adam:
         counts = [self._count] * len(self.parameters)
         self._kernel(
             self.parameters,
-            [
-                g.contiguous() for g in grads
-            ],  # the kernel reads memory in order, whatever the strides
+            # The kernel reads memory in order, whatever the strides.
+            [g.contiguous() for g in grads],
             self._means,
             self._squares,
             [],

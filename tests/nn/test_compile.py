@@ -15,7 +15,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from corerl.errors import CorerlError
-from corerl.nn import compile
+from corerl.nn import compile, optim
 from corerl.nn.compile import COMPILE_PAYS_FROM
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -199,6 +199,12 @@ def early(monkeypatch):
     monkeypatch.setitem(tiny.SIZES, "bc_steps", UPDATES // 2)
 
 
+@pytest.fixture
+def coarse(monkeypatch):
+    """Adam takes no whole step along a gradient that is rounding alone, as of a shared bias."""
+    monkeypatch.setitem(optim.Adam.__init__.__kwdefaults__, "eps", 1e-4)
+
+
 def run_of(name: str, mode: str, device: str) -> tiny.Short:
     """A tiny run whose mode is asked for by name, so that it may not fall back to another."""
     plan = compile.Mode(mode)
@@ -240,13 +246,13 @@ def test_every_update_of_an_algorithm_is_among_those_compared(early, monkeypatch
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("algo", tiny.LEARNERS)
-def test_every_algorithm_is_the_same_compiled(early, algo):
+def test_every_algorithm_is_the_same_compiled(early, coarse, algo):
     assert_they_agree(*(run_of(algo, mode, "cpu") for mode in ("off", "compile")))
 
 
 @needs_gpu
 @pytest.mark.parametrize("algo", tiny.LEARNERS)
-def test_the_three_modes_agree_on_a_gpu(early, algo):
+def test_the_three_modes_agree_on_a_gpu(early, coarse, algo):
     eager, *others = (run_of(algo, mode, "cuda") for mode in ("off", "compile", "graph"))
     for run in others:
         assert_they_agree(eager, run)
