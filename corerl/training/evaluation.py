@@ -118,7 +118,7 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append((s, e))
             alive = still
-            if alive and lengths.max() >= ENDLESS:
+            if alive and lengths[alive[0]] == ENDLESS:  # each has made every step
                 self._tell_endless(envs[0][0])
             if hasattr(act, "reward"):
                 rewards = torch.as_tensor(returns - before, dtype=torch.float32)
