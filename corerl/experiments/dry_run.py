@@ -73,8 +73,11 @@ def _hours(row: Row) -> str:
     """Returns the hours; `~` where their rate is estimated."""
     if row.rate is None:
         return "?"
-    digits = 1 if row.hours < 100 else 0
-    return f"{'~' if row.rate.estimated else ''}{row.hours:,.{digits}f}"
+    return f"{'~' if row.rate.estimated else ''}{_number(row.hours)}"
+
+
+def _number(hours: float) -> str:
+    return f"{hours:,.{1 if hours < 100 else 0}f}"
 
 
 def _short(count: int) -> str:
@@ -178,8 +181,8 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         for name in ("seeds", "done", "updates", "episodes")
     )
     lines = [
-        f"{len(rows)} cells, {seeds} seeds, {done} done; left: {updates:,} updates and {episodes:,} "
-        "evaluation episodes."
+        f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
+        f"{done} done; left: {updates:,} updates and {episodes:,} evaluation episodes."
     ]
     for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
         part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]
@@ -187,8 +190,8 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
             continue
         hours, refused = sum(e.hours for e in part), sum(e.hours for e in part if e.refused)
         lines.append(
-            f"The updates take about {hours:,.0f} {what}{_on_cores(hours, on_gpu, gpu)}"
-            f"{f'; {refused:,.0f} of them in cells that are refused here' if refused else ''}. "
+            f"The updates take about {_number(hours)} {what}{_on_cores(hours, on_gpu, gpu)}"
+            f"{f'; {_number(refused)} of them in cells that are refused here' if refused else ''}. "
             "Evaluation comes on top."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
@@ -212,7 +215,7 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
 
 def _on_cores(hours: float, on_gpu: bool, gpu: str | None) -> str:
     cores = len(os.sched_getaffinity(0))
-    return "" if on_gpu or gpu else f", {hours / cores:,.0f} hours on the {cores} cores here"
+    return "" if on_gpu or gpu else f", {_number(hours / cores)} hours on the {cores} cores here"
 
 
 def _gpu(cfg: Config) -> str | None:

@@ -186,7 +186,7 @@ def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsy
     assert cli.main(["train", *arguments, "--dry-run"]) == 0
     out = capsys.readouterr().out
     hours = 3 * 1_000_000 / 168 / 3600  # results/bench/README.md: 168 updates/s
-    assert f"take about {hours:,.0f} CPU core-hours" in out and "Sapphire Rapids" in out
+    assert f"take about {hours:,.1f} CPU core-hours" in out and "Sapphire Rapids" in out
     assert "No rate on the GPU asked for has been measured" in out
     assert not os.listdir(), "a dry run writes nothing"
 
