@@ -49,9 +49,10 @@ class Watch:
         if names:
             print(
                 f"corerl: {run}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
-                "in training: numbers of Python are settings. Hold it as a tensor of the agent "
-                "(torch.zeros(()), under a name without _ in front), as a buffer of an nn.Module or in an "
-                "optim.Clock, or a run that is resumed or loaded begins it anew.",
+                "in training: numbers of Python are settings. In a loss, a graph on a GPU goes on with the "
+                "first ones, and compiled code is made anew for each. Hold it as a tensor of the agent "
+                "(torch.zeros((), device=spec.device), under a name without _ in front), as a buffer of an "
+                "nn.Module or in an optim.Clock, or a run that is resumed or loaded begins it anew.",
                 file=sys.stderr,
             )
 

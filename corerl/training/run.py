@@ -164,6 +164,8 @@ class Run:
                 yield step
                 self._previous = step
                 self.record.tick(step)
+                if step == done + stride:  # hours before the first save
+                    self._watch.tell(self.name, self._try_saving())
                 if self._stop:
                     self._write_checkpoint(step)
                     raise Interrupted

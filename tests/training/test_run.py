@@ -726,6 +726,15 @@ def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
     assert "no checkpoint keeps agent.inner.width, which changed" in second
 
 
+def test_a_number_that_counts_is_named_after_the_first_update(tmp_path, capsys):
+    run = Run(config(tmp_path, steps=3), [0], quiet)
+    agent = Counting()
+    for step in run.steps(agent=agent):
+        told = capsys.readouterr().err
+        assert ("no checkpoint keeps agent.updates" in told) == (step == 2)
+        agent.update()
+
+
 class Network(torch.nn.Module):
     """Holds what its state has, and what it has not."""
 
