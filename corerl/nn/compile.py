@@ -93,7 +93,7 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
     another.
 
     Raises:
-        CorerlError: at the first call, the loss is no number per seed.
+        CorerlError: at the first call, the loss is no number per seed, or several seeds share a parameter.
     """
 
     def compute(*inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -103,6 +103,14 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
                 f"A loss has the shape {tuple(per_seed.shape)} and must be (S,), a number per seed: a mean "
                 "or sum over everything mixes seeds, so name its axes, as in mean(-1)."
             )
+        S = len(per_seed)
+        for shape in (tuple(p.shape) for p in parameters):
+            if S > 1 and shape[:1] != (S,):
+                raise CorerlError(
+                    f"{S} seeds that train together would share a parameter of the shape {shape}: its first "
+                    "axis must be theirs, as in corerl.nn.networks.Linear. What has none, such as nn.Linear, "
+                    f"trains where every seed is a process: processes={S}."
+                )
         grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
         return grads, {name: value.detach() for name, value in metrics.items()}
 

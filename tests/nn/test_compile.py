@@ -181,6 +181,19 @@ def test_a_loss_that_is_no_number_per_seed_is_refused(mode, shape):
 
 
 @pytest.mark.parametrize("mode", ["off", "compile"])
+def test_a_network_that_seeds_would_share_is_refused(mode):
+    layer = nn.Linear(3, 4)
+
+    def loss(x):
+        return layer(x).square().mean((1, 2)), {}
+
+    gradients = compile.gradients(loss, list(layer.parameters()), mode)
+    with pytest.raises(CorerlError, match="2 seeds that train together would share a parameter"):
+        gradients(torch.ones(2, 5, 3))
+    compile.gradients(loss, list(layer.parameters()), "off")(torch.ones(1, 5, 3))
+
+
+@pytest.mark.parametrize("mode", ["off", "compile"])
 def test_only_a_graph_wraps_the_update(mode):
     def update():
         return {}
