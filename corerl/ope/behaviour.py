@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from corerl.nn.learner import GradientStep
 
 HELD_OUT = 0.1
 """The share of episodes that a fitted model is judged on."""
+LOOKS = 24
+"""How often it is judged in training, less and less often: few rows are soon known by heart."""
 
 
 class Behaviour(NamedTuple):
@@ -58,18 +61,27 @@ def fitted(
     """Fits a network by maximum likelihood: a softmax over numbered actions, else a Gaussian with mean
     and standard deviation from the state.
 
-    A tenth of the episodes is held out; its mean log-likelihood is told beside that of a model that does
-    not look at the state.
+    A tenth of the episodes is held out. The latest network is kept under which these are as likely as
+    ever, up to a standard error; their mean log-likelihood is told beside that of a model that does not look
+    at the state.
     """
     model = _Model(dataset, lr, hidden_width, seed, device)
     held = _held_out(dataset, seed)
     rows = torch.from_numpy(np.flatnonzero(~held)).to(device)
     numbers = seeding.indices([seed], len(rows), batch_size, device, "behaviour")
-    for _ in range(steps):
+    others = torch.from_numpy(np.flatnonzero(held)).to(device)
+    looks = set(np.geomspace(min(50, steps), steps, LOOKS).astype(int))
+    best, network = np.full(len(others), -math.inf), model.network
+    for step in range(1, steps + 1):
         model.update(rows[numbers.next()])
-    log_prob = model.of_all()
-    constant = _constant(dataset, held)
-    found, wants = log_prob[held].mean(), constant[held].mean()
+        if step in looks:
+            now = model.of(others)
+            best = now if now.mean() > best.mean() else best
+            if (best - now).mean() <= (best - now).std() / math.sqrt(len(now)):
+                network = copy.deepcopy(model.network)
+    model.network = network
+    log_prob = model.of(torch.arange(len(held), device=device))
+    found, wants = log_prob[held].mean(), _constant(dataset, held)[held].mean()
     source = f"fitted: held-out log-likelihood {found:.3f} a step, {wants:.3f} without looking at the state"
     return Behaviour(log_prob, source)
 
@@ -86,12 +98,12 @@ class _Model:
         )
         sizes = [observations.shape[1], width, width, outputs]
         rngs = seeding.generators([seed], "behaviour model")
-        self._network = networks.MLP(sizes, (1,), rngs).to(device)
-        optimizer = optim.Adam(self._network.parameters(), lr)
+        self.network = networks.MLP(sizes, (1,), rngs).to(device)
+        optimizer = optim.Adam(self.network.parameters(), lr)
         self._step = GradientStep(self._loss, optimizer, "off")
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        out = self._network(observations)
+        out = self.network(observations)
         if self._numbered:
             return F.log_softmax(out, -1).gather(-1, actions[..., None]).squeeze(-1)
         mean, log_std = out.chunk(2, -1)
@@ -104,8 +116,8 @@ class _Model:
         self._step(self._observations[rows], self._actions[rows])
 
     @torch.no_grad()
-    def of_all(self) -> np.ndarray:
-        both = zip(self._observations.split(65_536), self._actions.split(65_536), strict=True)
+    def of(self, rows: Tensor) -> np.ndarray:
+        both = [(self._observations[part], self._actions[part]) for part in rows.split(65_536)]
         parts = [self.log_prob(s[None], a[None])[0] for s, a in both]
         return torch.cat(parts).cpu().double().numpy()
 

@@ -125,6 +125,15 @@ def test_a_fitted_gaussian_behaviour():
     assert np.abs(found.log_prob - true).mean() < 0.1
 
 
+def test_a_fitted_behaviour_does_not_know_few_rows_by_heart():
+    rng, n = np.random.default_rng(3), 200
+    s, a = rng.normal(size=(n, 3)), rng.uniform(-1, 1, (n, 2))
+    cut = np.arange(n) % 20 == 19
+    dataset = Dataset.from_steps("test/few", s, a, s[:, 0], s, np.zeros(n), cut)
+    found = behaviour.fitted(dataset, steps=1000, hidden_width=64, lr=3e-3).log_prob
+    assert np.abs(found - behaviour._constant(dataset, cut & False)).mean() < 1
+
+
 @pytest.mark.parametrize("name", kernels.KERNELS)
 def test_kernels_are_densities_within_the_bounds(name):
     grid = np.linspace(-1, 1, 20_001)[:, None]
