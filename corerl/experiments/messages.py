@@ -104,11 +104,17 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
     module = getattr(cause.object_type, "__module__", "")
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else _chosen()
     if not (key.startswith("algo.") and algorithm):
-        return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm)))}"
+        return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm))) or _listed(algorithm)}"
     having = [name for name in algos.names() if key in _known(name)]
     hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
-    hint = hint or _similar(key, list(_known(algorithm)))
+    hint = hint or _similar(key, list(_known(algorithm))) or _listed(algorithm)
     return f"There is no setting {key!r} with algo={algorithm}.{hint}"
+
+
+def _listed(algorithm: str) -> str:
+    """Says where settings are told whose name is not even near to one, such as another library's."""
+    name = algos.own().get(algorithm, algorithm)
+    return f" corerl train algo={name} --help lists them." if algorithm else ""
 
 
 def _bad_value(text: str, cause: Exception) -> str:

@@ -144,7 +144,8 @@ def settings(cell: Path) -> Config:
             name = saved.algo.name
             raise CorerlError(
                 f"{cell / 'config.yaml'} cannot be read: {name} is no algorithm of corerl. If it is one of "
-                f"your own, name its file, as in CORERL_ALGOS=path/to/{name}.py before the command."
+                f"your own, name its file, as in CORERL_ALGOS=path/to/{name}.py before the command, or in "
+                "os.environ."
             ) from error
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error

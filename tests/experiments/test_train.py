@@ -523,6 +523,10 @@ PROBLEMS = {
         "There is no setting 'algo.behaviour_floor' with algo=iql. arsq has it."
     ),
     (*RUN, "algo.alpha=3"): "'algo.alpha' with algo=iql. arsq, codac, cpl, cql, ",
+    (*RUN, "algo.gamma=0.9"): (
+        "There is no setting 'algo.gamma' with algo=iql. corerl train algo=iql --help lists them."
+    ),
+    (*RUN, "max_timesteps=9"): "'max_timesteps'. corerl train algo=iql --help lists them.",
     ("-m", "algo=iql,bc", RUN[1], "algo.expectile=0.7"): "'algo.expectile' with algo=bc",
     (*RUN, "table=iql_cor"): "There is no table 'iql_cor' in configs/. Did you mean iql_corl",
     (*RUN, "table=config"): "There is no table 'config' in configs/.",
