@@ -148,7 +148,8 @@ def _pitch(names: Iterable[str]) -> float:
 
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:
-    """Draws the aggregate over tasks against steps, with 95% bands."""
+    """Draws the aggregate over tasks against steps, with 95% bands; one step is no curve."""
+    table = table[table.groupby("algorithm")["step"].transform("size") > 1]
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
         _band(axis, rows["step"], rows, name, look)
@@ -159,9 +160,13 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figur
 
 
 def curved(history: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of what was evaluated more than once: one evaluation is no curve."""
-    steps = history.groupby(["task", "algorithm"])["step"].transform("nunique")
-    return history[steps > 1]
+    """Returns the rows of steps that every seed of a cell evaluated, if several: one is no curve."""
+    cell = ["task", "algorithm"]
+    seeds, there = (
+        history.groupby(by)["seed"].transform("nunique") for by in (cell, [*cell, "step"])
+    )
+    history = history[there == seeds]
+    return history[history.groupby(cell)["step"].transform("nunique") > 1]
 
 
 def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:

@@ -50,6 +50,22 @@ def test_one_evaluation_each_at_different_steps_is_no_curve():
     assert figures.curved(history).empty
 
 
+def test_a_legend_names_no_line_that_is_not_drawn():
+    """A's seeds have no step in common, and B was evaluated once."""
+    steps = {"A0": (1, 3), "A1": (2, 4), "B0": (4,), "B1": (4,), "C0": (1, 4), "C1": (1, 2, 4)}
+    rows = [(run[0], "d4rl/x", int(run[1]), k, 1.0) for run, own in steps.items() for k in own]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    curves = stats.curves(history, replicates=0)
+    for figure in (
+        figures.tasks(history, looks("ABC"), "score"),
+        figures.efficiency(curves, looks("ABC"), "iqm", "score"),
+    ):
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["C"]
+        (line,) = figure.axes[0].lines
+        assert line.get_xdata().tolist() == [1, 4]
+    assert figures.curved(history[history["algorithm"] != "C"]).empty
+
+
 @pytest.mark.parametrize("first", [-500, 500])
 def test_the_first_step_of_the_environment_is_marked(first):
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
