@@ -202,7 +202,10 @@ def test_what_is_copied_is_the_latex_of_the_files(browser, page):
     assert "(3000,79)" in copied  # TD3+BC ends there
 
 
-def test_labels_that_differ_at_their_end_are_told_apart_beside_intervals(browser, report, tmp_path):
+def test_labels_that_differ_in_one_setting_are_told_apart_beside_intervals(
+    browser, report, tmp_path
+):
+    middles = (f"beta=0.05 policy_noise=0.{k} normalise=True" for k in (1, 2))
     ends = ("perturbation=0.05", "perturbation=0.25", f"{'x' * 40}=1", f"{'x' * 40}=2", "a b")
     cells = product(ends, "ab", range(5), (1, 2))
     rows = [f"O-RAAC {e},x/{t},{seed},{step},{seed}" for e, t, seed, step in cells]
@@ -214,7 +217,8 @@ def test_labels_that_differ_at_their_end_are_told_apart_beside_intervals(browser
         f"return {labels}.map(t => [...t.querySelectorAll('tspan')].map(l => l.textContent))"
     )
     assert [" ".join(line) for line in lines[:2]] == [f"O-RAAC {e}" for e in ends[:2]]
-    assert len({tuple(line) for line in lines}) == 5 and lines[4] == ["O-RAAC a b"]
+    assert len({tuple(line) for line in lines}) == 7 and lines[4] == ["O-RAAC a b"]
+    assert [" ".join(line) for line in lines[5:]] == [f"O-RAAC {e}" for e in ends[5:]]
     assert browser.execute_script(f"return Math.min(...{labels}.map(t => t.getBBox().x))") >= 0
 
 
@@ -263,6 +267,7 @@ def test_the_page_fits_a_phone_and_paper(browser, page):
         emulate(browser, 720, "print")
         assert browser.execute_script(SHOWN, ".copy, .goes-on, nav, .chip[data-kind=tasks]") == []
         assert len(browser.execute_script(SHOWN, ".chip")) == 4  # the legend
+    ends += tuple(middles)
         assert browser.execute_script(wide) <= 720
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -275,6 +280,9 @@ def test_names_of_others_are_text_in_the_browser(browser, report, tmp_path):
     cells = product("ab", (0, 1), (1, 2))
     rows = [f'"{quoted}",x/</script>{t},{seed},{step},{seed}' for t, seed, step in cells]
     (tmp_path / "bad.csv").write_text("algorithm,task,seed,step,score\n" + "\n".join(rows) + "\n")
+    edges = f"{labels}.map(t => t.getBBox()).flatMap(b => [b.y, b.y + b.height])"
+    edges = browser.execute_script(f"return {edges}")
+    assert edges == sorted(edges)  # none over another
     _, out, _, _ = report(tmp_path / "bad.csv")
     browser.get((out / "index.html").as_uri())
     click(browser, ".leads")

@@ -90,18 +90,20 @@ function tip(event, head, lines) {
 
 const LONGEST = 23;
 
-/** A label as one line or two, broken at the space that keeps both short; what is too long still loses its middle. */
+/** A label in lines of whole words; a word that is too long still loses its middle. */
 function labelLines(name) {
-  const words = name.split(" "), breaks = words.slice(1).map((_, i) => [words.slice(0, i + 1).join(" "), words.slice(i + 1).join(" ")]);
-  const longest = (lines) => Math.max(...lines.map((line) => line.length));
-  const best = [[name], ...(name.length > LONGEST ? breaks : [])].reduce((a, b) => (longest(b) < longest(a) ? b : a));
-  return best.map((line) => (line.length > LONGEST ? `${line.slice(0, 11)}…${line.slice(-11)}` : line));
+  const lines = [];
+  for (const word of name.split(" ")) {
+    if (lines.length && lines.at(-1).length + word.length < LONGEST) lines.push(`${lines.pop()} ${word}`);
+    else lines.push(word);
+  }
+  return lines.map((line) => (line.length > LONGEST ? `${line.slice(0, 11)}…${line.slice(-11)}` : line));
 }
 
 /** Rows [{name, value, low, high, color, few}], one below the other. */
 function intervalChart({ rows, xlabel, label, xs, mark }) {
   const names = rows.map((r) => labelLines(r.name)), most = Math.max(...names.flat().map((line) => line.length));
-  const pitch = names.some((lines) => lines.length > 1) ? 30 : 24;
+  const pitch = Math.max(24, 6 + 12 * Math.max(...names.map((lines) => lines.length)));
   const height = pitch * rows.length + SIZE.bottom + SIZE.top, left = Math.min(165, 14 + 6.6 * most);
   xs ??= range(rows.flatMap((r) => [r.value, r.low, r.high]), 0.06);
   const { svg, x } = plane({ xs, ys: [0, 1], xlabel, label, height, left, xticks: ticks(...xs, 4), yticks: [] });
