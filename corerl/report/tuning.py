@@ -22,7 +22,7 @@ from corerl.report import figures
 from corerl.report.files import file_names, make_folder, write
 from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
-from corerl.report.tables import short
+from corerl.report.tables import Cell, digits_of, short
 from corerl.runs.directory import groups, read_settings, read_status
 from corerl.runs.files import below, read_lines
 
@@ -158,14 +158,15 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
 
 def _told(table: pd.DataFrame) -> list[str]:
     """Returns the lines that a terminal shows."""
-    lines = []
+    lines, settings = [], table[table["kind"] == "settings"]
+    digits = digits_of(Cell(row.mean, row.high - row.mean) for row in settings.itertuples())
     for kind, words in (("settings", "best of"), ("episodes", "after")):
         rows = table[table["kind"] == kind]
         for row in rows[rows["count"].isin((*EPISODES, len(rows)))].itertuples():
             spread = (
-                f"± {row.high - row.mean:.1f}"
+                f"± {row.high - row.mean:.{digits}f}"
                 if kind == "settings"
-                else (f"[{row.low:.1f}, {row.high:.1f}]")
+                else (f"[{row.low:.{digits}f}, {row.high:.{digits}f}]")
             )
-            lines.append(f"  {words} {row.count:>4} {kind:<9} {row.mean:10.1f}  {spread}")
+            lines.append(f"  {words} {row.count:>4} {kind:<9} {row.mean:10.{digits}f}  {spread}")
     return lines

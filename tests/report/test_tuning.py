@@ -99,6 +99,16 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
 
 
 def test_the_steps_of_settings_are_told(tmp_path, capsys):
+def test_small_returns_are_no_zeros(tmp_path, capsys):
+    sweep(tmp_path / "runs", {0.5: [[0.004]], 0.9: [[0.008]]})
+    words = [str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "10"]
+    assert main(["tuning", *words]) == 0
+    *_, first, second, _, last, _, _ = capsys.readouterr().out.splitlines()
+    assert first.split() == ["best", "of", "1", "settings", "0.006", "±", "0.002"]
+    assert second.split() == ["best", "of", "2", "settings", "0.007", "±", "0.002"]
+    assert last.split() == ["after", "10", "episodes", "0.008", "[0.008,", "0.008]"]
+
+
     sweep(tmp_path / "runs", TWO)
     command = ["tuning", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "3"]
     assert main(command) == 0 and "2 settings, 2 policies of 10 steps\n" in capsys.readouterr().out
