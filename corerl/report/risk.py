@@ -135,7 +135,9 @@ def trade_offs(returns: pd.DataFrame, options: Options) -> pd.DataFrame:
     draws: mean and lower tail of the return, with intervals."""
     replicates, rows = min(options.replicates, REPLICATES), []
     for (task, name), group in returns.groupby(["task", "algorithm"], sort=False):
-        point = {"task": task, "algorithm": _TAU.sub("", name), "tau": group["tau"].iloc[0]}
+        level = group["tau"].iloc[0]
+        name = name if math.isnan(level) else _TAU.sub("", name)  # another's tau is no tail
+        point = {"task": task, "algorithm": name, "tau": level}
         for key, tau in (("mean", 1.0), ("tail", figures.TAIL)):
             ends = stats.cvar_of_seeds(list(group["returns"]), tau, replicates=replicates)
             point |= dict(zip((key, f"{key}_low", f"{key}_high"), ends, strict=True))

@@ -1,6 +1,7 @@
 """What a report says of risky tasks: CVaR, episode counts, objectives, pictures."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -126,6 +127,13 @@ def test_the_trade_off_of_mean_and_tail(tmp_path, report):
     assert points["mean"].tolist() == pytest.approx([0.545, 0.725])
     assert points["tail"].tolist() == pytest.approx([0.5, 0.5])
     assert (points["tail_low"] < 0.5).all() and (points["mean_high"] > points["mean"]).all()
+
+
+def test_a_tau_that_is_no_tail_makes_no_levels_of_one_algorithm():
+    names, levels = ("O-RAAC tau=0.1", "Mine tau=0.005", "Mine tau=0.01"), (0.1, math.nan, math.nan)
+    returns = pd.DataFrame({"task": "risk/A", "algorithm": names, "tau": levels})
+    points = risk.trade_offs(returns.assign(returns=[np.arange(9.0)] * 3), Options(replicates=10))
+    assert points["algorithm"].tolist() == ["O-RAAC", "Mine tau=0.005", "Mine tau=0.01"]
 
 
 def test_levels_in_one_place_share_a_label():
