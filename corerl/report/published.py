@@ -198,7 +198,10 @@ def _best_config(runs: pd.DataFrame, source: str, notes: str) -> pd.DataFrame:
 def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    text = neorl2(Path(sys.argv[1])).to_csv(index=False)
+    try:
+        text = neorl2(Path(sys.argv[1])).to_csv(index=False)
+    except CorerlError as error:
+        sys.exit(f"corerl: {error}")
     if len(sys.argv) == 3:
         write(Path(sys.argv[2]), text)
     else:

@@ -7,7 +7,7 @@ import pytest
 
 from corerl.errors import CorerlError
 from corerl.report.beside import of_our_kind
-from corerl.report.published import COLUMNS, neorl2, read_published, sample_std, shipped
+from corerl.report.published import COLUMNS, main, neorl2, read_published, sample_std, shipped
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -189,3 +189,13 @@ def test_the_shipped_table_is_what_the_command_writes(shared):
         [sys.executable, "-m", "corerl.report.published"], capture_output=True, text=True
     )
     assert done.returncode == 1 and "FINAL_SCORES_CSV" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["absent.csv"], ["own.csv", "out.csv"]])
+def test_what_is_no_file_of_neorl2_is_a_sentence(tmp_path, monkeypatch, words):
+    (tmp_path / "own.csv").write_text("algorithm,task,seed,score\nA,t,0,1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["published", *words])
+    with pytest.raises(SystemExit, match=rf"^corerl: {words[0]} (is not a|has no)"):
+        main()
+    assert not (tmp_path / "out.csv").exists()
