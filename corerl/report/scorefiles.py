@@ -61,10 +61,12 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
     _check_units(path, rows)
     score = _numbers(path, rows, "score") if "score" in rows.columns else np.full(len(rows), np.nan)
     raw = _numbers(path, rows, "return") if "return" in rows.columns else score
-    keys = [rows["task"]]
-    if "unit" in rows.columns:  # rows that say that they are raw returns lack no score
+    keys, returned = [rows["task"]], np.zeros(len(rows), bool)
+    if "unit" in rows.columns:
+        # Rows that say that they are raw returns lack no score, and count none beside their return.
         keys.append(rows["unit"].str.lower().eq("raw"))
-    scored = pd.Series(np.isfinite(score)).groupby(keys).transform("any").to_numpy()
+        returned = keys[1].to_numpy() & np.isfinite(raw)
+    scored = pd.Series(np.isfinite(score)).groupby(keys).transform("any").to_numpy() & ~returned
     value = np.where(scored, score, raw)
     _check_values(path, value, raw, allow_nan=running is not None)
     return pd.DataFrame(

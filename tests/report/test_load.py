@@ -242,6 +242,13 @@ def test_the_unit_is_said_or_seen(tmp_path):
     assert units.to_dict() == expected
 
 
+def test_a_row_that_says_raw_counts_its_return(tmp_path):
+    text = "algorithm,task,seed,score,return,unit\nA,x/t,0,66.3,2100,raw\nA,x/t,1,66.3,2100,\n"
+    (tmp_path / "a.csv").write_text(text)
+    found = load([tmp_path / "a.csv"]).scores
+    assert found[["unit", "score"]].to_numpy().tolist() == [["raw", 2100], ["normalised", 66.3]]
+
+
 def test_steps_tell_runs_apart_also_where_a_part_has_steps_of_its_own(tmp_path):
     for config, steps in (("aaaaaaaa", 1000), ("bbbbbbbb", 2000)):
         algo = {"preferences": {"values": {"steps": 7}}}
