@@ -92,13 +92,13 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
     assert "IQL on corerl/pendulum: 2 settings, 3 policies of 10 steps\n" in told
     table = pd.read_csv(out / "IQL-corerl-pendulum.csv").set_index(["kind", "count"])
     assert table.loc[("settings", 1), "mean"] == pytest.approx((25 + 70) / 2)
+    assert table.loc[("settings", 1), ["low", "high"]].tolist() == [25, 70]  # a deviation of 22.5
     assert table.loc[("settings", 2), "mean"] == pytest.approx((25 + 3 * 70) / 4)
     assert table.loc[("episodes", 1), "mean"] == pytest.approx((15 + 35 + 70) / 3, abs=3)
     assert table.loc[("episodes", 20), "mean"] == pytest.approx(70, abs=1)
     assert (out / "IQL-corerl-pendulum.png").stat().st_size > 1000
 
 
-def test_the_steps_of_settings_are_told(tmp_path, capsys):
 def test_small_returns_are_no_zeros(tmp_path, capsys):
     sweep(tmp_path / "runs", {0.5: [[0.004]], 0.9: [[0.008]]})
     words = [str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "10"]
@@ -109,6 +109,7 @@ def test_small_returns_are_no_zeros(tmp_path, capsys):
     assert last.split() == ["after", "10", "episodes", "0.008", "[0.008,", "0.008]"]
 
 
+def test_the_steps_of_settings_are_told(tmp_path, capsys):
     sweep(tmp_path / "runs", TWO)
     command = ["tuning", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--episodes", "3"]
     assert main(command) == 0 and "2 settings, 2 policies of 10 steps\n" in capsys.readouterr().out
@@ -116,6 +117,15 @@ def test_small_returns_are_no_zeros(tmp_path, capsys):
     file.write_text(file.read_text().replace('"step": 10', '"step": 2000'))
     assert main(command) == 0
     assert "2 settings, 2 policies of 10 to 2k steps\n" in capsys.readouterr().out
+
+
+def test_a_running_seed_and_one_that_diverged_are_no_choice(tmp_path):
+    sweep(tmp_path, {0.5: [[10.0], [20.0], [30.0]], 0.9: [[70.0]]})
+    for seed, status in ((1, {"state": "running"}), (2, {"state": "done", "diverged": {"2": 7}})):
+        (file,) = tmp_path.rglob(f"seeds-{seed}/status.json")
+        file.write_text(json.dumps(status))
+    ((_, policies),) = tuning.collect([tmp_path]).items()
+    assert [policy.returns.tolist() for policy in policies] == [[10.0], [70.0]]
 
 
 def test_one_setting_is_no_choice(tmp_path, capsys):
