@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -128,8 +129,16 @@ def test_a_mean_far_below_is_not_emphasised_for_its_spread():
     assert emphasised(best, wide) == [True, False]
 
 
+def test_a_mean_inside_the_interval_of_the_best_still_differs_where_welch_says_so():
+    """Half-widths: Student's of the best 1.963, Welch's of the difference 1.932."""
+    best, near = [50.0, 51, 52, 53, 54], np.array([-0.5, -0.5, 0, 0.5, 0.5])
+    assert emphasised(best, list(50.08 + near)) == [True, True]
+    assert emphasised(best, list(50.05 + near)) == [True, False]
+
+
 def test_few_seeds_are_not_emphasised_beside_the_best():
     assert emphasised([50.0, 51, 52, 53, 54], [49.0, 52, 54]) == [True, False]
+    assert emphasised([50.0, 52, 54], [49.5, 50.5, 51.5, 52.5, 53.5]) == [True, False]
     assert emphasised([50.0, 50, 50], [50.0, 50, 50], [49.0, 49, 49]) == [True, True, False]
 
 
@@ -138,6 +147,21 @@ def test_nothing_is_emphasised_between_unequal_steps_unless_asked_for():
     assert emphasised(best, other, steps=[3000, 2000]) == [False, False]
     assert emphasised(best, other, steps=[3000, 2000], unequal=True) == [True, False]
     assert emphasised(best, other, steps=[3000, 3000]) == [True, False]
+
+
+def test_of_aggregates_the_best_is_emphasised_and_of_the_gap_the_lowest():
+    """C lacks y, where A and B ran unequal numbers of steps: no aggregate rests on it."""
+    levels = {"Ax": 60.0, "Bx": 10.0, "Cx": 30.0, "Ay": 60.0, "By": 10.0}
+    read = results({(k[0], f"d4rl/{k[1]}"): [[v], [v + 2]] for k, v in levels.items()})
+    read.scores["step"] = np.where(
+        read.scores["algorithm"] + read.scores["task"] == "Ad4rl/y", 9, 1
+    )
+    (section,) = sections(read, NOTHING, Options(replicates=10))
+    rows = [row for row in section.tables[0].rows if row.aggregate]
+    assert section.algorithms == ["A", "C", "B"]
+    assert {row.metric: [cell.top for cell in row.cells] for row in rows} == {
+        metric: [True, False, False] for metric in stats.METRICS
+    }
 
 
 def test_unequal_steps_are_said_and_have_no_probability_of_improvement():
