@@ -289,6 +289,8 @@ def test_curves_use_steps_that_all_runs_have():
     found = stats.curves(table)
     assert list(found["step"]) == [10, 20]
     assert list(found["value"]) == [10.0, 20.0]
+    gaps = stats.curves(table, "optimality_gap", gamma=100.0)
+    assert list(gaps["value"]) == [90.0, 80.0]
 
 
 def test_cvar_splits_the_boundary_sample():
@@ -334,6 +336,20 @@ def test_t_and_welch_intervals_equal_scipys():
     expected = scipy_stats.ttest_ind(x, y, equal_var=False).confidence_interval()
     np.testing.assert_allclose(found, tuple(expected))
     assert stats.welch_interval(1.0, 0.0, 3, 2.0, 0.0, 3) == (-1.0, -1.0)
+    expected = scipy_stats.ttest_1samp(x, 0.0).confidence_interval(0.8)
+    np.testing.assert_allclose(stats.mean_interval(x, 0.8), expected)
+    found = stats.welch_interval(x.mean(), x.std(ddof=1), 10, y.mean(), y.std(ddof=1), 4, 0.8)
+    expected = scipy_stats.ttest_ind(x, y, equal_var=False).confidence_interval(0.8)
+    np.testing.assert_allclose(found, tuple(expected))
+
+
+@pytest.mark.parametrize(("level", "ends"), [(0.95, (0.0, 2.0)), (0.4, (1.0, 1.0))])
+def test_a_bootstrap_interval_is_of_the_level_that_is_asked_for(level, ends):
+    """A quarter of all replicates is 0, half of them 1, a quarter 2."""
+    table = tidy({"A": {"t": [0.0, 2.0]}, "B": {"t": [1.0, 1.0]}})
+    one = stats.estimate(table, "mean", "A", level=level)
+    improved = stats.probability_of_improvement(table, "A", "B", level=level)
+    assert (one.low, one.high) == (2 * improved.low, 2 * improved.high) == ends
 
 
 def test_a_band_is_as_wide_beside_a_score_that_exploded():
