@@ -147,6 +147,28 @@ def test_levels_in_one_place_share_a_label():
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.1, 0.4", "1"]
 
 
+def test_a_trade_off_is_drawn_at_its_numbers_in_the_order_of_its_levels():
+    names = ["tau", "mean", "mean_low", "mean_high", "tail", "tail_low", "tail_high"]
+    rows = [(0.5, 5.0, 4.0, 7.0, 1.0, -1.0, 1.5), (0.1, 3.0, 2.5, 4.5, 2.0, 1.0, 5.0)]
+    points = pd.DataFrame(rows, columns=names).assign(task="risk/x", algorithm="Careful")
+    (drawn,) = figures.tradeoff(points).axes[0].containers
+    line, _, (across, up) = drawn
+    assert line.get_xydata().tolist() == [[3, 2], [5, 1]]
+    assert [bar.tolist() for bar in across.get_segments()] == [
+        [[2.5, 2], [4.5, 2]],
+        [[4, 1], [7, 1]],
+    ]
+    assert [bar.tolist() for bar in up.get_segments()] == [[[3, 1], [3, 5]], [[5, -1], [5, 1.5]]]
+
+
+def test_a_distribution_is_of_all_seeds_and_its_dots_are_means_over_seeds():
+    seeds = [np.array([4.0, 1.0]), np.array([3.0, 2.0])]
+    returns = pd.DataFrame({"task": "risk/x", "algorithm": "A", "returns": seeds})
+    share, dots = figures.distributions(returns, looks("A")).axes[0].lines
+    assert share.get_xydata().tolist() == [[1, 0.25], [2, 0.5], [3, 0.75], [4, 1]]
+    assert dots.get_xydata().tolist() == [[1.5, tau] for tau in measures.TAUS]
+
+
 @pytest.mark.parametrize("count", [1, 9])
 def test_a_legend_fits_its_figure(count):
     names = [f"An algorithm of some length tau={i}" for i in range(count)]
