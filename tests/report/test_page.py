@@ -8,6 +8,8 @@ from importlib import resources
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from browser import chromium
 from trees import write_run
@@ -64,6 +66,63 @@ def test_numbers_are_rounded_as_python_rounds_them(digits):
         check=True,
     ).stdout
     assert shown.strip().split(",") == [number(x, digits) for x in numbers]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
+def test_the_page_computes_what_python_computes(report, tmp_path):
+    """Of negative and tied scores, some of which thresholds meet, and unequal numbers of seeds."""
+    rng, seeds = np.random.default_rng(0), {"At": 6, "Au": 3, "Bt": 5, "Bu": 4}
+    rows = [
+        (cell[0], f"x/{cell[1]}", seed, step, int(rng.integers(-20, 41)))
+        for cell, count in seeds.items()
+        for seed in range(count)
+        for step in (1000, 2000)
+    ]
+    rows += [("A", "x/t", 6, step, -20) for step in (1000, 2000)]
+    rows += [("B", "x/t", 5, step, 40) for step in (1000, 2000)]
+    columns = ["algorithm", "task", "seed", "step", "score"]
+    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "own.csv", index=False)
+    _, out, _, _ = report(tmp_path / "own.csv", "--metric", "mean", "--baseline", "A")
+    text, web = (out / "index.html").read_text(), resources.files("corerl.report") / "web"
+    scripts = [
+        "const data = " + re.search(r'id="data">(.*?)</script>', text, re.S)[1],
+        *((web / f"{name}.js").read_text() for name in ("statistics", "figures", "tables")),
+        "const make = (tag, _, ...children) => children, copyButton = () => null;",
+        "const lineChart = (chart) => chart, intervalChart = lineChart, [section] = data.sections;",
+        "const now = { ...section, asWritten: false };",
+        "const made = [profileFigure, efficiencyFigure, improvementFigure].map((f) => f(section, now));",
+        "const told = [...made.map((figure) => figure.at(-1)), pooledEstimates(section, now)];",
+        "console.log(JSON.stringify(told));",
+    ]
+    (tmp_path / "page.js").write_text("\n".join(scripts))
+    words = ["node", str(tmp_path / "page.js")]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    profiles, efficiency, improvement, aggregates = json.loads(told)
+    history = load([tmp_path / "own.csv"]).scores
+    runs, few = stats.final(history), {"replicates": 4000}
+    taus = np.linspace(-20, 40, 61)
+    for drawn, expected in (
+        (profiles, stats.profiles(runs, taus, **few)),
+        (efficiency, stats.curves(history, "mean", **few)),
+    ):
+        for one in drawn["series"]:
+            rows = expected[expected["algorithm"] == one["of"]]
+            assert_same(one["points"], rows.iloc[:, 1:].to_numpy())
+    found = [[row[key] for key in ("value", "low", "high")] for row in improvement["rows"]]
+    e = stats.probability_of_improvement(runs, "B", "A", **few)
+    assert_same(found, [(e.value, e.low, e.high)])
+    for row, metric in product(aggregates, stats.METRICS):
+        e = stats.estimate(runs, metric, row["of"], gamma=100.0, **few)
+        found = [row["found"][metric][key] for key in ("value", "low", "high")]
+        assert_same([found], [(e.value, e.low, e.high)])
+
+
+def assert_same(found, expected) -> None:
+    """Estimates before two ends, which other replicates put a little elsewhere."""
+    found, expected = np.array(found, float), np.array(expected, float)
+    np.testing.assert_allclose(found[:, :-2], expected[:, :-2], atol=1e-9)
+    width = (expected[:, -1] - expected[:, -2]).max()
+    np.testing.assert_allclose(found[:, -2:], expected[:, -2:], atol=0.25 * width)
 
 
 def click(browser, selector: str, text: str = "") -> None:
@@ -207,6 +266,7 @@ def test_labels_that_differ_in_one_setting_are_told_apart_beside_intervals(
 ):
     middles = (f"beta=0.05 policy_noise=0.{k} normalise=True" for k in (1, 2))
     ends = ("perturbation=0.05", "perturbation=0.25", f"{'x' * 40}=1", f"{'x' * 40}=2", "a b")
+    ends += tuple(middles)
     cells = product(ends, "ab", range(5), (1, 2))
     rows = [f"O-RAAC {e},x/{t},{seed},{step},{seed}" for e, t, seed, step in cells]
     (tmp_path / "own.csv").write_text("algorithm,task,seed,step,score\n" + "\n".join(rows) + "\n")
@@ -220,6 +280,9 @@ def test_labels_that_differ_in_one_setting_are_told_apart_beside_intervals(
     assert len({tuple(line) for line in lines}) == 7 and lines[4] == ["O-RAAC a b"]
     assert [" ".join(line) for line in lines[5:]] == [f"O-RAAC {e}" for e in ends[5:]]
     assert browser.execute_script(f"return Math.min(...{labels}.map(t => t.getBBox().x))") >= 0
+    edges = f"{labels}.map(t => t.getBBox()).flatMap(b => [b.y, b.y + b.height])"
+    edges = browser.execute_script(f"return {edges}")
+    assert edges == sorted(edges)  # none over another
 
 
 def test_what_is_over_other_tasks_without_an_algorithm_compares_equal_steps_alone(
@@ -267,7 +330,6 @@ def test_the_page_fits_a_phone_and_paper(browser, page):
         emulate(browser, 720, "print")
         assert browser.execute_script(SHOWN, ".copy, .goes-on, nav, .chip[data-kind=tasks]") == []
         assert len(browser.execute_script(SHOWN, ".chip")) == 4  # the legend
-    ends += tuple(middles)
         assert browser.execute_script(wide) <= 720
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -280,9 +342,6 @@ def test_names_of_others_are_text_in_the_browser(browser, report, tmp_path):
     cells = product("ab", (0, 1), (1, 2))
     rows = [f'"{quoted}",x/</script>{t},{seed},{step},{seed}' for t, seed, step in cells]
     (tmp_path / "bad.csv").write_text("algorithm,task,seed,step,score\n" + "\n".join(rows) + "\n")
-    edges = f"{labels}.map(t => t.getBBox()).flatMap(b => [b.y, b.y + b.height])"
-    edges = browser.execute_script(f"return {edges}")
-    assert edges == sorted(edges)  # none over another
     _, out, _, _ = report(tmp_path / "bad.csv")
     browser.get((out / "index.html").as_uri())
     click(browser, ".leads")
