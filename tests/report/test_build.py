@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 from html.parser import HTMLParser
+from itertools import product
 from urllib.parse import unquote
 
 import matplotlib.image
@@ -12,8 +13,12 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import build, figures, files, rewards
+from corerl.report import build, figures, files, rewards, run_tables
 from corerl.report.cli import add_arguments
+from corerl.report.load import load
+from corerl.report.published import COLUMNS
+from corerl.report.section import Options
+from corerl.report.sections import sections
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -324,3 +329,39 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(report, tree, t
     (tmp_path / "out").write_text("a file")
     with pytest.raises(CorerlError, match="Cannot write the report to"):
         report(tree)
+
+
+def test_what_counts_unfinished_and_what_diverged_is_noted(tmp_path):
+    write_run(tmp_path, "d4rl/x", "A", seeds=(0, 1), diverged={1: 2000})
+    write_run(tmp_path, "d4rl/x", "B", state="running", reached=2000)
+    early, diverged = build._unfinished_notes(load([tmp_path], unfinished=True).runs)
+    running = "B on d4rl/x, seeds 0-2 (running, step 2,000 of 3,000)."
+    assert early == f"Counted although unfinished: {running}"
+    assert diverged.startswith("Diverged, and in no number below: A on d4rl/x, seeds 1 (diverged, ")
+    assert "flatter an algorithm whose seeds diverge" in diverged
+    assert build._unfinished_notes(load([tmp_path]).runs) == [diverged, f"Not counted: {running}"]
+
+
+def test_settings_that_two_algorithms_have_unequally_on_one_task_are_listed(tmp_path):
+    write_run(tmp_path, "d4rl/x", "IQL", algo={"lr": 1e-3, "tau": 0.1, "beta": 3})
+    write_run(tmp_path, "d4rl/x", "BC", algo={"lr": 3e-4, "tau": 0.1})
+    write_run(tmp_path, "d4rl/y", "IQL", algo={"lr": 1e-4, "tau": 0.2, "beta": 4})
+    head, rows = run_tables._differing(load([tmp_path]))
+    assert (head, rows) == (["setting", "BC", "IQL"], [("lr", "0.0003", "0.001, 0.0001")])
+
+
+def test_sample_efficiency_is_of_the_chosen_metric_over_the_tasks_that_all_ran(
+    tmp_path, monkeypatch
+):
+    for name, task in product(("IQL", "BC"), "wxyz"):
+        level = {"w": 60.0, "x": 10.0, "y": 50.0, "z": 99.0}[task]
+        if (name, task) != ("BC", "z"):
+            write_run(tmp_path, f"d4rl/{task}", name, level)
+    options, nothing = Options("mean", replicates=10), pd.DataFrame(columns=COLUMNS)
+    (section,) = sections(load([tmp_path]), nothing, options)
+    monkeypatch.setattr(figures, "efficiency", lambda table, *_: table)
+    table = build._plan(section, {}, options)["efficiency"][1]()
+    own = section.history[section.history["task"] != "d4rl/z"]
+    means = own.groupby(["algorithm", "step"])["score"].mean()
+    found = table.set_index(["algorithm", "step"])["value"]
+    assert found.to_dict() == pytest.approx(means.to_dict())
