@@ -7,6 +7,7 @@ training: it may be meant.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -207,10 +208,13 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.discrete:
-        absent = sorted(set(range(int(data.actions.max()) + 1)) - set(data.actions.tolist()))
+        taken = set(data.actions.tolist())
+        numbers = range(max(taken) + 1)
+        absent = list(islice((number for number in numbers if number not in taken), SHOWN))
         if absent:
-            more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
-            text = f"never taken: {', '.join(map(str, absent[:SHOWN]))}{more}."
+            count = len(numbers) - len(taken)
+            more = f" and {count - SHOWN:,} more" if count > SHOWN else ""
+            text = f"never taken: {', '.join(map(str, absent))}{more}."
             return [Finding(False, "actions", text)]
         return []
     found = []

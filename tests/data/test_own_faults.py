@@ -188,10 +188,11 @@ def test_what_there_is_to_name_is_told(tmp_path):
         own_files.load(str(path))
 
 
-def test_actions_that_are_never_taken_are_counted_where_they_are_many(tmp_path):
-    path = npz(tmp_path / "x.npz", actions=1000 * (np.arange(100) % 2))
+@pytest.mark.parametrize(("largest", "more"), [(1000, "989"), (10**12, "999,999,999,989")])
+def test_actions_that_are_never_taken_are_counted_where_they_are_many(tmp_path, largest, more):
+    path = npz(tmp_path / "x.npz", actions=largest * (np.arange(100) % 2))
     task = replace(tasks.resolve(f"file/{path}"), data=Data())
-    text = "never taken: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 989 more."
+    text = f"never taken: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and {more} more."
     assert text in {finding.text for finding in check(task)[0]}
 
 
