@@ -12,6 +12,7 @@ import pytest
 from corerl.data.tasks import Task
 
 os.fsync = lambda descriptor: None  # no test cuts the power
+os.environ.pop("CORERL_OFFLINE", None)  # downloads here come from this machine
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

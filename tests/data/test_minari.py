@@ -26,7 +26,6 @@ WHO = {"algorithm_name": "test", "author": "t", "author_email": "t@t", "code_per
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    monkeypatch.delenv("CORERL_OFFLINE", raising=False)
     return tmp_path
 
 
