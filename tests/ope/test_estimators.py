@@ -134,6 +134,14 @@ def test_the_variance_of_large_returns_does_not_cancel():
     assert law.statistic("variance") == pytest.approx(8 / 9)
 
 
+def test_mass_that_the_weights_leave_over_lies_at_the_upper_bound():
+    logs, weights = of_returns(1.0, 3.0), Weights(np.full((2, 1), 0.5))
+    law = ReturnLaw(logs, weights, upper=10.0)
+    assert law.statistic("mean") == 0.25 * 1 + 0.25 * 3 + 0.5 * 10
+    assert list(law.cdf(np.array([0.9, 1.0, 3.0, 9.9, 10.0]))) == [0, 0.25, 0.5, 0.5, 1]
+    assert ReturnLaw(logs, weights).statistic("mean") == 0.25 * 1 + 0.75 * 3
+
+
 def test_one_episode_has_no_interval_of_its_law():
     law = ReturnLaw(of_returns(6.0), Weights(np.ones((1, 1))))
     assert np.isnan(law.intervals(["mean", "variance"])).all()
@@ -239,7 +247,7 @@ def test_draws_without_any_weight_stay_within_the_returns():
 
 def test_linearised_contributions_agree_with_the_bootstrap():
     rng = np.random.default_rng(3)
-    w = rng.exponential(size=(500, 3))
+    w = rng.exponential([0.2, 1, 5], size=(500, 3))
     terms = Terms(rng.normal(1, 1, size=w.shape), w)
     spread = intervals.resampled(terms, 5000).std()
     assert terms.contributions.mean() == pytest.approx(terms.value)
@@ -270,6 +278,11 @@ def test_clipping_is_counted_step_by_step():
     assert (clipped.values <= plain.values).all()
     assert clipped.values.max(0) == pytest.approx(np.quantile(plain.values, 0.99, axis=0))
     assert plain.clipped == 0
+
+
+def test_an_episode_is_clipped_once_however_many_of_its_weights_are():
+    ratios = np.array([[1, 1], [1, 5], [9, 1], [1, 1]])  # weights 1 1, 1 5, 9 9, 1 1; medians 1, 3
+    assert Weights.of(np.log(ratios), clip=0.5).clipped == 0.5
 
 
 @pytest.mark.parametrize(
