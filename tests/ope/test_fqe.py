@@ -1,5 +1,7 @@
 """Fitted Q evaluation against linear solves, and its critics' independence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,29 @@ def test_a_finite_horizon_is_backward_induction_with_no_discount():
         reached = np.unique(seen[times == t])  # states that the data has at this time
         ours = critics.value(every[reached], t)[0]
         np.testing.assert_allclose(ours, (policy * q[t]).sum(1)[reached], atol=0.1)
+
+
+def test_steps_past_the_horizon_are_not_learned_from():
+    rng = np.random.default_rng(8)
+    dataset, *_ = table(rng, episodes=20, steps=6)
+    past = np.tile(np.arange(6) >= 4, 20)
+    changed = replace(dataset, actions=np.where(past, (dataset.actions + 1) % 3, dataset.actions))
+    values = []
+    for data in (dataset, changed):
+        policy = of_table(np.full((4, 3), 1 / 3))
+        critics = FQE(policy, data, Settings(steps=20, discount=1.0, horizon=4, **LINEAR))
+        critics.fit()
+        values.append(critics.value(np.eye(4, dtype=np.float32)))
+    np.testing.assert_array_equal(*values)
+
+
+def test_many_states_have_the_values_that_each_has_alone():
+    dataset, *_ = table(np.random.default_rng(9))
+    policy = of_table(np.random.default_rng(9).dirichlet(np.ones(3), 4))
+    critics = FQE(policy, dataset, Settings(steps=1, **LINEAR))
+    states = np.eye(4, dtype=np.float32)[np.arange(9001) ** 2 % 7 % 4]
+    values = critics.value(np.eye(4, dtype=np.float32))[:, states.argmax(1)]
+    np.testing.assert_allclose(critics.value(states), values, rtol=1e-5)
 
 
 @pytest.mark.parametrize("horizon", [5, 1])

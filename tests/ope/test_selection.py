@@ -34,6 +34,8 @@ def test_error_rates_by_hand():
     # Good: 5, 3 (from 2.5 on). Judged good: the first and the third.
     assert selection.error_rates(estimates, TRUTHS, (0.5, 2.5)) == (0.5, 0.5)
     assert selection.error_rates(estimates, TRUTHS, (0.7, 3.0)) == (0.5, 0.5)  # what they meet, too
+    worst = selection.error_rates(np.array([3.0, 2, 1, 0, 0]), np.arange(5.0), (1.0, 2.0))
+    assert worst == (1, pytest.approx(2 / 3))  # both bad ones, two of the three good ones
     one, two = selection.error_rates(estimates, TRUTHS, (0.5, 0.0))
     assert math.isnan(one) and two == 0.5
 
