@@ -87,6 +87,14 @@ def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
         raise CorerlError(f"Cannot read the flags: {reason}.") from error
 
 
+def settings_first(arguments: list[str]) -> list[str]:
+    """Moves settings before the flags where one stands behind (`algo=bc -m task=...`): Hydra refuses it."""
+    flags, unknown = hydra_flags(arguments)
+    late = [text for text in unknown if not text.startswith("-")]
+    settings = flags.overrides + late
+    return settings + [text for text in arguments if text not in settings] if late else arguments
+
+
 def _hydra(flags: Namespace) -> Hydra:
     search = create_automatic_config_search_path(None, None, "pkg://corerl.configs")
     if flags.config_dir:

@@ -34,6 +34,7 @@ from corerl.experiments.composition import (
     for_each_cell,
     hydra_flags,
     search_folder,
+    settings_first,
     typed,
     with_own_files,
     with_sweep,
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> int:
     dry = DRY_RUN in arguments
     arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
     flags = _refuse(arguments)
+    arguments = settings_first(arguments)
     if flags.cfg == "job":
         return _show(cells(arguments), flags.package)
     if dry:

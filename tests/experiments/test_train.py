@@ -231,6 +231,17 @@ def test_the_listed_cells_are_those_that_run(compose, arguments):
     assert cells(list(arguments)) == compose(*arguments)
 
 
+def test_settings_may_stand_behind_flags(monkeypatch, capsys):
+    """As in `python algos/bc.py -m task=...`."""
+    words = ["train", "algo=bc", "-m", "task=corerl/pendulum", "steps=100,200"]
+    assert main([*words, "--cfg", "job", "seeds=3", "-p", "steps"]) == 0
+    assert capsys.readouterr().out == "100\n200\n"
+    seen = []
+    monkeypatch.setattr(launch, "launch", lambda job, place: seen.append((job.steps, job.seeds)))
+    assert main([*words, "seeds=3"]) == 0
+    assert seen == [(100, 3), (200, 3)]
+
+
 def test_a_failure_that_nobody_foresaw_stops_no_other_cell(monkeypatch, capsys):
     original = launch.launch
 
