@@ -14,7 +14,8 @@ from corerl.data.tasks import READERS, Task, resolve
 from corerl.errors import CorerlError
 from corerl.experiments import footprint, launch, rates, status
 from corerl.experiments.rates import Rate
-from corerl.runs import provenance, terminal
+from corerl.runs import checkpoint, provenance, terminal
+from corerl.runs.directory import group_name
 from corerl.training import spaces
 from corerl.training.run import pick_device
 
@@ -105,8 +106,8 @@ def row(cfg: Config, gpu: str | None) -> Row:
     groups = list(status.of_cell(cfg))
     left = [group for group in groups if group.state != "done"]
     seeds = sum(len(group.seeds) for group in groups)
-    updates = sum((group.steps - group.step) * len(group.seeds) for group in left)
-    evaluations = sum(_evaluations(cfg, group.step) * len(group.seeds) for group in left)
+    updates = sum((group.steps - _kept(group)) * len(group.seeds) for group in left)
+    evaluations = sum(_evaluations(cfg, _kept(group)) * len(group.seeds) for group in left)
     rate = rates.known(cfg, gpu)
     refused, remark = _fitness(cfg)
     return Row(
@@ -121,6 +122,13 @@ def row(cfg: Config, gpu: str | None) -> Row:
         refused,
         remark,
     )
+
+
+def _kept(group: status.Group) -> int:
+    """Returns the step from which a group goes on: what came after its last save, a kill has lost."""
+    if group.state == "running":
+        return group.step
+    return checkpoint.saved_step(checkpoint.path_in(group.cell / group_name(group.seeds)))
 
 
 def _evaluations(cfg: Config, step: int) -> int:

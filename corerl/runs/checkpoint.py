@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,15 @@ def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]
     state = load_checkpoint(before, replay)
     os.replace(before, path)
     return state
+
+
+def saved_step(path: Path) -> int:
+    """Returns the step from which a run goes on, by the header of its checkpoint; 0 without one."""
+    for at in (path, previous(path)):
+        with suppress(*DAMAGE), safetensors.safe_open(at, framework="pt") as file:
+            state = dict(json.loads(file.metadata()["skeleton"])["dict"])
+            return dict(state["loop"]["dict"])["step"]
+    return 0
 
 
 class Damaged(CorerlError):

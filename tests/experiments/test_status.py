@@ -16,7 +16,7 @@ from corerl.config import Eval
 from corerl.errors import CorerlError
 from corerl.experiments import dry_run, launch, rates, status, worker
 from corerl.runs import files, provenance, terminal
-from corerl.runs.checkpoint import path_in
+from corerl.runs.checkpoint import path_in, save_checkpoint
 from corerl.runs.directory import cell_directory
 
 
@@ -144,10 +144,28 @@ def test_only_what_is_left_is_counted():
     cell = cell_directory(cfg)
     begun(cell, "seeds-0", "done", 9_000)
     begun(cell, "seeds-1", "interrupted", 6_000)
+    save_checkpoint(path_in(cell / "seeds-1"), {"loop": {"step": 6_000}})
     row = dry_run.row(cfg, None)
     assert (row.seeds, row.done) == (4, 1)
     assert row.updates == 3_000 + 2 * 9_000
     assert row.episodes == (2 * 3 + 2) * 5  # at 4000, 8000 and 9000; of seed 1 without the first
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_what_a_killed_run_had_not_saved_is_left_to_do(state):
+    cfg = config(Path("runs"), "bc", seeds=1, steps=9_000, eval=Eval(every=2_000, episodes=1))
+    folder = cell_directory(cfg) / "seeds-0"
+    begun(cell_directory(cfg), "seeds-0", state, 5_000)
+    assert dry_run.row(cfg, None).updates == 9_000
+    for step in (1_000, 3_000):
+        save_checkpoint(path_in(folder), {"loop": {"step": step}})
+    row = dry_run.row(cfg, None)
+    assert (row.updates, row.episodes) == (6_000, 4)
+    path_in(folder).unlink()  # a kill between two renames leaves the one before it
+    assert dry_run.row(cfg, None).updates == 8_000
+    if state == "running":
+        with worker.locked(folder):  # it is, and goes on from where it is
+            assert dry_run.row(cfg, None).updates == 4_000
 
 
 def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
