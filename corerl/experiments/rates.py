@@ -119,7 +119,7 @@ def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
         with suppress(CorerlError, LookupError, TypeError, AttributeError, ImportError):
             status = read_status(path.parent)
             facts = read_json(path.with_name("env.json"))
-            if not facts or status["step"] < ENOUGH:
+            if not facts or status["step"] - status.get("began_at", 0) < ENOUGH:
                 continue
             if rate := status["updates_per_s"] * len(status["seeds"]):
                 algo = read_settings(path.parents[1])["algo"]

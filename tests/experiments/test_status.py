@@ -191,10 +191,11 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
     assert rates.known(config(tmp_path / "runs", "bc", own={"hidden_width": 64}), None).estimated
 
 
-def test_runs_too_short_to_time_are_left_out(tmp_path):
+@pytest.mark.parametrize("began_at", [0, 100_000])
+def test_runs_too_short_to_time_are_left_out(tmp_path, began_at):
     cfg = config(tmp_path, "bc")
     launch.write_settings(cfg)
-    begun(cell_directory(cfg), "seeds-0", "done", rates.ENOUGH - 1)
+    begun(cell_directory(cfg), "seeds-0", "done", began_at + rates.ENOUGH - 1, began_at=began_at)
     files.write_json(cell_directory(cfg) / "seeds-0" / "env.json", provenance.environment())
     assert rates.known(cfg, None).estimated
 
