@@ -40,6 +40,7 @@ class Row(NamedTuple):
 
 def show(cells: list[Config]) -> int:
     """Prints the plan; the exit status."""
+    cells = status.distinct(cells)
     gpu = _gpu(cells[0])
     rows = [row(cfg, gpu) for cfg in cells]
     notes: dict[str, int] = {}

@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,16 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
             skipped.append(f"Skipped: {error}")
         skipped += [f"Skipped: {stray} is no group of seeds." for stray in strays(cell)]
     return cells, skipped
+
+
+def distinct(cells: list[Config]) -> list[Config]:
+    """Returns cells with every run in one of them: two tables may have the same values for a task."""
+    found: dict[Path, Config] = {}
+    for cfg in cells:
+        known = found.setdefault(cell_directory(cfg), cfg)
+        seeds = dict.fromkeys(seed_list(known.seeds) + seed_list(cfg.seeds))
+        found[cell_directory(cfg)] = replace(known, seeds=list(seeds))
+    return list(found.values())
 
 
 def names(cells: list[Config]) -> list[str]:
@@ -190,6 +201,6 @@ def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
             f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "
             f"Sweeps: {', '.join(sweeps())}."
         )
-    found = cells([f"sweep={what}", *given])
+    found = distinct(cells([f"sweep={what}", *given]))
     for cfg, name in zip(found, names(found), strict=True):
         yield from of_cell(cfg, name)

@@ -235,6 +235,19 @@ def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
     assert not any("fetch" in line for line in lines), "their data is made in memory"
 
 
+@pytest.mark.parametrize("command", ["train", "status"])
+def test_a_run_that_two_cells_name_is_counted_once(capsys, command):
+    """`iql_ogbench` has IQL's own settings for this task, and the seeds of `seeds=2` are among those of 3."""
+    Path("mine.yaml").write_text("defaults: [config, _self_]\n")
+    cells = ["sweep=mine.yaml", "algo=iql,iql_ogbench", "task=corerl/pendulum", "seeds=2,3"]
+    if command == "train":
+        assert cli.main(["train", *cells, "steps=1000", "--dry-run"]) == 0
+        assert "1 cells, 3 seeds, 0 done; left: 3,000 updates" in capsys.readouterr().out
+    else:
+        assert cli.main(["status", "mine.yaml", *cells[1:]]) == 0
+        assert "\n3 seeds missing" in capsys.readouterr().out
+
+
 def test_the_plan_fits_80_columns(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "console", lambda: Console(**TERMINAL))
     arguments = ["-m", "algo=iql,arsq", "task=d4rl/hopper-medium-v2,neorl2/DMSD"]
