@@ -61,7 +61,9 @@ def train(
                     if status < 0 and not stopped:
                         _tell_killed(child.seeds, -status)
     if stopped:
-        raise Interrupted
+        raise (
+            Interrupted if len(stopped) == 1 else KeyboardInterrupt
+        )  # a second one ends a child at once
     return ended
 
 

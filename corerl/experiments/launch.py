@@ -61,7 +61,7 @@ def launch(cfg: Config, place: str = "") -> None:
     Raises:
         CorerlError: a setting, the data or the machine does not allow it.
         SeedsFailed: some seeds failed.
-        Interrupted: stopped by a signal, after saving.
+        KeyboardInterrupt: stopped by a signal; Interrupted: after saving.
     """
     device = pick_device(cfg.device)
     compile.resolve(cfg.compile, device, cfg.steps)

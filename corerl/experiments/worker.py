@@ -17,7 +17,7 @@ from corerl.experiments import memory
 from corerl.runs import files
 from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.files import Busy
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
 
 DONE, FAILED, BUSY = 0, 1, 75
 """How a group ended, as the exit status of its process; 75 is sysexits.h's EX_TEMPFAIL."""
@@ -28,6 +28,7 @@ def train(cfg: Config, seeds: list[int], show: Callable[[str, dict], None]) -> i
 
     Raises:
         Interrupted: stopped by a signal, after saving.
+        KeyboardInterrupt: stopped before the first update, or by a second signal, without saving.
     """
     try:
         directory = cell_directory(cfg) / group_name(seeds)
@@ -52,7 +53,7 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
             importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, run)
     except KeyboardInterrupt:
         run.fail("interrupted", "stopped by a signal")
-        raise Interrupted from None
+        raise
     except (Exception, SystemExit) as error:
         _report_failure(run, error)
         return FAILED

@@ -83,6 +83,16 @@ def test_a_stop_while_a_child_starts_reaches_it(tmp_path, monkeypatch):
     assert child.told == [signal.SIGTERM]
 
 
+def test_a_second_stop_is_not_told_as_saved(tmp_path, monkeypatch):
+    def stop_twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trained(config(tmp_path, "bc"), monkeypatch, Child(lambda: None, start=stop_twice))
+    assert caught.type is not Interrupted
+
+
 def test_seeds_over_processes_train_from_a_thread(tmp_path, monkeypatch):
     ended = []
     thread = threading.Thread(

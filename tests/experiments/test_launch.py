@@ -29,6 +29,7 @@ from corerl.errors import CorerlError
 from corerl.experiments import children, launch, worker
 from corerl.experiments.launch import plan
 from corerl.runs import code, files
+from corerl.runs.checkpoint import path_in, saved_step
 from corerl.runs.directory import cell_directory, group_name, read_status, settings
 from corerl.training import preprocessing
 from corerl.training.run import Interrupted, Run
@@ -479,6 +480,25 @@ def test_seeds_over_processes_are_those_of_one_process(tmp_path, one_by_one):
     launch.launch(replace(cfg, processes=2))
     cell = cell_directory(cfg)
     assert {seed: group(cell, f"seeds-{seed}") for seed in (0, 3, 7)} == one_by_one
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1, Interrupted), (2, KeyboardInterrupt)])
+def test_a_second_stop_ends_a_run_that_has_not_saved(tmp_path, monkeypatch, times, kind):
+    cfg = config(tmp_path, "bc", save_every=20)
+    log = Run.log
+
+    def stopped(self, step, metrics):
+        log(self, step, metrics)
+        for _ in range(times if step == 25 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Run, "log", stopped)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(cfg)
+    assert caught.type is kind
+    folder = cell_directory(cfg) / "seeds-0"
+    assert read_status(folder)["state"] == "interrupted"
+    assert saved_step(path_in(folder)) == (25 if times == 1 else 20)
 
 
 @pytest.mark.slow
