@@ -226,6 +226,16 @@ def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
     assert "refused 1" in out and "eval.episodes=0" not in out
 
 
+def test_hours_are_divided_by_the_cores_and_those_of_refused_cells_named(capsys, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    tasks = "task=d4rl/antmaze-umaze-v2,corerl/pendulum"
+    words = ["algo=bc", tasks, "seeds=30", "steps=1000000", "device=cpu"]
+    assert cli.main(["train", "-m", *words, "--dry-run"]) == 0
+    each = 30 * 1_000_000 / 756 / 3600  # results/bench/README.md: 756 updates/s
+    told = f"about {2 * each:.0f} CPU core-hours, {2 * each / 4:.0f} hours on the 4 cores here"
+    assert f"{told}; {each:.0f} of them in cells that are refused here" in capsys.readouterr().out
+
+
 def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
     arguments = ["-m", "algo=oraac", "task=risk/D1,risk/pointmass", "algo.tau=0.1,0.4"]
     assert cli.main(["train", *arguments, "--dry-run"]) == 0

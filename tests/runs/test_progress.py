@@ -66,6 +66,13 @@ def test_rate_eta_and_score_fit_80_columns(clock):
     assert lines[4].strip() == "queued    seeds 4-5"
 
 
+def test_the_last_program_has_no_other_beside_it(clock):
+    shown = display(clock, seeds=2)
+    shown.show("", status(0, 10_000, "done"))
+    shown.show("", status(1, 9_000, updates_per_s=10.0))
+    assert seen(shown)[0].endswith("ETA 0:01:40")
+
+
 def test_compiling_and_evaluating_are_told_with_their_time(clock):
     shown = display(clock)
     shown.show("", status(0, 0, waiting_for="compiling the update: up to 30 s"))
