@@ -60,10 +60,10 @@ def train(
                     ended.append((status, child.seeds))
                     if status < 0 and not stopped:
                         _tell_killed(child.seeds, -status)
+    if len(stopped) > 1:  # which ended the children at once
+        raise KeyboardInterrupt
     if stopped:
-        raise (
-            Interrupted if len(stopped) == 1 else KeyboardInterrupt
-        )  # a second one ends a child at once
+        raise Interrupted
     return ended
 
 
