@@ -2,15 +2,14 @@
 
 import math
 import os
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from gymnasium import Space
 
 from corerl.config import Config
-from corerl.data import download
-from corerl.data.tasks import READERS, Task, resolve
+from corerl.data import download, tasks
+from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
 from corerl.experiments import footprint, launch, rates, status
 from corerl.experiments.rates import Rate
@@ -79,7 +78,7 @@ def _hours(row: Row) -> str:
 
 
 def _number(hours: float) -> str:
-    return f"{hours:,.{1 if hours < 100 else 0}f}"
+    return f"{hours:,.{2 if hours < 1 else 1 if hours < 100 else 0}f}"
 
 
 def _short(count: int) -> str:
@@ -139,41 +138,36 @@ def _evaluations(cfg: Config, step: int) -> int:
 
 def _fitness(cfg: Config) -> tuple[str, str]:
     """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
-    evaluates, alone = bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo)
-    refused, remark, found = _task(cfg.task, cfg.trust, cfg.env, evaluates, alone)
-    if not refused and launch.lacks_data(cfg.algo, resolve(cfg.task, cfg.trust)):
+    try:
+        task = tasks.of(cfg)
+    except CorerlError as error:
+        return str(error), ""
+    refused, found = _simulator(task, bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo))
+    if not refused and launch.lacks_data(cfg.algo, task):
         refused = f"the task has {launch.NO_DATA}"
     elif found:
         try:
             spaces.check(cfg.algo, "the task", *found)
         except CorerlError as error:
             refused = str(error)
-    return refused, remark
+    return refused, _data(task)
 
 
 @cache
-def _task(
-    task_id: str, trust: bool, env: str | None, evaluates: bool, alone: bool
-) -> tuple[str, str, tuple[Space, Space] | None]:
-    """Returns why the task cannot run, what is to be done first, and what its simulator shows and takes.
+def _simulator(task: Task, evaluates: bool, alone: bool) -> tuple[str, tuple[Space, Space] | None]:
+    """Returns why the task cannot run, and what its simulator shows and takes.
 
     `alone`: the simulator, if any, is for evaluation alone.
     """
     try:
-        task = replace(resolve(task_id, trust), env=env)
-    except CorerlError as error:
-        return str(error), "", None
-    remark = _data(task)
-    try:
         made = task.make_env() if task.has_env else None
     except CorerlError as error:
-        if not evaluates:
-            return "", remark, None
-        return launch.missing(str(error).replace(task_id, "the task"), alone), remark, None
+        why = launch.missing(str(error).replace(task.id, "the task"), alone)
+        return why if evaluates else "", None
     if made is None:
-        return "", remark, None
+        return "", None
     made.close()
-    return "", remark, (made.observation_space, made.action_space)
+    return "", (made.observation_space, made.action_space)
 
 
 def _data(task: Task) -> str:

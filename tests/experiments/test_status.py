@@ -210,6 +210,12 @@ def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsy
     assert not os.listdir(), "a dry run writes nothing"
 
 
+def test_an_environment_for_a_task_that_has_its_own_is_refused_in_its_row(capsys):
+    assert cli.main(["train", "algo=bc", "task=corerl/pendulum", "env=gym/x:Foo", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "refused 1" in out and "note 1: env and data belong to task=file/PATH" in out
+
+
 def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
     arguments = ["-m", "algo=bc", "task=d4rl/antmaze-umaze-v2,corerl/pendulum"]
     assert cli.main(["train", *arguments, "--dry-run"]) == 0
@@ -232,8 +238,8 @@ def test_hours_are_divided_by_the_cores_and_those_of_refused_cells_named(capsys,
     words = ["algo=bc", tasks, "seeds=30", "steps=1000000", "device=cpu"]
     assert cli.main(["train", "-m", *words, "--dry-run"]) == 0
     each = 30 * 1_000_000 / 756 / 3600  # results/bench/README.md: 756 updates/s
-    told = f"about {2 * each:.0f} CPU core-hours, {2 * each / 4:.0f} hours on the 4 cores here"
-    assert f"{told}; {each:.0f} of them in cells that are refused here" in capsys.readouterr().out
+    told = f"about {2 * each:.1f} CPU core-hours, {2 * each / 4:.1f} hours on the 4 cores here"
+    assert f"{told}; {each:.1f} of them in cells that are refused here" in capsys.readouterr().out
 
 
 def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
