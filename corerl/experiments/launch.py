@@ -129,6 +129,15 @@ def _tell_idle(cfg: Config) -> None:
                 f"{name}.",
                 file=sys.stderr,
             )
+    if getattr(cfg.algo, "phase", None) == "both":
+        before = cfg.algo.online.pretrain_steps + cfg.algo.online.warmup_steps
+        if before >= cfg.steps:
+            print(
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update online: pre-training "
+                f"and warm-up are {before:,} steps (algo.online.pretrain_steps and warmup_steps), and "
+                f"steps={cfg.steps:,} counts them. Give more steps, or lower these.",
+                file=sys.stderr,
+            )
 
 
 def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:

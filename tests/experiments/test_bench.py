@@ -7,7 +7,7 @@ import pytest
 import torch
 from small import OFFLINE
 
-from corerl.algos import bc
+from corerl.algos import bc, rlpd, sac
 from corerl.cli import main
 from corerl.config import Config
 from corerl.errors import CorerlError
@@ -73,6 +73,14 @@ def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
     calls = sum(1 for _ in watch.steps(stride=2, seconds=1.0)) - 8  # without the warm-up
     assert calls == pytest.approx(100, abs=2)
     assert rates == [pytest.approx(3 * 2 * calls, rel=0.03)]
+
+
+@pytest.mark.parametrize(
+    ("algo", "before"), [(bc.Config(), 0), (sac.Config(), 10_000), (rlpd.Config(), 5_000)]
+)
+def test_steps_before_the_first_update_are_not_timed(algo, before):
+    watch = stopwatch.Stopwatch(Config(algo=algo, task="bench"), [0], 1000, iter(()), print)
+    assert len(list(watch.steps())) == before + 8
 
 
 def test_serving_gives_one_rate_per_line(quick, monkeypatch, capsys):

@@ -22,7 +22,7 @@ import yaml
 from small import FIXED, config, group, run, train
 
 from corerl import algos
-from corerl.algos import bc, iql, qr_dqn, sac
+from corerl.algos import bc, iql, qr_dqn, rlpd, sac
 from corerl.config import Config, Data, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
@@ -32,6 +32,7 @@ from corerl.runs import code, files
 from corerl.runs.checkpoint import path_in, saved_step
 from corerl.runs.directory import cell_directory, group_name, read_status, settings
 from corerl.training import preprocessing
+from corerl.training.offline_to_online import Online
 from corerl.training.run import Interrupted, Run
 
 pytestmark = pytest.mark.usefixtures("load_once")
@@ -589,6 +590,12 @@ def test_a_run_that_has_ended_holds_no_memory(tmp_path, monkeypatch, fails):
         (
             qr_dqn.Config(),
             "its first 50,000 steps only fill the replay (algo.data.learning_starts)",
+        ),
+        (rlpd.Config(), "its first 5,000 steps only fill the replay (algo.online.warmup_steps)"),
+        (iql.Config(phase="both", online=Online(pretrain_steps=60, warmup_steps=39)), ""),
+        (
+            iql.Config(phase="both", online=Online(pretrain_steps=60, warmup_steps=40)),
+            "makes no update online: pre-training and warm-up are 100 steps",
         ),
     ],
 )
