@@ -14,9 +14,11 @@ from pathlib import Path
 import gymnasium
 import torch
 import yaml
+from gymnasium import wrappers
 
 from corerl.config import Config, Settings, require, seed_list
 from corerl.data import tasks
+from corerl.data.observations import wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.experiments import children, worker
@@ -209,9 +211,23 @@ def _check_simulator(cfg: Config, task: Task) -> None:
         raise CorerlError(missing(str(error), for_evaluation(cfg.algo))) from error
     try:
         spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+        _tell_own_statistics(env, task.id)
         _try(env, task.id)
     finally:
         close([env])
+
+
+def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
+    """Warns of numbers whose scale another environment of the same task does not share."""
+    for kind in (wrappers.NormalizeObservation, wrappers.NormalizeReward):
+        found = wrapper(env, kind)
+        if found is not None and found.update_running_mean:
+            print(
+                f"corerl: {task} is in a {kind.__name__}, whose statistics each environment gathers by "
+                "itself: what is learned on one scale is evaluated on others, and the same policy scores "
+                "differently every time. Leave it out, or fix its statistics (update_running_mean=False).",
+                file=sys.stderr,
+            )
 
 
 def _try(env: gymnasium.Env, task: str) -> None:

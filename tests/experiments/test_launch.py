@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium import wrappers
 from small import FIXED, config, group, run, train
 
 from corerl import algos
@@ -603,6 +604,30 @@ def test_a_run_that_ends_within_its_random_beginning_says_so(algo, told, capsys)
     launch._tell_idle(Config(algo=algo, task="gym/Pendulum-v1", steps=100))
     error = capsys.readouterr().err
     assert told in error and bool(told) == ("makes no update" in error)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "told"),
+    [
+        (wrappers.NormalizeObservation, True),
+        (wrappers.NormalizeReward, True),
+        (lambda env: frozen(wrappers.NormalizeObservation(env)), False),
+        (lambda env: env, False),
+    ],
+)
+def test_an_environment_with_running_statistics_of_its_own_is_told(wrap, told, monkeypatch, capsys):
+    make = tasks.Task.make_env
+    monkeypatch.setattr(
+        tasks.Task, "make_env", lambda self: wrappers.TimeLimit(wrap(make(self)), 9)
+    )
+    cfg = Config(algo=sac.Config(), task="gym/Pendulum-v1", steps=100)
+    launch._check_simulator(cfg, tasks.of(cfg))
+    assert ("whose statistics each environment gathers" in capsys.readouterr().err) == told
+
+
+def frozen(env):
+    env.update_running_mean = False
+    return env
 
 
 def test_steps_that_do_not_end_with_an_update_are_refused_before_training(tmp_path):
