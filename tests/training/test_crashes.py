@@ -29,6 +29,7 @@ FAULTS = {
     "broadcast": lambda: (np.zeros(1), 1.0, False, False, {}),
     "number": lambda: (0.0, 1.0, False, False, {}),
     "reward": lambda: (np.zeros(2), np.nan, False, False, {}),
+    "infinite reward": lambda: (np.zeros(2), -np.inf, False, False, {}),
     "nothing": lambda: None,
 }
 

@@ -91,6 +91,35 @@ def test_the_policy_sees_each_episodes_own_observation():
     np.testing.assert_array_equal(returns, lengths * (lengths + 1) / 2)
 
 
+class Told:
+    """Acts by the step, and keeps what it is told."""
+
+    def __init__(self):
+        self.begun, self.rewards = [], []
+
+    def begin(self, seeds, episodes):
+        self.begun.append((seeds, episodes, len(self.rewards)))
+        self.step = 0
+
+    def __call__(self, observations):
+        self.step += 1
+        return ones(observations) * self.step / 10
+
+    def reward(self, rewards):
+        self.rewards.append(rewards)
+
+
+def test_a_policy_with_a_memory_is_told_when_rounds_begin_and_what_each_step_pays():
+    player = Told()
+    lengths = Evaluator(Countdown, [0, 1], 5, at_once=3)(player).lengths
+    first = lengths[:, :3].max()
+    assert player.begun == [(2, 3, 0), (2, 2, first)]
+    for now, start in ((slice(3), 0), (slice(3, 5), first)):
+        for step in range(lengths[:, now].max()):
+            paid = np.where(step < lengths[:, now], (step + 1) / 10, 0)
+            np.testing.assert_allclose(player.rewards[start + step], paid, rtol=1e-6)
+
+
 def test_every_evaluation_meets_the_same_initial_states():
     play = Evaluator(Countdown, [5], 8)
     first = play(ones).lengths
