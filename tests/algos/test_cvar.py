@@ -360,6 +360,46 @@ def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
     assert (first <= 4).all()
 
 
+def test_a_race_discounts_what_training_took_for_rewards_and_meets_new_states_each_round(
+    monkeypatch,
+):
+    """Three steps pay 2, 4, 6, which are learned as 1, 2, 3."""
+    met, played = [], []
+
+    class Stairs(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            met.append(seed)
+            self.paid = 0
+            return np.zeros(1), {}
+
+        def step(self, action):
+            self.paid += 2
+            return np.zeros(1), float(self.paid), self.paid == 6, False, {}
+
+    class Halves:
+        def __call__(self, observations):
+            return torch.zeros(observations.shape[:2], dtype=torch.int64)
+
+        def learned(self, rewards):
+            return rewards / 2
+
+        def reward(self, rewards):
+            pass
+
+    def two_rounds(play, stocks, tau, episodes):
+        played.extend([play(stocks), play(stocks)])
+        return stocks[:, 0]
+
+    monkeypatch.setattr(racing, "successive_halving", two_rounds)
+    stocks = torch.zeros(2, 3)
+    racing.race(Halves, Stairs, [0, 1], stocks, tau=0.5, episodes=1, discount=0.5)
+    assert [x.tolist() for x in played] == [[[1 + 1 + 0.75] * 3] * 2] * 2
+    assert len(set(met)) == 12
+
+
 # As a run.
 
 
