@@ -104,16 +104,18 @@ def _room(row: Row, gpu: str | None) -> tuple[str, str]:
 def row(cfg: Config, gpu: str | None) -> Row:
     """Computes the row of one cell before it runs."""
     groups = list(status.of_cell(cfg))
-    left = [group for group in groups if group.state != "done"]
+    left = [
+        (len(group.seeds), group.steps, _kept(group)) for group in groups if group.state != "done"
+    ]
     seeds = sum(len(group.seeds) for group in groups)
-    updates = sum((group.steps - _kept(group)) * len(group.seeds) for group in left)
-    evaluations = sum(_evaluations(cfg, _kept(group)) * len(group.seeds) for group in left)
+    updates = sum((steps - kept) * count for count, steps, kept in left)
+    evaluations = sum(_evaluations(cfg, kept) * count for count, _, kept in left)
     rate = rates.known(cfg, gpu)
     refused, remark = _fitness(cfg)
     return Row(
         cfg,
         seeds,
-        seeds - sum(len(group.seeds) for group in left),
+        seeds - sum(count for count, _, _ in left),
         updates,
         evaluations * cfg.eval.episodes,
         rate,
