@@ -15,7 +15,6 @@ trained. No network is needed.
 import argparse
 import hashlib
 import importlib
-import itertools
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,21 @@ from corerl.training.run import pick_device
 STAGES = ("tests", "bench", "train", "demo")
 SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}
 """Largest share of the time left that a stage may take when it begins; the last one takes all."""
-AIMED = ("iql", "rebrac")
-"""Measured first and with nothing beside them."""
-FIRST = (*AIMED, "td3_bc", "sac", "cql", "edac", "dt", "mrq")
+FIRST = ("iql", "rebrac", "td3_bc", "sac", "cql", "edac", "dt", "mrq")
 """Measured before all others, since the time may end."""
-COMPILING_THREADS = 2
-"""Of each process that compiles, so that some cores are left to the one that is measured."""
+COMPILING_THREADS = 1
+"""Of each process that compiles: in itself, without helpers that would take as long to start."""
 SAVING = 60
 """Seconds in which a command that was asked to stop may save what it has."""
 OUT_OF_TIME = 124
 """The exit status of a command that was asked to stop, as of `timeout`."""
-SIZES = {"rebrac": {"batch_size": 256}}
-"""Not the paper's, so that all are compared at one."""
+SIZES = {
+    "rebrac": {"batch_size": 256},
+    "cvar": {"low": -15.0, "high": 20.0},
+    "cpl_ranked": {"length": 64},
+}
+"""A batch that is not the paper's, so that all are compared at one; what has no default, or asks for more
+than the data here has."""
 WITHOUT_NETWORKS = ("cvar_tabular", "ela", "icvar")
 TEST_FILE = "tests/nn/test_compile.py"
 
@@ -68,7 +70,7 @@ class Plan:
     seeds: tuple[int, ...] = (10, 1)
     settings: dict[str, Any] | None = None  # of every algorithm
     windows: int = 2
-    workers: int = 6  # processes that compile, or test, at a time
+    workers: int = max(2, (os.cpu_count() or 4) - 2)  # processes that compile, or test, at a time
     task: str = "corerl/halfcheetah-replay-regenerated"
     updates: int = 1_000_000
     train: tuple[str, ...] = ("algo=iql", "seeds=10", "eval.every=100000", "log_every=10000")
@@ -186,12 +188,19 @@ def _machine_and_code(facts: dict[str, Any]) -> tuple:
 
 
 def _code() -> str:
-    """Returns a digest of the package and its algorithms, which a wheel has too, unlike git's revision."""
-    digest = hashlib.sha256()
-    for package in ("corerl", "corerl.algos"):
+    """Returns a digest of the package and what trains with it, equal in a checkout and in a wheel.
+
+    A wheel has no revision of git, and holds the further packages inside the first one's folder.
+    """
+    contents = {}
+    for package in ("corerl", "corerl.algos", "corerl.envs", "corerl.published"):
         folder = Path(str(resources.files(package)))
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+        for file in folder.rglob("*.py"):
+            name = Path(*package.split("."), file.relative_to(folder)).as_posix()
+            contents[name] = file.read_bytes()
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        digest.update(name.encode() + content)
     return digest.hexdigest()[:16]
 
 
@@ -248,12 +257,8 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
 
 
 def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
-    """Rates that no earlier call found: graphs of all algorithms first, then eager, then compiled.
-
-    Several processes start and compile at a time, and take turns in what is measured; in each mode the
-    algorithms that are aimed at come first, with nothing beside them.
-    """
-    for mode, aimed in itertools.product(plan.modes, (True, False)):
+    """Rates that no earlier call found: graphs of all algorithms first, then eager, then compiled."""
+    for mode in plan.modes:
         jobs = [
             [
                 Case(name, _quick(name, plan.settings or {}), plan.device, mode, seeds)
@@ -261,15 +266,12 @@ def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
                 if not found.rated(_name(name, mode, seeds))
             ]
             for name in plan.names
-            if (name in AIMED) == aimed
         ]
         jobs = [job for job in jobs if job]
-        workers = 1 if aimed else plan.workers
-        for case, result in turns.measured(jobs, plan.windows, until, workers, plan.out / ".turn"):
-            what = {
-                "what": _name(case.algo, case.compile, case.seeds),
-                "case": case._asdict(),
-            }
+        for case, result in turns.measured(
+            jobs, plan.windows, until, plan.workers, plan.out / ".turn"
+        ):
+            what = {"what": _name(case.algo, case.compile, case.seeds), "case": _facts(case)}
             if isinstance(result, Measured):
                 yield what | result._asdict() | {"rate": result.rate}
             else:
@@ -278,6 +280,12 @@ def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
 
 def _name(algo: str, mode: str, seeds: int) -> str:
     return f"{algo} {mode} {seeds}"
+
+
+def _facts(case: Case) -> dict[str, Any]:
+    """Returns what was measured in words that JSON has."""
+    plain = {key: asdict(v) if is_dataclass(v) else v for key, v in case.settings.items()}
+    return case._replace(settings=plain)._asdict()
 
 
 def _quick(name: str, settings: dict[str, Any]) -> dict[str, Any]:

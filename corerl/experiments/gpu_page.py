@@ -75,7 +75,7 @@ def _bench(rows: list[dict[str, Any]]) -> str:
         "## Updates per second",
         "",
         "`corerl bench`'s loop at each paper's sizes (ReBRAC at batch 256), medians of windows of a second, "
-        "in which no other process measures; a start includes compiling where the cache on the disk does "
+        "in which no other process works; a start includes compiling where the cache on the disk does "
         "not have it.",
         "",
         f"| {' | '.join(head)} |",

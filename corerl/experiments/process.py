@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
@@ -29,8 +30,11 @@ def numerics(cfg: Config, threads: int | None = None) -> Iterator[None]:
     flushed, precision = _flushes_denormals(), torch.get_float32_matmul_precision()
     before = cudnn.allow_tf32, products.fp32_precision, torch.get_num_threads()
     try:
-        _set_up(cfg, threads)
-        yield
+        with warnings.catch_warnings():
+            # Torch's advice on a GPU, in words of its own; here it is precision=high.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+            _set_up(cfg, threads)
+            yield
     finally:
         torch.set_flush_denormal(flushed)
         torch.set_float32_matmul_precision(precision)

@@ -1,4 +1,4 @@
-"""Times algorithms in processes that start and compile side by side and take turns in what is timed."""
+"""Times algorithms in processes that start and compile side by side, each with nothing beside it."""
 
 import fcntl
 import multiprocessing
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TextIO
 
 from corerl.experiments.stopwatch import Case, Measured, measure
 
@@ -16,7 +17,8 @@ def measured(
 ) -> Iterator[tuple[Case, Measured | str]]:
     """Measures the cases of each job in a process of their own, until the time is over.
 
-    Up to `workers` of them are there at a time; a window is measured by who holds the file `turn`.
+    Up to `workers` of them are there at a time. One that starts shares the file `turn` with others that do,
+    and one that measures a window has it alone: warming up is work for the GPU too, and halves a rate.
     """
     results: queue.Queue = queue.Queue()
 
@@ -66,16 +68,17 @@ def _child(results, cases: list[Case], windows: int, turn: Path) -> None:
 
     for case in cases:
         torch._dynamo.reset()
-        try:
-            results.put(measure(case, turns(windows, turn)))
-        except Exception as error:  # one that cannot run here must not keep the others from it
-            results.put(f"{type(error).__name__}: {error}"[:300])
+        with open(turn, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            try:
+                results.put(measure(case, turns(windows, file)))
+            except Exception as error:  # one that cannot run here must not keep the others from it
+                results.put(f"{type(error).__name__}: {error}"[:300])
 
 
-def turns(windows: int, turn: Path) -> Iterator[None]:
-    """Yields windows in which this process alone measures; where it dies, the system gives the turn on."""
-    with open(turn, "w") as file:
-        for _ in range(windows):
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-            fcntl.flock(file, fcntl.LOCK_UN)
+def turns(windows: int, turn: TextIO) -> Iterator[None]:
+    """Yields windows in which this process alone works; where it dies, the system gives the turn on."""
+    for _ in range(windows):
+        fcntl.flock(turn, fcntl.LOCK_EX)  # in place of a share in it
+        yield
+        fcntl.flock(turn, fcntl.LOCK_UN)

@@ -1,5 +1,6 @@
 """`make gpu`, as far as it goes without one: every stage, what it writes, and that time ends it."""
 
+import fcntl
 import json
 import threading
 import time
@@ -31,7 +32,9 @@ def test_the_real_plan_is_of_all_algorithms_that_have_networks():
     assert plan.names[:2] == ("iql", "rebrac")
     assert sorted((*plan.names, *gpu.WITHOUT_NETWORKS)) == algos.names()
     for name in plan.names:
-        assert gpu._quick(name, {}).get("random_steps", 0) <= 500
+        settings = gpu._quick(name, {})
+        assert settings.get("random_steps", 0) <= 500
+        assert json.loads(json.dumps(gpu._facts(Case(name, settings))))["algo"] == name
 
 
 def test_a_case_that_cannot_run_keeps_no_other_from_it(tmp_path):
@@ -62,16 +65,27 @@ def test_out_of_time_a_command_may_save(monkeypatch):
     assert (code, text) == (124, "deaf\n\nout of time")
 
 
-def test_measuring_is_taken_in_turns_and_a_process_that_dies_gives_its_turn_on(tmp_path):
-    first, second = turns.turns(2, tmp_path / "turn"), turns.turns(1, tmp_path / "turn")
-    next(first)
-    waiting = threading.Thread(target=next, args=(second,), daemon=True)
-    waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive()
-    first.close()  # as the system closes a dead process's files
-    waiting.join(10)
-    assert not waiting.is_alive()
+def test_one_measures_while_none_starts_and_a_process_that_dies_gives_its_turn_on(tmp_path):
+    starting, one, other = ((tmp_path / "turn").open("w") for _ in range(3))
+    for file in (starting, one):
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+    def waits(windows) -> threading.Thread:
+        waiting = threading.Thread(target=next, args=(windows,), daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        return waiting
+
+    first = waits(turns.turns(2, one))  # which gives up its own share
+    starting.close()  # as the system closes a dead process's files
+    first.join(10)
+    assert not first.is_alive()
+    second = waits(turns.turns(1, other))
+    one.close()
+    second.join(10)
+    assert not second.is_alive()
+    other.close()
 
 
 def test_the_last_stage_has_all_of_the_time_that_is_left(tmp_path, monkeypatch):
@@ -110,19 +124,15 @@ def test_a_later_call_measures_what_no_call_has(tmp_path, monkeypatch):
     asked = []
 
     def measured(jobs, windows, until, workers, turn):
-        asked.extend((case.algo, case.compile, case.seeds, workers) for job in jobs for case in job)
+        asked.extend((case.algo, case.compile, case.seeds) for job in jobs for case in job)
         return [(case, "out of time") for job in jobs for case in job]
 
     monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     monkeypatch.setattr(turns, "measured", measured)
-    plan = replace(gpu.dry(tmp_path), names=("sac", "iql"), modes=("graph", "off"), workers=6)
+    plan = replace(gpu.dry(tmp_path), names=("iql", "sac"), modes=("graph", "off"))
     gpu.run(plan, ["bench"], minutes(1))
-    first = [
-        *(("iql", "graph", 2, 1), ("iql", "graph", 1, 1)),
-        *(("sac", "graph", 2, 6), ("sac", "graph", 1, 6)),
-        *(("iql", "off", 2, 1), ("iql", "off", 1, 1)),
-        *(("sac", "off", 2, 6), ("sac", "off", 1, 6)),
-    ]
+    names, modes = ("iql", "sac"), ("graph", "off")
+    first = [(name, mode, seeds) for mode in modes for name in names for seeds in (2, 1)]
     assert asked == first
     gpu.Found(plan).add("bench", rate("iql", "graph", 2, [5.0]))
     gpu.Found(plan).add("bench", rate("sac", "off", 1, [5.0]))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,16 @@ def test_precision_is_float32_unless_asked_and_then_part_of_the_name(tmp_path):
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
         assert torch.backends.cudnn.allow_tf32
     assert config_hash(replace(cfg, precision="high")) != config_hash(cfg)
+
+
+def test_torchs_advice_to_use_less_than_float32_is_not_shown_in_training(tmp_path):
+    advice = (
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled"
+    )
+    with pytest.warns(UserWarning) as shown, numerics(config(tmp_path)):
+        warnings.warn(advice, stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["something else"]
 
 
 def test_a_callers_own_numerics_return_after_training(tmp_path):
