@@ -142,6 +142,7 @@ def _fitness(cfg: Config) -> tuple[str, str]:
     """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
     try:
         task = tasks.of(cfg)
+        launch.check_steps(cfg)
     except CorerlError as error:
         return str(error), ""
     refused, found = _simulator(task, bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo))

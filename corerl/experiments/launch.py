@@ -73,7 +73,7 @@ def launch(cfg: Config, place: str = "") -> None:
 
 def _launch(cfg: Config, device: torch.device, place: str) -> None:
     task = tasks.of(cfg)
-    _check_steps(cfg)
+    check_steps(cfg)
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
     if task.has_env:
         _check_simulator(cfg, task)
@@ -191,14 +191,17 @@ def _status(directory: Path) -> dict:
         return {}
 
 
-def _check_steps(cfg: Config) -> None:
+def check_steps(cfg: Config) -> None:
     """Notices before training that the steps do not end with an update."""
-    every = getattr(getattr(cfg.algo, "data", None), "train_every", 1)
-    require(
-        cfg.steps % every == 0,
-        f"steps={cfg.steps} must be a multiple of algo.data.train_every={every}, the environment steps of "
-        "each update",
-    )
+    for holder, name, what in (
+        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
+        (cfg.algo, "policy_delay", "critic updates for each of the policy"),
+    ):
+        every = getattr(holder, name.rpartition(".")[2], 1)
+        require(
+            cfg.steps % every == 0,
+            f"steps={cfg.steps} must be a multiple of algo.{name}={every}, the {what}",
+        )
 
 
 def _check_simulator(cfg: Config, task: Task) -> None:

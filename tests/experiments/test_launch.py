@@ -630,10 +630,17 @@ def frozen(env):
     return env
 
 
-def test_steps_that_do_not_end_with_an_update_are_refused_before_training(tmp_path):
-    cfg = config(tmp_path, "qr_dqn", task="gym/CartPole-v1", steps=130)
-    with pytest.raises(
-        CorerlError, match=r"steps=130 must be a multiple of algo\.data\.train_every=4"
-    ):
-        launch.launch(cfg)
+@pytest.mark.parametrize(
+    ("algo", "task", "steps", "every"),
+    [
+        ("qr_dqn", "gym/CartPole-v1", 130, "algo.data.train_every=4, the environment steps"),
+        ("td3_bc", "corerl/pendulum", 11, "algo.policy_delay=2, the critic updates"),
+    ],
+)
+def test_steps_that_do_not_end_with_an_update_are_refused_before_training(
+    tmp_path, algo, task, steps, every
+):
+    told = re.escape(f"steps={steps} must be a multiple of {every}")
+    with pytest.raises(CorerlError, match=told):
+        launch.launch(config(tmp_path, algo, task=task, steps=steps))
     assert not list(tmp_path.rglob("seeds-*"))

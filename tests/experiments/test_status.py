@@ -210,10 +210,17 @@ def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsy
     assert not os.listdir(), "a dry run writes nothing"
 
 
-def test_an_environment_for_a_task_that_has_its_own_is_refused_in_its_row(capsys):
-    assert cli.main(["train", "algo=bc", "task=corerl/pendulum", "env=gym/x:Foo", "--dry-run"]) == 0
+@pytest.mark.parametrize(
+    ("algo", "setting", "note"),
+    [
+        ("bc", "env=gym/x:Foo", "env and data belong to task=file/PATH"),
+        ("td3_bc", "steps=11", "steps=11 must be a multiple of algo.policy_delay=2"),
+    ],
+)
+def test_what_training_would_refuse_is_refused_in_its_row(capsys, algo, setting, note):
+    assert cli.main(["train", f"algo={algo}", "task=corerl/pendulum", setting, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "refused 1" in out and "note 1: env and data belong to task=file/PATH" in out
+    assert "refused 1" in out and f"note 1: {note}" in out
 
 
 def test_a_task_that_cannot_be_evaluated_says_so_in_its_row(capsys):
