@@ -76,15 +76,19 @@ def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
     """Parses what Hydra takes, and returns the unknown flags too.
 
     Raises:
-        CorerlError: a flag lacks its value, or has one that it does not take.
+        CorerlError: a flag lacks its value, or has one that it does not take, or the folder of settings
+            is none.
     """
     told = io.StringIO()
     try:
         with redirect_stderr(told):
-            return get_args_parser().parse_known_args(arguments)
+            flags, unknown = get_args_parser().parse_known_args(arguments)
     except SystemExit as error:  # argparse has printed a page
         reason = told.getvalue().strip().rpartition("error: ")[2]
         raise CorerlError(f"Cannot read the flags: {reason}.") from error
+    folder = flags.config_dir
+    require(not folder or Path(folder).is_dir(), f"--config-dir {folder} is not a folder")
+    return flags, unknown
 
 
 def settings_first(arguments: list[str]) -> list[str]:
@@ -210,7 +214,7 @@ def with_sweep(arguments: list[str]) -> list[str]:
     """Turns `sweep=NAME` into Hydra's flags for a primary config in `sweeps/`, or `sweep=mine.yaml` anywhere.
 
     Raises:
-        CorerlError: there is no sweep of that name.
+        CorerlError: there is no sweep of that name, or it does not build on corerl's settings.
     """
     names = [a.removeprefix("sweep=") for a in arguments if a.startswith("sweep=")]
     if not names:
@@ -230,9 +234,23 @@ def with_sweep(arguments: list[str]) -> list[str]:
         own.stem not in ("config", "schema"),
         f"sweep={names[0]}: corerl's own settings have this name and would be taken instead; rename the file",
     )
+    require(
+        not is_own or _builds_on_others(own),
+        f"sweep={names[0]} lacks the line `defaults: [config, _self_]`, which brings the settings that it "
+        "does not name",
+    )
     rest = [a for a in arguments if not a.startswith("sweep=")]
     folder, name = (own.parent, own.stem) if is_own else (files("corerl.sweeps"), names[0])
     return ["--config-dir", str(folder), "--config-name", name, "--multirun", *rest]
+
+
+def _builds_on_others(file: Path) -> bool:
+    """Tells whether a file of settings has defaults; True also where it is damaged, which Hydra tells."""
+    try:
+        value = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return True
+    return isinstance(value, dict) and "defaults" in value
 
 
 def for_each_cell(arguments: list[str]) -> list[str]:

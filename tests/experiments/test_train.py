@@ -587,6 +587,7 @@ PROBLEMS = {
     (*RUN, "~steps"): "~steps: settings are neither added nor removed",
     (*RUN, "--multirun=3"): "Cannot read the flags: argument --multirun/-m: ignored explicit",
     (*RUN, "--config-dir"): "Cannot read the flags: argument --config-dir/-cd: expected one",
+    (*RUN, "--config-dir", "nowhere"): "--config-dir nowhere is not a folder",
     (*RUN, "--seeds", "3"): "no flag --seeds; a setting is given as name=value, as in seeds=10",
     # folders
     (*RUN, "root=/dev/null/runs"): "Cannot write /dev/null/runs/",
@@ -603,6 +604,14 @@ def test_bad_input_is_one_sentence(capsys, tmp_path, arguments, words):
     left = {path.name for path in tmp_path.iterdir()}
     assert left <= {"runs"}, "Hydra left files"
     assert not list(tmp_path.rglob("seeds-*"))
+
+
+def test_a_sweep_that_builds_on_nothing_is_told_what_it_lacks(capsys, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("hydra: {sweeper: {params: {algo: bc, task: corerl/pendulum}}}")
+    assert main(["train", f"sweep={path}"]) == 2
+    error = capsys.readouterr().err
+    assert "mine.yaml lacks the line `defaults: [config, _self_]`" in error
 
 
 DAMAGED = {
