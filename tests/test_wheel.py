@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from corerl.experiments import gpu
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
     "corerl": "corerl",
@@ -77,3 +79,9 @@ def test_it_trains_from_any_folder(installed, tmp_path):
     python("-P", "-m", "corerl.cli", "train", "algo=bc", *settings, cwd=tmp_path, **path)
     (scores,) = (tmp_path / "runs/corerl/pendulum").glob("bc-*/seeds-0/scores.csv")
     assert len(scores.read_text().splitlines()) == 2
+
+
+def test_its_code_has_the_digest_of_the_checkout(installed, tmp_path):
+    code = "from corerl.experiments.gpu import _code; print(_code())"
+    there = python("-P", "-c", code, cwd=tmp_path, PYTHONPATH=str(installed)).strip()
+    assert there == gpu._code()

@@ -54,6 +54,8 @@ SIZES = {
 }
 """A batch that is not the paper's, so that all are compared at one; what has no default, or asks for more
 than the data here has."""
+PACKAGES = ("", ".algos", ".configs", ".envs", ".published", ".sweeps")
+"""Of `corerl`: those that a wheel holds inside its folder and a checkout beside it."""
 WITHOUT_NETWORKS = ("cvar_tabular", "ela", "icvar")
 TEST_FILE = "tests/nn/test_compile.py"
 
@@ -188,16 +190,12 @@ def _machine_and_code(facts: dict[str, Any]) -> tuple:
 
 
 def _code() -> str:
-    """Returns a digest of the package and what trains with it, equal in a checkout and in a wheel.
-
-    A wheel has no revision of git, and holds the further packages inside the first one's folder.
-    """
+    """Returns a digest of all modules, equal in a checkout and in a wheel, which has no revision of git."""
     contents = {}
-    for package in ("corerl", "corerl.algos", "corerl.envs", "corerl.published"):
-        folder = Path(str(resources.files(package)))
+    for package in PACKAGES:
+        folder = Path(str(resources.files(f"corerl{package}")))
         for file in folder.rglob("*.py"):
-            name = Path(*package.split("."), file.relative_to(folder)).as_posix()
-            contents[name] = file.read_bytes()
+            contents[Path(package[1:], file.relative_to(folder)).as_posix()] = file.read_bytes()
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(name.encode() + content)
