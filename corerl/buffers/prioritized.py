@@ -131,7 +131,7 @@ class PrioritizedReplay(ReplayBuffer):
             rewards.squeeze(-1),
             after,
             terminated,
-            torch.cat([torch.ones_like(goes_on[..., :1]), goes_on], -1),
+            torch.cat([torch.ones_like(terminated[..., :1]), goes_on], -1),
         )
 
     def prioritise(self, places: Tensor, priorities: Tensor) -> None:

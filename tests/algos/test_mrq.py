@@ -220,6 +220,12 @@ def test_stopped_and_resumed_it_ends_as_unbroken(tmp_path):
     goes_on(settings(tmp_path), tmp_path, (7, 15, 27))
 
 
+@pytest.mark.parametrize("own", [{"horizon": 1}, {"n_step": 1}, {"horizon": 1, "n_step": 1}])
+def test_a_model_or_a_return_of_one_step_is_learned(tmp_path, own):
+    state = state_of(run(replace(settings(tmp_path, **own), steps=20), stop=15))
+    assert all(x.isfinite().all() for x in state["agent"]["critic"].values())
+
+
 def test_the_first_steps_have_the_smallest_priority(tmp_path):
     cfg = settings(tmp_path, random_steps=30, smallest_priority=0.25)
     assert state_of(run(cfg, stop=20))["replay"]["priorities"].eq(0.25).all()

@@ -68,6 +68,13 @@ def test_a_piece_ends_with_a_terminal(added, ends, start, counted):
     assert (pieces.terminated * pieces.counted)[0, 0].sum() == ended
 
 
+@pytest.mark.parametrize("ends", [{}, {2: "terminated"}])
+def test_a_piece_of_one_step_counts_it(ends):
+    pieces = filled(8, ends=ends)._pieces(torch.tensor([[2], [2]]), 1)
+    assert pieces.counted.tolist() == [[[1.0]], [[1.0]]]
+    assert pieces.rewards.tolist() == [[[-2.0]], [[-102.0]]]
+
+
 @pytest.mark.parametrize(
     ("added", "ends", "drawn"),
     [
