@@ -87,6 +87,70 @@ def test_pinned_memory_is_filled_again_once_the_stream_of_its_own_gpu_has_read_i
         assert recorded == ["of cuda:0", "waited"]
 
 
+@pytest.fixture
+def travelling(monkeypatch):
+    """What is sent is read as late as it may be: when the host waits for it, it is still what it was."""
+    under_way, send, wait = {}, Outbox.send, Outbox.open
+
+    def sent(box):
+        assert box not in under_way
+        under_way[box] = box._host.clone()
+        return send(box)
+
+    def opened(box):
+        assert torch.equal(under_way.pop(box, box._host), box._host)
+        return wait(box)
+
+    monkeypatch.setattr(Outbox, "send", sent)
+    monkeypatch.setattr(Outbox, "open", opened)
+    return under_way
+
+
+def test_nothing_is_written_over_what_still_travels(travelling, device):
+    images = {"discount": 0.9, "stack": 4, "device": device}
+    frames = FrameReplay((4, 6, 6), torch.uint8, 1, 20, SEEDS, 4, **images)
+    replay = ReplayBuffer(3, 2, 10, SEEDS, 4, device)
+    envs = Environments(lambda: gymnasium.make("Pendulum-v1"), SEEDS, "cpu")
+    envs._device = torch.device(device)
+    no = np.zeros(2, bool)
+    for number in range(1, 4):
+        seen = np.full((2, 4, 6, 6), number, np.uint8)
+        step = DiscreteStep(seen, no, no, seen, no, no, no)
+        frames.add(step, np.full((2, 1), number, np.float32))
+        replay.add([np.full((2, n), number) for n in (3, 2, 1, 3, 1, 1)])
+        envs.look()
+        envs.step(torch.zeros(2, 1, 1))
+    assert len(travelling) == 3
+
+
+class Late(TorchDispatchMode):
+    """Copies to the host that need not be waited for are made when they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default and isinstance(args[1], pretend.OnGpu) and args[2:]:
+            self.copies.append((args[0], args[1].numbers))
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def synchronize(self) -> None:
+        for here, there in self.copies:
+            here.copy_(there)
+
+
+def test_what_comes_back_is_read_when_it_is_there(monkeypatch):
+    with pretend.gpu(), Late() as late:
+        monkeypatch.setattr(torch.cuda, "current_stream", {torch.device("cuda:0"): late}.get)
+        inbox = Inbox()
+        for number in range(3):
+            sent = torch.full((2, 1, 3), float(number), device="cuda:0")
+            assert inbox.receive(sent).tolist() == [[[number] * 3]] * 2
+    assert len(late.copies) == 3
+
+
 class Draws:
     """A stream whose numbers are on the device."""
 
