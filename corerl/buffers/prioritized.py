@@ -96,7 +96,7 @@ class PrioritizedReplay(ReplayBuffer):
         require(
             bool((self._sums.sum(1) > 0).all()),
             f"No episode of {task} has had {self.horizon + 1} steps or a terminal in the first "
-            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps.",
+            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps",
         )
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:

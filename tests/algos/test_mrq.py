@@ -262,7 +262,7 @@ def test_episodes_too_short_for_a_piece_are_refused():
     row, no, yes = np.zeros((1, 1)), np.zeros(1), np.ones(1)
     for i in range(12):
         replay.add((row, row, no, row, no, yes if i % 3 == 2 else no))
-    with pytest.raises(CorerlError, match="No episode of gym/Short-v0 has had 4 steps"):
+    with pytest.raises(CorerlError, match=r"gym/Short-v0 has had 4 steps .*_steps\.$"):
         replay.require_ready("gym/Short-v0")
     replay.add((row, row, no, row, yes, no))
     replay.require_ready("gym/Short-v0")
