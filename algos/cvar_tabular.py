@@ -13,8 +13,8 @@ X is the discounted return, higher is better, and tau in (0, 1] is the mass of t
 
 It prints the optimum, the law of the return and the policy, writes them to solution.json, and plays the
 policy, so that a report sets it beside agents that learn. A task whose environment has a `FiniteMDP` as `mdp`
-is solved like these; without a task, `corerl.risk.static_cvar.static(mdp, tau)` and the functions of
-`corerl.risk.solvers` take any.
+and shows the state as `FiniteEnv` does (envs/mdps.py) is solved like these; without a task,
+`corerl.risk.static_cvar.static(mdp, tau)` and the functions of `corerl.risk.solvers` take any.
 
 Static is solved over the budget left (risk/static_cvar.py). The dual decomposition with a risk level for each
 successor (Chow et al. 2015) is not used: for control it need not give the optimum (Hau et al. 2023).
@@ -33,7 +33,9 @@ Differences from the papers:
 
 from dataclasses import dataclass
 
-from corerl.config import Settings, one_of, positive, seed_list, within
+import numpy as np
+
+from corerl.config import Settings, one_of, positive, require, seed_list, within
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import EXACT, FiniteMDP, Solution
 from corerl.risk.solution_text import describe
@@ -72,6 +74,12 @@ def train(cfg: Config, run: Run) -> None:
     mdp = getattr(env.unwrapped, "mdp", None)
     if not isinstance(mdp, FiniteMDP):
         raise CorerlError(f"{run.task.id} is no finite MDP: its environment has none as `mdp`.")
+    seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
+    require(
+        sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],
+        f"{run.task.id}: an observation must begin with the state as a one-hot vector, by which the policy "
+        f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
+    )
     solution = solve(cfg, mdp)
     if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
         print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)

@@ -394,3 +394,11 @@ def test_a_player_tells_a_policy_the_time_and_the_discounted_sum():
 def test_a_task_that_is_no_finite_mdp_is_refused(tmp_path):
     with pytest.raises(CorerlError, match=r"risk/D1 is no finite MDP"):
         play(tmp_path, "risk/D1")
+
+
+@pytest.mark.parametrize("first", [3, np.zeros(2), np.array([0, 0, 1, 0]), np.array([1.0])])
+def test_observations_that_do_not_begin_with_the_state_are_refused(tmp_path, monkeypatch, first):
+    """Coordinates, say, or the time first: the policy would be played in other states."""
+    monkeypatch.setattr(mdps.FiniteEnv, "_observation", lambda _: first)
+    with pytest.raises(CorerlError, match="must begin with the state as a one-hot vector"):
+        play(tmp_path, "risk/A")
