@@ -279,7 +279,7 @@ def check_count(count: int, most: int, resolution: float) -> None:
     require(
         count <= most,
         f"This MDP has more than {most:,} different returns at resolution {resolution:g}: give a coarser one "
-        "(algo.resolution=0.01; values are off by at most steps * resolution / 2)",
+        f"(algo.resolution={max(0.01, 10 * resolution):g}; values are off by at most steps * resolution / 2)",
     )
 
 

@@ -297,6 +297,9 @@ def test_too_many_returns_are_refused_with_a_way_out():
     )
     with pytest.raises(CorerlError, match=r"different returns .*algo.resolution=0.01"):
         static(mdp, 0.5)
+    large = dataclasses.replace(mdp, rewards=1e6 * mdp.rewards)
+    with pytest.raises(CorerlError, match=r"at resolution 0.5: .*coarser one \(algo.resolution=5;"):
+        static(large, 0.5, resolution=0.5)
 
 
 @pytest.mark.parametrize("solver", [static, iterated, ecrm, naive, blind, ecrm_of_states])
