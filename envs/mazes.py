@@ -215,8 +215,8 @@ class MazeEnv(gymnasium.Env):
         shape, kind = ((2 * maze.size**2,), np.float32) if vector else ((3, IMAGE, IMAGE), np.uint8)
         self.observation_space = spaces.Box(0, 1 if vector else 255, shape, kind)
         self.action_space = spaces.Discrete(len(MOVES))
-        most = [source.high * len(source.cells) for source in maze.sources]
-        self.reward_space = spaces.Box(0, np.array(most, np.float32))
+        low, high = np.array([(s.low, s.high) for s in maze.sources], np.float32).T
+        self.reward_space = spaces.Box(low.clip(max=0), high.clip(min=0))
         self._draw = lru_cache(4096)(lambda cell, entered: draw(maze, cell, entered))
         self._begin()
 

@@ -89,6 +89,17 @@ def test_leaving_ends_and_pays_nothing_and_time_truncates():
     assert not any(step[1] for step in waits)
 
 
+def test_a_maze_of_one_s_own_may_take_as_well_as_pay():
+    loss, gain = (
+        mazes.Source((255, 0, 0), *law, (cell,))
+        for law, cell in (((-1, -0.5), (0, 1)), ((1, 2), (1, 1)))
+    )
+    env = mazes.MazeEnv(mazes.Maze(2, (0, 0), (loss, gain), "1,1 2,1", "0,1"), vector=True)
+    paid = np.array([step[3]["reward_vector"] for step in walk(env, [RIGHT, DOWN])])
+    assert -1 <= paid[0, 0] <= -0.5 and 1 <= paid[1, 1] <= 2 and (paid[[0, 1], [1, 0]] == 0).all()
+    assert env.reward_space.low.tolist() == [-1, 0] and env.reward_space.high.tolist() == [0, 2]
+
+
 def test_bounds_are_of_discounted_returns():
     env = mazes.make("v3-vector")
     assert env.maze.bounds == ("<0.2", ">0.7", ">0.7")
