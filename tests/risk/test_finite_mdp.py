@@ -27,10 +27,12 @@ GOOD = {
         ({"rewards": [[[1.0], [0.0]]]}, r"rewards \(1, 2, 1\) must have the shape"),
         ({"rewards": [[[np.nan, 2], [0, 0]]]}, "rewards must be finite"),
         ({"successors": [[[0, 1], [0, 0]]]}, "successors must be whole numbers from 0 to 0"),
+        ({"successors": [[[0, -2], [0, 0]]]}, "successors must be whole numbers from 0 to 0"),
         ({"start": [0.5]}, "start must be"),
         ({"horizon": 0}, "horizon=0 must be a positive whole number"),
         ({"horizon": 2.0}, "horizon=2.0 must be a positive whole number"),
         ({"horizon": None}, "without a horizon needs a discount below 1"),
+        ({"discount": 0.0}, "discount=0.0"),
         ({"discount": 1.5}, "discount=1.5"),
     ],
 )
@@ -40,13 +42,17 @@ def test_what_is_no_mdp_is_refused(changes, message):
         FiniteMDP(**(GOOD | changes))
 
 
-def test_matrices_whose_rows_do_not_sum_to_one_are_refused():
+def test_matrices_and_starts_that_are_no_laws_are_refused():
     transitions = np.full((2, 2, 2), 0.5)
     transitions[1, 0, 1] = 0.4
     with pytest.raises(CorerlError, match=r"state 1, action 0 must .* they sum to 0.9,"):
         FiniteMDP.from_matrices(transitions, np.zeros((2, 2)), horizon=1)
     with pytest.raises(CorerlError, match="fit neither"):
         FiniteMDP.from_matrices(np.full((2, 2, 2), 0.5), np.zeros((2, 3)), horizon=1)
+    with pytest.raises(CorerlError, match="start must be"):
+        FiniteMDP.from_matrices(
+            np.full((2, 2, 2), 0.5), np.zeros((2, 2)), start=[1.5, -0.5], horizon=1
+        )
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 2, 2)])
