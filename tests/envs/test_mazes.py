@@ -110,6 +110,22 @@ def test_bounds_are_of_discounted_returns():
     assert walk(env, [UP] * 150)[149][3]["success"] is False
 
 
+def test_an_episode_that_leaves_succeeds_by_its_discounted_returns_also_once_restored():
+    """The gain is worth 1 at once and 0.99 after a wait; below is an unused square, beyond the way out."""
+    gain = mazes.Source((0, 255, 0), 1, 1, ((0, 1),))
+    maze = mazes.Maze(2, (0, 0), (gain,), "1,1", "0,1 0,2", unused=((1, 1),), bounds=(">0.995",))
+    env, other = (mazes.MazeEnv(maze, vector=True) for _ in range(2))
+    for way, success in (([RIGHT, DOWN], True), ([UP, RIGHT], False)):
+        assert "success" not in walk(env, way)[-1][3]
+        other.reset(seed=1)
+        other.load_state_dict(env.state_dict())
+        for one in (env, other):
+            _, paid, left, cut, info = one.step(RIGHT)
+            assert (paid, left, cut, info["success"]) == (0, True, False, success)
+    last = walk(env, [UP] * 148 + [RIGHT, RIGHT])[-1]
+    assert last[1:3] == (True, False)  # it leaves in the last step that there is time for
+
+
 def test_drawings_show_the_way():
     env = mazes.make("v1")
     first, _ = env.reset(seed=0)

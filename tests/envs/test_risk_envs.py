@@ -94,7 +94,7 @@ def test_an_observation_tells_state_and_time():
     observation, _, terminated, truncated, _ = env.step(0)
     np.testing.assert_array_equal(observation, [0, 1, 0, 1])
     assert not terminated and not truncated
-    assert env.step(0)[2]
+    assert env.step(0)[2:4] == (True, False)
     endless = mdps.FiniteEnv(mdps.hazard())
     assert endless.observation_space.shape == (1,)
 
