@@ -8,9 +8,10 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import yaml
-from blocks import ROOT
+from blocks import ROOT, commands
 
 from corerl import algos
+from corerl.experiments.composition import cells
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -69,6 +70,16 @@ def test_names_of_other_libraries_stand_beside_settings_that_exist():
         shown = pages[of[1].lower().replace("+", "_")] if of else "".join(pages.values())
         for setting in re.findall(r"`(algo\.[\w.]+?)(?:=[^`]*)?`", row):
             assert f"`{setting}`" in shown, row
+
+
+def test_the_first_run_of_sac_has_what_its_page_says_of_cleanrl():
+    (command,) = [
+        c for c in commands() if c.shown.startswith("coming_from.md: corerl train algo=sac")
+    ]
+    (cell,) = cells(command.words[2:])
+    algo = cell.algo
+    assert (algo.critic_lr, algo.temperature_lr) == (1e-3, 1e-3)  # 8 of algos/sac.py
+    assert (algo.actor_lr, algo.random_steps, algo.init) == (3e-4, 5000, "torch")
 
 
 def test_a_page_tells_what_an_update_costs():
