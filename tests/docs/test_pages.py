@@ -82,6 +82,13 @@ def test_the_first_run_of_sac_has_what_its_page_says_of_cleanrl():
     assert (algo.actor_lr, algo.random_steps, algo.init) == (3e-4, 5000, "torch")
 
 
+def test_runs_that_are_judged_are_named_by_algorithm():
+    """A task's folder has the runs of every page before, and one run alone can be meant by it."""
+    judged = [c for c in commands() if c.words[:2] == ["corerl", "evaluate"] and c.block]
+    named = [word for c in judged for word in c.words if word.startswith("runs/")]
+    assert named and all(word.endswith("*") for word in named), named
+
+
 def test_a_page_tells_what_an_update_costs():
     assert "## Cost" in algorithm_pages.page("iql") and "| 168 | 1.7 |" in algorithm_pages.page(
         "iql"
