@@ -159,6 +159,14 @@ def test_rebrac_has_the_coefficients_behind_the_published_scores(shared):
         assert (data.reward_shift, data.return_range, data.normalize_states) == (0, False, False)
 
 
+def test_rebrac_with_corls_table_has_their_coefficients(shared):
+    """Also where no sweep has it: two of the four rows that differ are of random and expert sets."""
+    for row in read(shared, "rebrac.csv"):
+        algo = compose(rebrac.Config(), row["dataset"], table="rebrac_corl").algo
+        theirs = float(row["corl_actor"]), float(row["corl_critic"])
+        assert (algo.actor_bc_coef, algo.critic_bc_coef) == theirs, row["dataset"]
+
+
 def test_rebrac_equals_corl_but_for_four_hopper_sets(shared):
     other = {f"hopper-{kind}-v2" for kind in ("expert", "medium", "medium-expert", "random")}
     for dataset, theirs in corl(shared, "rebrac").items():
