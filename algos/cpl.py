@@ -92,6 +92,9 @@ class Config(Hidden):
         loading.refuse(self.data, *unused, reason="CPL learns from comparisons alone")
         loading.check_crop(self.crop, self.preferences)
 
+    def first_phase(self) -> tuple[int, str]:
+        return self.bc_steps, "algo.bc_steps"
+
 
 class CPL(GaussianActing):
     """S independent learners."""
@@ -156,7 +159,7 @@ class CPL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    loading.steps_left(run, cfg.bc_steps, "algo.bc_steps")
+    run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
     compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)

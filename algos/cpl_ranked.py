@@ -110,6 +110,9 @@ class Config(Settings):
             "algo.ranked_by=teacher ranks by plain sums; of algo.preferences, judge and values count",
         )
 
+    def first_phase(self) -> tuple[int, str]:
+        return self.score.steps if self.ranked_by == "model" else 0, "algo.score.steps"
+
 
 class PreferenceModel(Stateful):
     """S learners of a score for whole segments of up to `length` steps.
@@ -217,8 +220,8 @@ def _check_length(cfg: Config, compared: Comparisons) -> None:
 
 
 def train(cfg: Config, run: Run) -> None:
-    of_model = cfg.score.steps if cfg.ranked_by == "model" else 0
-    policy_steps = loading.steps_left(run, of_model, "algo.score.steps")
+    of_model, _ = cfg.first_phase()
+    policy_steps = run.cfg.policy_steps()
     require(cfg.batch_size > 1, f"algo.batch_size={cfg.batch_size} leaves nothing to rank")
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None

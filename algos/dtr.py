@@ -100,6 +100,9 @@ class Config(transformer.TransformerSettings):
     repeats: int = positive(10)  # candidates per return asked for, with softmax
     return_noise: float = at_least(0, 0.1)  # deviation, on their last return-to-go
 
+    def first_phase(self) -> tuple[int, str]:
+        return self.reward.steps, "algo.reward.steps"
+
 
 class DTR(Stateful):
     """S independent learners; over `spec.steps` updates the weight of Q grows and the rates fall."""
@@ -258,7 +261,7 @@ class Player:
 
 
 def train(cfg: Config, run: Run) -> None:
-    policy_steps = loading.steps_left(run, cfg.reward.steps, "algo.reward.steps")
+    policy_steps = run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
     if cfg.trajectories == "segments":
         rows = pieces = relabelling.compared_rows(compared)

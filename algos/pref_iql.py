@@ -78,6 +78,9 @@ class Config(iql.Config):
         )
         loading.check_crop(self.crop, self.preferences, least=2)
 
+    def first_phase(self) -> tuple[int, str]:
+        return self.reward.steps if self.reward_first else 0, "algo.reward.steps"
+
 
 class PrefIQL(iql.IQL):
     """S independent learners, as `IQL`, each with a reward of its own; `reward` has S of them."""
@@ -101,9 +104,8 @@ class PrefIQL(iql.IQL):
 
 
 def train(cfg: Config, run: Run) -> None:
-    waits = cfg.reward.steps if cfg.reward_first else 0
-    setting = "algo.reward_first=true with algo.reward.steps"
-    policy_steps = loading.steps_left(run, waits, setting)
+    waits, _ = cfg.first_phase()
+    policy_steps = run.cfg.policy_steps()
     compared, buffer, normalizer = loading.load(cfg, run)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     if not cfg.replay and cfg.reward.seed is not None:

@@ -91,6 +91,9 @@ class Config(iql.Config):
             "pref_transformer trains offline only",
         )
 
+    def first_phase(self) -> tuple[int, str]:
+        return self.reward.steps, "algo.reward.steps"
+
 
 class RewardModel(Stateful):
     """S learners of a reward on segments of `length`. `rewards` uses the weights that were kept."""
@@ -154,7 +157,7 @@ class RewardModel(Stateful):
 
 
 def train(cfg: Config, run: Run) -> None:
-    policy_steps = loading.steps_left(run, cfg.reward.steps, "algo.reward.steps")
+    policy_steps = run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
     at_once = min(cfg.reward.batch_size, len(compared))

@@ -119,6 +119,10 @@ class Settings:
         """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""
         return self.actions, ""
 
+    def first_phase(self) -> tuple[int, str]:
+        """Returns how many updates an algorithm makes before its policy's, and the setting that says so."""
+        return 0, ""
+
 
 def _check(value: float, declared: Field, shown: str) -> None:
     """Raises where a field's number is outside its interval, or larger than any."""
@@ -232,6 +236,15 @@ class Config(Settings):
     def __post_init__(self):
         super().__post_init__()
         seed_list(self.seeds)
+
+    def policy_steps(self) -> int:
+        """Returns the steps after the algorithm's first phase; CorerlError where there are none."""
+        spent, setting = self.algo.first_phase()
+        require(
+            self.steps > spent,
+            f"{setting}={spent} leaves none of steps={self.steps}: make it smaller",
+        )
+        return self.steps - spent
 
 
 def require(condition: bool, problem: str) -> None:

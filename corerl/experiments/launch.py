@@ -192,7 +192,8 @@ def _status(directory: Path) -> dict:
 
 
 def check_steps(cfg: Config) -> None:
-    """Notices before training that the steps do not end with an update."""
+    """Notices before training that the steps do not end with an update, or that the policy gets none."""
+    cfg.policy_steps()
     for holder, name, what in (
         (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
         (cfg.algo, "policy_delay", "critic updates for each of the policy"),

@@ -51,17 +51,6 @@ def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
     return replace(found, actions=found.actions.clip(-limit, limit))
 
 
-def steps_left(run: Run, spent: int, setting: str) -> int:
-    """Returns the run's steps but for the first `spent`, which `setting` asks for.
-
-    Raises:
-        CorerlError: none is left.
-    """
-    left = run.cfg.steps - spent
-    require(left > 0, f"{setting}={spent} leaves none of steps={run.cfg.steps}: make it smaller")
-    return left
-
-
 def prepared(
     run: Run,
     compared: Comparisons,

@@ -215,6 +215,7 @@ def test_without_a_gpu_figure_the_core_hours_are_shown_and_said_to_be_that(capsy
     [
         ("bc", "env=gym/x:Foo", "env and data belong to task=file/PATH"),
         ("td3_bc", "steps=11", "steps=11 must be a multiple of algo.policy_delay=2"),
+        ("cpl", "steps=20000", "algo.bc_steps=200000 leaves none of steps=20000"),
     ],
 )
 def test_what_training_would_refuse_is_refused_in_its_row(capsys, algo, setting, note):
