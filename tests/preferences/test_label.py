@@ -55,12 +55,20 @@ def test_every_answer_is_in_the_file_at_once(tmp_path):
 def test_a_later_session_goes_on_and_can_ask_for_more(tmp_path):
     first = session(tmp_path / "x.npz")
     for pair, label in ((0, 1.0), (1, -1.0)):
+        first.shown(pair)
         first.answer(pair, label)
     later = session(tmp_path / "x.npz", pairs=9, labeller="")
     assert (later.current(), later.order, later.labeller) == (2, [0, 1], "anna")
+    assert later.seconds[:5].tolist() == first.seconds.tolist() and first.seconds[:2].min() > 0
     np.testing.assert_array_equal(later.pairs[:5], first.pairs)
     assert later.undo() == 1 and later.undo() == 0 and later.undo() is None
     assert np.isnan(label_session.read(tmp_path / "x.npz")["answers"]).all()
+
+
+def test_a_name_may_be_told_later(tmp_path):
+    session(tmp_path / "x.npz", labeller="").answer(0, 1.0)
+    session(tmp_path / "x.npz", labeller="anna").answer(1, 0.0)
+    assert str(label_session.read(tmp_path / "x.npz")["source"]) == "person(anna)"
 
 
 def test_what_cannot_be_saved_is_neither_answered_nor_taken_back(tmp_path, monkeypatch):
@@ -193,6 +201,18 @@ def test_agreement_is_over_the_pairs_that_both_answered():
         label_session.agreement(labels(ONE), labels(TWO, first=50))
 
 
+def test_two_who_always_say_the_same_one_thing_have_no_kappa():
+    found = label_session.agreement(labels([1, 1]), labels([1, 1]))
+    assert found["same"] == 1 and np.isnan(found["kappa"])
+
+
+def test_files_of_one_labeller_and_of_nobody_are_told_apart(tmp_path):
+    paths = [tmp_path / f"{name}.npz" for name in ("one", "two", "three")]
+    for path, name in zip(paths, ("anna", "anna", ""), strict=True):
+        session(path, labeller=name).answer(0, 1.0)
+    assert list(label_session.by_name(paths)) == ["anna", str(paths[1]), "three"]
+
+
 def test_segments_of_other_lengths_are_not_compared():
     with pytest.raises(CorerlError, match="segments of 1 and of 2 steps are not the same pairs"):
         label_session.agreement(labels(ONE), labels(TWO) | {"length": 2})
@@ -214,6 +234,10 @@ def test_agreement_from_the_command_line(tmp_path, capsys):
     assert main(["label", "corerl/pendulum", "--agreement", *files]) == 0
     text = capsys.readouterr().out
     assert "anna, ben" in text and "67%" in text and "ben, true rewards" in text
+    session(tmp_path / "other.npz", labeller="eve").answer(0, 1.0)
+    other = [*files, str(tmp_path / "other.npz")]
+    assert main(["label", "corerl/pendulum", "--agreement", *other]) == 2
+    assert "eve's labels are on other data" in capsys.readouterr().err
 
 
 # Pictures.
@@ -230,6 +254,7 @@ def test_a_pendulum_is_drawn_in_the_observed_states():
     env.reset(seed=0)
     put = placer(env)
     put(data.observations[7], data.actions[7], 0)
+    assert env.unwrapped.last_u == pytest.approx(2 * data.actions[7, 0])  # the arrow that is drawn
     following = env.step(data.actions[7])[0]
     np.testing.assert_allclose(following, data.next_observations[7], atol=1e-5)
 
@@ -250,9 +275,13 @@ def test_a_robot_is_put_into_the_state_that_it_observed(name):
 def test_what_cannot_be_drawn_is_curves_on_one_scale():
     pictures = Pictures(resolve("risk/pointmass"), DATA)
     assert "not known from its observations" in pictures.why
-    curves = pictures.segment(10, 5)["curves"]
-    values = np.array(curves["observations"])
-    assert values.shape == (5, 3) and (values >= 0).all() and (values <= 1).all()
+    low, high = DATA.observations.min(0), DATA.observations.max(0)
+    for start in (10, 200):
+        curves = pictures.segment(start, 5)["curves"]
+        rows = slice(start, start + 5)
+        expected = (DATA.observations[rows] - low) / (high - low)
+        np.testing.assert_allclose(curves["observations"], expected, atol=1e-3)
+        np.testing.assert_allclose(curves["actions"], (DATA.actions[rows] + 1) / 2, atol=1e-3)
 
 
 # The server.
@@ -283,8 +312,10 @@ def request(address: str, body=None, **headers):
 
 def test_answers_and_undo_over_the_wire(served):
     assert b"<title>corerl label" in request(served.address)
-    assert request(f"{served.address}state")["current"] == 0
-    assert request(f"{served.address}answer", {"pair": 0, "answer": "right"})["current"] == 1
+    state = request(f"{served.address}state")
+    assert state["current"] == 0 and not state["can_undo"]
+    state = request(f"{served.address}answer", {"pair": 0, "answer": "right"})
+    assert state["current"] == 1 and state["can_undo"]
     assert label_session.read(served.session.path)["labels"].tolist() == [1.0]
     assert request(f"{served.address}undo", {})["current"] == 0
     assert len(request(f"{served.address}pair/4")) == 2
