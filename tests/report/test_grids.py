@@ -258,6 +258,8 @@ def test_our_rows_of_that_grid_fit_it():
     ours = grids.read(scores)
     seeds = ours.groupby(["algorithm", "task", "cell"])["seed"].agg(set)
     assert len(seeds["BC"]) == 12 and all(run == {7, 42, 210} for run in seeds["BC"])
-    assert (ours["updates"] == 1_000_000).all() and (ours["episodes"] == 1000).all()
-    table = grids.markdown(grids.compare(ours, grids.published()))
-    assert table in scores.with_name("README.md").read_text()
+    assert (ours["episodes"] == 1000).all()
+    page = scores.with_name("README.md").read_text()
+    fewer = {updates for updates in ours["updates"] if updates != 1_000_000}
+    assert all(f"{updates:,} updates (1/" in page.split("\n\n")[1] for updates in fewer)
+    assert grids.markdown(grids.compare(ours, grids.published())) in page
