@@ -6,6 +6,7 @@ The transcriptions call `update` themselves. Jobs are those of tests/tiny.py.
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -14,6 +15,8 @@ from agreement import scramble
 from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, dtr, ela, icvar
 from corerl.config import Config
 from corerl.nn.networks import Normalizer
+from corerl.preferences import teachers
+from corerl.preferences.relabelling import episode_returns, rows_of
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.solvers import iterated, iterated_value
 from corerl.risk.static_cvar import static
@@ -88,6 +91,24 @@ def test_ranked_segments_show_normalised_states():
     raw = torch.from_numpy(run.dataset().observations[0])
     torch.testing.assert_close(first, run.parts["agent"].normalizer(raw))
     assert not torch.allclose(first, raw)
+    every = run.parts["agent"].normalizer(torch.from_numpy(run.dataset().observations))
+    assert torch.isin(run.parts["pairs"].sample().observations, every).all()
+
+
+def test_segments_are_ranked_by_what_a_teacher_judges(monkeypatch):
+    """Where every step counts 1, by their steps."""
+    monkeypatch.setattr(teachers, "worth", lambda dataset, _: np.ones(len(dataset)))
+    cfg = tiny.settings("cpl_ranked", ranked_by="teacher")
+    buffer = tiny.Short(cfg, SEEDS, updates=1).parts["buffer"]
+    steps = buffer.take(torch.arange(len(buffer))[None]).valid.sum(-1)
+    assert torch.equal(buffer.scores, steps.expand(2, -1))
+
+
+def test_the_worst_learned_return_can_be_taken_from_every_episode():
+    run = tiny.Short(tiny.settings("pref_transformer", spread_worst=True), SEEDS)
+    returns = episode_returns(run.parts["buffer"].rewards, rows_of(run.dataset()).episode_ends)
+    torch.testing.assert_close(returns.amin(1), torch.zeros(2), atol=0.1, rtol=0)
+    torch.testing.assert_close(returns.amax(1), torch.full((2,), 1000.0), atol=0.1, rtol=0)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
