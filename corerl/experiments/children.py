@@ -131,6 +131,10 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
         sys.exit(worker.FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        # Nothing is left to save, and the parent passes on a Ctrl-C that this process may have had already.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

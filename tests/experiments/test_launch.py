@@ -484,6 +484,19 @@ def test_seeds_over_processes_are_those_of_one_process(tmp_path, one_by_one):
     assert {seed: group(cell, f"seeds-{seed}") for seed in (0, 3, 7)} == one_by_one
 
 
+def test_a_stop_that_reaches_a_child_at_its_end_is_nothing_to_it(monkeypatch):
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(children.worker, "train", lambda *_: 0)
+    try:
+        with pytest.raises(SystemExit):
+            children._work(None, [0], os.getppid())
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("times", "kind"), [(1, Interrupted), (2, KeyboardInterrupt)])
 def test_a_second_stop_ends_a_run_that_has_not_saved(tmp_path, monkeypatch, times, kind):
     cfg = config(tmp_path, "bc", save_every=20)
