@@ -159,7 +159,6 @@ class CPL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
-    run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
     compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)

@@ -39,10 +39,8 @@ def test_an_algorithm_takes_what_its_own_task_has(name):
 def test_other_actions_are_refused_before_anything_is_read_or_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Task, "load", lambda self: pytest.fail("read the data"))
     task = OTHER[of(name).actions]
-    whole = config(
-        tmp_path, "bc", task=task, seeds=3, steps=1_000_000
-    )  # more than a first phase has
-    cfg = replace(whole, algo=of(name))
+    steps = 1_000_000  # more than a first phase has
+    cfg = replace(config(tmp_path, "bc", task=task, seeds=3, steps=steps), algo=of(name))
     with pytest.raises(CorerlError, match=f"{name} needs .*actions.*, and {task} has actions of"):
         launch(cfg)
     assert not os.listdir(tmp_path)

@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from corerl.algos import td3_bc
 from corerl.config import Config
@@ -86,29 +84,20 @@ def train(task: str, out: Path, pairs: list[tuple[float, float]], device: str, s
 
 
 def play(task: str, file: Path, out: Path, episodes: int) -> None:
-    saved = torch.load(file)
+    saved = torch.load(file, weights_only=True)
     cfg = settings(task, "device=cpu", "compile=off")
-    for i, (alpha, noise) in enumerate(saved["cells"]):
-        lanes = slice(i * len(SEEDS), (i + 1) * len(SEEDS))
-        actor = {name: value[lanes] for name, value in saved["actor"].items()}
-        run = SideBySide(cfg, [(alpha, noise)], file)
-        returns = played(run, actor, episodes)
-        cell = cell_of({"name": "td3_bc", "alpha": alpha, "policy_noise": noise})
-        with open(out, "a", newline="") as rows:
-            for seed, mine in zip(SEEDS, returns, strict=True):
-                mean, std = round(mine.mean(), 3), round(mine.std(), 2)
-                row = ["TD3+BC", task, cell, seed, mean, std, episodes, saved["step"], "", ""]
-                csv.writer(rows, lineterminator="\n").writerow(row)
-                print(*row, flush=True)
-
-
-def played(run: SideBySide, actor: dict[str, Tensor], episodes: int) -> np.ndarray:
-    """Returns the returns of one cell, `(seeds, episodes)`."""
-    algo = run.cfg.algo
-    buffer, normalizer = preprocessing.load(run, algo.data, algo.batch_size, raw=True)
-    agent = td3_bc.TD3BC(algo, run.spec(buffer, normalizer))
-    agent.actor.load_state_dict(actor)
-    return Evaluator(run.task.make_env, run.seeds, episodes)(agent.act).returns
+    run = SideBySide(cfg, saved["cells"], file)
+    buffer, normalizer = preprocessing.load(run, cfg.algo.data, cfg.algo.batch_size, raw=True)
+    agent = td3_bc.TD3BC(cfg.algo, run.spec(buffer, normalizer))
+    agent.actor.load_state_dict(saved["actor"])
+    returns = Evaluator(run.task.make_env, run.seeds, episodes)(agent.act).returns
+    lanes = [pair for pair in saved["cells"] for _ in SEEDS]
+    with open(out, "w", newline="") as rows:
+        for (alpha, noise), seed, mine in zip(lanes, run.seeds, returns, strict=True):
+            cell = cell_of({"name": "td3_bc", "alpha": alpha, "policy_noise": noise})
+            mean, std = round(mine.mean(), 3), round(mine.std(), 2)
+            row = ["TD3+BC", task, cell, seed, mean, std, episodes, saved["step"], "", ""]
+            csv.writer(rows, lineterminator="\n").writerow(row)
 
 
 def main() -> None:
