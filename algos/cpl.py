@@ -159,6 +159,7 @@ class CPL(GaussianActing):
 
 
 def train(cfg: Config, run: Run) -> None:
+    run.cfg.policy_steps()  # raises where cloning leaves the policy none
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)
     compared, normalizer = loading.prepared(run, compared, cfg.data)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop)
