@@ -120,6 +120,9 @@ def test_cpl_on_d4rl_has_its_authors_settings():
     assert (score.layers, score.heads, score.width, score.dropout) == (1, 4, 256, 0.1)
     few = cell("cpl_ranked", "d4rl/walker2d-medium-expert-v2")
     assert (few.steps, few.algo.score.steps) == (1_010_000, 10_000)
+    taught = cell("cpl_ranked", "corerl/pendulum").algo
+    assert taught.preferences.source == "teacher"
+    assert taught.preferences.length == taught.length == 100  # a model of shorter ones scores none
 
 
 @pytest.mark.parametrize(
