@@ -36,6 +36,8 @@ read for facts, nothing is copied), and its switch.
 12  random beginning   10,000 steps       less one per episode              the paper's       random_steps
 13  end in the loss    -                  once a terminal was stored        so, by seed       -
 14  replay at update   -                  with the newest step              before that step  -
+15  step drawn twice   -                  one of its priorities, on a GPU   the larger        -
+                                          any
 
 In a piece that begins with a terminal step, the authors' sum has the next episode's first reward (4).
 Without that step's reward a goal that ends its episode is never seen: configs/mrq.yaml leaves it out only

@@ -135,8 +135,8 @@ class PrioritizedReplay(ReplayBuffer):
         )
 
     def prioritise(self, places: Tensor, priorities: Tensor) -> None:
-        """Gives the steps at `places` `(S, B)` these priorities."""
-        self._priorities.scatter_(1, places, priorities)
+        """Gives the steps at `places` `(S, B)` these priorities; one that is there twice, the larger."""
+        self._priorities.scatter_reduce_(1, places, priorities, "amax", include_self=False)
         run = places // RUN
         self._sums.scatter_(1, run, self._of_runs(run).sum(-1, dtype=torch.float64))
         torch.maximum(self._largest, priorities.amax(1), out=self._largest)

@@ -158,6 +158,12 @@ def test_a_new_step_gets_the_largest_priority_that_there_has_been():
     assert replay._priorities[:, 3].tolist() == [4, 1]
 
 
+def test_a_step_that_a_batch_holds_twice_gets_the_larger_priority():
+    replay = filled(3)
+    replay.prioritise(torch.tensor([[1, 0, 1]] * 2), torch.tensor([[0.5, 6, 0.25], [0.25, 6, 0.5]]))
+    assert replay._priorities[:, :3].tolist() == [[6, 0.5, 1]] * 2
+
+
 def test_the_first_steps_get_the_priority_that_is_given():
     replay = PrioritizedReplay(1, 1, 8, SEEDS, 10, horizon=0, priority=0.5)
     for number, larger in enumerate((0.25, 4.0)):
