@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         check_task(agent, task)
         questions.setdefault((task, _discount(agent, args)), []).append(agent)
     if args.select:
-        _check_comparable(list(questions))
+        _check_comparable(questions)
     judged: list[tuple[Loaded, Judgement]] = []
     for (task, discount), agents in questions.items():
         if task not in datasets:
@@ -177,22 +177,25 @@ def _keep(told: str, write: Callable[[], Path], show: Callable[[], None]) -> boo
     return True
 
 
-def _check_comparable(questions: list[tuple[Task, float]]) -> None:
-    """Raises CorerlError where estimates would be of different returns."""
-    require(
-        len({task.id for task, _ in questions}) == 1,
-        "--select compares policies on one dataset: name it with --data",
-    )
-    require(
-        len({task for task, _ in questions}) == 1,
-        "--select compares policies that read and act alike, of one history and one action_range",
-    )
-    discounts = ", ".join(f"{discount:g}" for discount in sorted(d for _, d in questions))
-    require(
-        len(questions) == 1,
-        f"--select compares returns of one discount, and the runs have {discounts}: name one with "
-        "--discount",
-    )
+def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None:
+    """Raises CorerlError where estimates would be of different returns; names the first run that differs."""
+    (first, discount), (one, *_) = next(iter(questions.items()))
+    for (task, other), (agent, *_) in questions.items():
+        require(
+            task.id == first.id,
+            f"--select compares policies on one dataset; of {one.path} it is {first.id}, of {agent.path} "
+            f"{task.id}: name one with --data",
+        )
+        require(
+            task == first,
+            "--select compares policies that read and act alike, of one history and one action_range; "
+            f"{one.path} and {agent.path} do not",
+        )
+        require(
+            other == discount,
+            f"--select compares returns of one discount; of {one.path} it is {discount:g}, of "
+            f"{agent.path} {other:g}: name one with --discount",
+        )
 
 
 def _play(console: Console, args: argparse.Namespace) -> int:
@@ -286,7 +289,10 @@ def _fqe(settings: list[str]) -> fqe.Settings:
         try:
             values[key] = _parsed(value, kinds[key])
         except (KeyError, ValueError):
-            raise CorerlError(f"--fqe {key}={value} is not {WANTED[kinds[key]]}.") from None
+            several = "; spaces separate settings" if "," in value else ""
+            raise CorerlError(
+                f"--fqe {key}={value} is not {WANTED[kinds[key]]}{several}."
+            ) from None
     return fqe.Settings(**values)
 
 

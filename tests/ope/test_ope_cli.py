@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from small import config, train
 from corerl import cli
 from corerl.algos import dt
 from corerl.data import embedded
-from corerl.data.tasks import Task
+from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.ope import behaviour, evaluation, selection_report
 from corerl.ope import cli as ope_cli
@@ -239,9 +240,23 @@ def test_estimates_of_two_discounts_are_not_ranked_together(runs, capsys, tmp_pa
     other = train(config(tmp_path, "iql", own={"discount": 0.9}))
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
     status, _, err = evaluate(capsys, runs["iql"], str(other), *options)
-    assert status == 2 and "0.9, 0.99: name one with --discount" in err
+    named = f"of {runs['iql']} it is 0.99, of {other} 0.9: name one with --discount"
+    assert status == 2 and named in err
     assert not (tmp_path / "chosen").exists()
     assert evaluate(capsys, runs["iql"], str(other), "--discount", "0.95", *options)[0] == 0
+
+
+def test_the_first_run_that_others_cannot_be_ranked_with_is_named():
+    task = resolve("corerl/pendulum")
+    one, two, three = (SimpleNamespace(path=f"runs/{name}") for name in "abc")
+    same = {(task, 0.99): [one, two]}
+    ope_cli._check_comparable(same)
+    with pytest.raises(CorerlError, match=r"history.*; runs/a and runs/c do not"):
+        ope_cli._check_comparable(same | {(replace(task, history=4), 0.99): [three]})
+    other = resolve("corerl/cartpole")
+    named = r"of runs/a it is corerl/pendulum, of runs/c corerl/cartpole: name one with --data"
+    with pytest.raises(CorerlError, match=named):
+        ope_cli._check_comparable(same | {(other, 0.99): [three]})
 
 
 def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
@@ -331,6 +346,7 @@ def test_bad_input_is_refused_with_the_reason(runs, capsys, run, options, proble
         ("steps=10.5", "--fqe steps=10.5 is not a whole number, such as 1000."),
         ("steps=inf", "--fqe steps=inf is not a whole number, such as 1000."),
         ("lr=abc", "--fqe lr=abc is not a number."),
+        ("lr=1,steps=2", "--fqe lr=1,steps=2 is not a number; spaces separate settings."),
         ("lr", "--fqe lr= is not a number."),
         ("layer_norm=none", "--fqe layer_norm=none is not true or false."),
         ("steps=0", "fqe.steps=0 must be positive."),
