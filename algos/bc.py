@@ -56,8 +56,7 @@ class Config(Hidden):
     hidden_width: int = positive(256)
     leak: float = added(within(0.0, "[0, 1)"))  # slope of a hidden unit below 0
     squash: bool = added(True)  # tanh on the output; false: the mean, which the simulator clips
-    validate_every: int = added(at_least(0, 0))  # updates from one look at held-out data to the
-    # next; the best policy so far is played. 0: the last one is
+    validate_every: int = added(at_least(0, 0))  # updates between looks for the best; 0: none
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self) -> None:

@@ -89,6 +89,11 @@ def _unknown_choice(text: str) -> str:
     options = re.search(r"Available options in .*:\n((?:\t.*\n?)*)", text)
     known = options.group(1).split() if options else []
     what = "algorithm" if group == "algo" else group
+    return no_such(what, name, known)
+
+
+def no_such(what: str, name: str, known: list[str]) -> str:
+    """Says that there is none of that name, and which there are."""
     return f"There is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
 
 

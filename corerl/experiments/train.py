@@ -40,7 +40,7 @@ from corerl.experiments.composition import (
     with_sweep,
     with_todays_names,
 )
-from corerl.experiments.messages import UNREADABLE, sentence
+from corerl.experiments.messages import UNREADABLE, no_such, sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.store import register
 from corerl.experiments.tables import of_d4rl, variants
@@ -255,16 +255,23 @@ def _refuse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _help(arguments: list[str]) -> str:
-    """Lists every setting with its default and comment, as the dataclasses state them."""
-    names = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
-    chosen = [variants().get(name, name) for name in names]
+    """Lists every setting with its default and comment, as the dataclasses state them.
+
+    Raises:
+        CorerlError: there is no algorithm of a name that is given.
+    """
+    given = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    chosen = [variants().get(name, name) for names in given for name in names.split(",")]
+    known = algos.names()
+    for name in chosen:
+        require(name in known, no_such("algorithm", name, sorted([*known, *variants()])))
     lines = [
         "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
         "       corerl train -m algo=NAME,NAME task=ID,ID ...       every combination",
         "       corerl train sweep=NAME                             a file of sweeps/",
         f"       corerl train ... {DRY_RUN}           what would run, and for how long",
         "",
-        *_listed("algo: ", [*algos.names(), "or a file of your own, algo=my_algo.py"]),
+        *_listed("algo: ", [*known, "or a file of your own, algo=my_algo.py"]),
         *_listed("algo with other settings (configs/): ", list(variants())),
         "an algorithm's settings: corerl train algo=NAME --help",
         "task: corerl data list",
@@ -276,11 +283,10 @@ def _help(arguments: list[str]) -> str:
         *_fields(Columns(), "data.columns."),
     ]
     for name in chosen:
-        if name in algos.names():
-            cfg = importlib.import_module(f"corerl.algos.{name}").Config()
-            lines += ["", *_fields(cfg, "algo.")]
-            for part, settings in vars(cfg).items():
-                lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
+        cfg = importlib.import_module(f"corerl.algos.{name}").Config()
+        lines += ["", *_fields(cfg, "algo.")]
+        for part, settings in vars(cfg).items():
+            lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """The command line of training: what it composes, in which order, and what it says when it cannot."""
 
 import math
+import re
 import sys
 import tomllib
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from corerl import algos
+from corerl import algos, config
 from corerl.cli import main
 from corerl.config import Config
 from corerl.data import tasks
@@ -677,6 +678,17 @@ def test_help_shows_every_setting_with_its_comment(capsys):
         (shown,) = [given for given in text.splitlines() if given.strip().startswith(line)]
         assert "# " in shown
     assert "eval.every=5000" in text and "wandb.mode=disabled" in text
+    assert main(["train", "algo=bc,td3_bc_corl", "-h"]) == 0
+    text = capsys.readouterr().out
+    assert "algo.policy_noise=" in text and "0: none\n" in text
+    assert main(["train", "algo=iqll", "--help"]) == 2
+    assert "no algorithm 'iqll'. Did you mean iql, iql_corl" in capsys.readouterr().err
+
+
+def test_help_has_room_for_a_comment_of_one_line():
+    for file in [*Path(algos.__file__).parent.glob("*.py"), Path(config.__file__)]:
+        longer = re.findall(r"^    \w+: [^\n]* # [^\n]*\n    # ", file.read_text(), re.MULTILINE)
+        assert not longer, file
 
 
 @pytest.mark.parametrize(
