@@ -264,7 +264,11 @@ def missing(why: str, evaluates: bool) -> str:
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
-    """Plans the groups of seeds to train: unfinished ones as they were begun, then those not yet begun."""
+    """Plans the groups of seeds to train: unfinished ones as they were begun, then those not yet begun.
+
+    A group that another process trains is one of the first also before it has saved: on a GPU its seeds
+    would be trained again in a group of their own.
+    """
     covered: set[int] = set()
     groups = []
     for directory, begun in groups_of(cell):
@@ -272,7 +276,7 @@ def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[l
             continue
         if _status(directory).get("state") == "done":
             covered |= set(begun)
-        elif checkpoint.exists(checkpoint.path_in(directory)):
+        elif checkpoint.exists(checkpoint.path_in(directory)) or files.is_held(directory / ".lock"):
             covered |= set(begun)
             groups.append(begun)
     fresh = [seed for seed in seeds if seed not in covered]

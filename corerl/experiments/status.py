@@ -1,7 +1,6 @@
 """Which runs of a sweep, or below a folder, are done, running, stopped, failed or missing."""
 
 import argparse
-import fcntl
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from corerl.runs.directory import (
     settings,
     strays,
 )
-from corerl.runs.files import below
+from corerl.runs.files import below, is_held
 
 
 class Group(NamedTuple):
@@ -120,7 +119,7 @@ def _group(
     except CorerlError as error:
         status = {"state": "damaged", "step": 0, "message": str(error)}
     state = status["state"]
-    if state == "interrupted" or (state == "running" and not _is_locked(directory)):
+    if state == "interrupted" or (state == "running" and not is_held(directory / ".lock")):
         state = "stopped"
     message = status.get("message") or _last_line(directory / "error.txt")
     if status.get("diverged"):
@@ -128,18 +127,6 @@ def _group(
     unit = "return" if status.get("score") is None else ""
     score = status.get("return") if unit else status.get("score")
     return Group(cell, label, task, seeds, state, status["step"], steps, score, message, unit)
-
-
-def _is_locked(directory: Path) -> bool:
-    """Tells whether a living process trains there: its lock ends with it, however it ends."""
-    try:
-        with open(directory / ".lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -105,6 +105,18 @@ def _locked(file: TextIO) -> bool:
     return False
 
 
+def is_held(lock: Path) -> bool:
+    """Tells whether a living process holds the file `lock`: its lock ends with it, however it ends."""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def remove_half_written(directory: Path) -> None:
     """Deletes what processes that were killed left of `write_atomically`; the caller holds the folder."""
     for part in directory.glob("*.part"):

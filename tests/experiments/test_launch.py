@@ -101,6 +101,16 @@ def test_without_a_checkpoint_a_seed_is_fresh(tmp_path):
 # One process.
 
 
+@pytest.mark.parametrize(("held", "seeds", "left"), [([0], 3, [1, 2]), ([0, 1, 2], 1, [])])
+def test_seeds_of_another_process_are_in_no_second_group_before_they_save(
+    tmp_path, held, seeds, left
+):
+    with worker.locked(tmp_path / group_name(held)):
+        planned = plan(tmp_path, list(range(seeds)), together=True, processes=1)
+    assert planned == [held, *([left] if left else [])]
+    assert plan(tmp_path, list(range(seeds)), together=True, processes=1) == [list(range(seeds))]
+
+
 def test_seeds_that_diverged_in_a_group_that_never_saved_have_a_result_elsewhere(tmp_path):
     cfg = config(tmp_path, "bc")
     cell = cell_directory(cfg)
