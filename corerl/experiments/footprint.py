@@ -20,7 +20,6 @@ from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Config
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
-from corerl.experiments import rates
 from corerl.training.run import Run
 
 ROWS = 2_000
@@ -56,7 +55,7 @@ class _Unstarted(Run):
     def __init__(self, cfg: Config):
         self.cfg, self.seeds, self.mode, self.device = cfg, [0], "off", torch.device("cpu")
         self.task, self.directory = tasks.of(cfg), Path("nowhere")
-        self.record = SimpleNamespace(directory=self.directory)
+        self.record = SimpleNamespace(directory=self.directory, facts={})
 
     def dataset(self) -> Dataset:
         env = self.task.make_env()
@@ -123,9 +122,7 @@ class _Counted(_Unstarted):
 
 def operations(cfg: Config) -> int | None:
     """Operations of the matrix products in one update of one seed; None where it is not known."""
-    return _operations(
-        _Cell(cfg, (cfg.task, cfg.history, rates._size(cfg.algo.name, vars(cfg.algo))))
-    )
+    return _operations(_Cell(cfg, (cfg.task, cfg.history, cfg.algo)))
 
 
 @cache
@@ -135,12 +132,11 @@ def _operations(cell: "_Cell") -> int | None:
 
 def of_seed(cfg: Config) -> Size | None:
     """Returns the size of one seed; None where it is not known."""
-    size = rates._size(cfg.algo.name, vars(cfg.algo))
-    return _of_seed(_Cell(cfg, (cfg.task, cfg.history, cfg.steps, size)))
+    return _of_seed(_Cell(cfg, (cfg.task, cfg.history, cfg.steps, cfg.algo)))
 
 
 class _Cell:
-    """Settings, equal where what they take is."""
+    """Settings, equal where those in `key` are, which decide what they take."""
 
     def __init__(self, cfg: Config, key: tuple):
         self.cfg, self._key = cfg, repr(key)

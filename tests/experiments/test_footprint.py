@@ -9,6 +9,7 @@ from small import config, train
 from corerl.algos import sac
 from corerl.experiments import footprint, rates
 from corerl.experiments.dry_run import row, show
+from corerl.training.offline_to_online import Online
 
 
 @pytest.mark.parametrize(("algo", "task"), [("iql", "corerl/pendulum"), ("sac", "gym/Pendulum-v1")])
@@ -29,6 +30,24 @@ def test_a_full_replay_counts_and_nothing_is_taken_for_it(tmp_path):
     small = replace(cfg, algo=replace(cfg.algo, capacity=10**5))
     rows = 4 * (2 * 3 + 1 + 3)  # two observations, an action, a reward and two ends, float32
     assert footprint.of_seed(cfg).replay - footprint.of_seed(small).replay == 9 * 10**5 * rows
+
+
+def test_a_replay_that_a_word_or_a_group_of_settings_decides_is_each_cells_own(tmp_path):
+    def replay(**own) -> int:
+        return footprint.of_seed(config(tmp_path, "iql", own=own, steps=1000)).replay
+
+    online = [Online(capacity=size) for size in (1000, 100)]
+    found = [replay(), *(replay(phase="online", online=each) for each in online)]
+    assert found[0] == 0 and found[1] == 10 * found[2] > 0
+
+
+def test_a_run_that_goes_on_from_another_is_as_large_as_one_that_does_not(tmp_path):
+    before = str(train(config(tmp_path, "iql")))
+    fresh, on = (
+        config(tmp_path, "iql", own={"phase": "online", "online": Online(checkpoint=each)})
+        for each in (None, before)
+    )
+    assert footprint.of_seed(on) == footprint.of_seed(fresh) is not None
 
 
 def test_frames_of_a_million_steps_are_told_without_being_refused(tmp_path, capsys, monkeypatch):
