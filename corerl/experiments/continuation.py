@@ -65,6 +65,9 @@ def continue_shorter(cfg: Config) -> None:
                 with suppress(worker.Busy):  # which is told where these seeds are trained
                     _go_on(directory, cell / directory.name, cfg, steps, seeds)
                 wanted -= set(seeds)
+            elif wanted & set(seeds):
+                reason = f"{directory.name} were trained together, and not all of them are to go on"
+                refused[path] = steps, reason
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
             named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import config, group
+from small import config, group, run
 from tiny import settings as tiny
 
 from corerl.config import Eval
 from corerl.experiments import continuation, worker
 from corerl.experiments.continuation import WITHOUT_SCHEDULE
-from corerl.experiments.launch import SeedsFailed, launch
+from corerl.experiments.launch import SeedsFailed, launch, write_settings
 from corerl.runs.directory import cell_directory
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
@@ -56,6 +56,17 @@ def test_only_seeds_that_are_done_go_on(tmp_path, capsys):
     launch(job(tmp_path, "bc", 40, seeds=2))
     told = capsys.readouterr().err
     assert "seed 0: goes on from the 20 steps" in told and "seed 1: goes on" not in told
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_seeds_that_were_trained_together_go_on_together_or_say_why_not(seeds, tmp_path, capsys):
+    short = job(tmp_path, "bc", 20, seeds=2)
+    write_settings(short)
+    run(short)  # seeds 0 and 1 in one program, as on a GPU
+    launch(job(tmp_path, "bc", 40, seeds=seeds))
+    told = capsys.readouterr().err
+    assert ("seeds 0, 1: goes on from the 20 steps" in told) == (seeds == 2)
+    assert ("seeds-0-1 were trained together, and not all of them" in told) == (seeds == 1)
 
 
 def test_a_setting_that_came_later_stands_at_its_default_and_no_other_value(tmp_path, capsys):
