@@ -89,7 +89,8 @@ def _others(cfg: Config, cell: Path):
         with suppress(CorerlError):
             saved = settings(path.parent)
             same = config_hash(replace(saved, steps=cfg.steps)) == wanted
-            if saved.steps != cfg.steps and same:
+            trained = path.parent.name.endswith(config_hash(saved))  # else they were edited since
+            if saved.steps != cfg.steps and same and trained:
                 yield path.parent, saved.steps
 
 

@@ -83,6 +83,16 @@ def test_a_setting_that_came_later_stands_at_its_default_and_no_other_value(tmp_
     assert "goes on" not in capsys.readouterr().err
 
 
+def test_a_run_whose_settings_were_edited_is_not_gone_on_from(tmp_path, capsys):
+    short = job(tmp_path, "td3_bc", 20)
+    launch(short)
+    file = cell_directory(short) / "config.yaml"
+    file.write_text(file.read_text().replace("alpha: 2.5", "alpha: 7.5"))
+    longer = job(tmp_path, "td3_bc", 40)
+    launch(replace(longer, algo=replace(longer.algo, alpha=7.5)))
+    assert "goes on" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
