@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from corerl import seeding
 from corerl.config import Settings, one_of, positive, require, seed_list, within
 from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import EXACT, FiniteMDP, Solution
@@ -81,10 +82,11 @@ def train(cfg: Config, run: Run) -> None:
         f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
     )
     solution = solve(cfg, mdp)
-    if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
-        print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
-    files.make_directory(run.directory)
-    files.write_json(run.directory / "solution.json", solution.numbers())
+    if not seeding.to_act.get():
+        if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
+            print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
+        files.make_directory(run.directory)
+        files.write_json(run.directory / "solution.json", solution.numbers())
     player = TabularPlayer(mdp, [solution.policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)

@@ -269,6 +269,14 @@ def test_loading_changes_nothing_on_disk(iql):
     assert files() == before
 
 
+def test_an_exact_solution_is_told_when_it_is_found_and_not_when_it_acts(tmp_path, capsys):
+    cell = trained(tmp_path, "cvar_tabular", [0])
+    assert "law of the return" in capsys.readouterr().out
+    (cell / "seeds-0/solution.json").unlink()
+    load(cell)
+    assert not capsys.readouterr().out and not (cell / "seeds-0/solution.json").exists()
+
+
 def test_of_a_save_cut_short_the_checkpoint_before_is_loaded(iql, tmp_path):
     """A kill between the two renames of a save leaves it alone, and training goes on from it."""
     cell = shutil.copytree(iql, tmp_path / "iql")
