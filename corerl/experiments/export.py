@@ -15,7 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +272,9 @@ def _write(policy: Policy, probe: Tensor, out: Path) -> None:
             policy.eval(), (probe[:2],), dynamic_shapes=batch, strict=False
         )
         if out.suffix == ".pt2":
-            torch.export.save(program, out)
+            buffer = BytesIO()  # torch itself ends the process where the disk is full
+            torch.export.save(program, buffer)
+            out.write_bytes(buffer.getbuffer())
         else:
             torch.onnx.export(
                 program,

@@ -1,5 +1,6 @@
 """What is done with a trained policy: evaluated, shown, filmed, exported, and its episodes kept."""
 
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -403,6 +404,16 @@ def test_a_policy_of_bytes_says_so_and_leaves_gradients_on(seeing, tmp_path, cap
     with pytest.raises((RuntimeError, AssertionError)):
         policy(torch.zeros(2, 3, 84, 84))
     assert torch.is_grad_enabled()
+
+
+def test_a_full_disk_is_told_and_ends_no_process(run, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CorerlError, match=r"Cannot write .*p\.pt2: No space left"):
+        export_policy(run, tmp_path / "p.pt2")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_exported_says_so(run, tmp_path, monkeypatch):
