@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
@@ -47,11 +47,40 @@ def continue_shorter(cfg: Config) -> None:
     Says what it does; where a shorter run cannot be gone on from, why. Seeds that another process holds are
     left to it.
     """
+    found = _found(cfg)
+    for directory, steps, seeds in found.shorter:
+        with suppress(worker.Busy):  # which is told where these seeds are trained
+            _go_on(directory, cell_directory(cfg) / directory.name, cfg, steps, seeds)
+    if found.refused and found.fresh and not found.begun:
+        path, (steps, reason) = next(iter(found.refused.items()))
+        print(
+            f"corerl: the {steps:,} steps in {path} stay as they are; {cfg.steps:,} steps are another run "
+            f"and begin anew, since {reason}.",
+            file=sys.stderr,
+        )
+
+
+def made(cfg: Config) -> dict[int, int]:
+    """Returns the steps that seeds which have not begun would go on from, of those that would."""
+    return {seed: steps for _, steps, seeds in _found(cfg).shorter for seed in seeds}
+
+
+class _Found(NamedTuple):
+    """Groups of shorter runs to go on from, with their steps; of the others why not; and the seeds asked
+    for that have none to go on from, and those that have begun."""
+
+    shorter: list[tuple[Path, int, list[int]]]
+    refused: dict[Path, tuple[int, str]]
+    fresh: set[int]
+    begun: set[int]
+
+
+def _found(cfg: Config) -> _Found:
     cell = cell_directory(cfg)
     found = sorted(_others(cfg, cell), key=lambda pair: pair[1], reverse=True)
     begun = {seed for path, seeds in groups(cell) if _is_begun(path) for seed in seeds}
     wanted = set(seed_list(cfg.seeds)) - begun
-    refused = {}
+    shorter, refused = [], {}
     for path, steps in found:
         if reason := _reason(cfg, path, steps):
             if reached := _reached(path):
@@ -62,8 +91,7 @@ def continue_shorter(cfg: Config) -> None:
             if not _is_done(directory, steps):
                 unfinished += sorted(wanted & set(seeds))
             elif set(seeds) <= wanted:
-                with suppress(worker.Busy):  # which is told where these seeds are trained
-                    _go_on(directory, cell / directory.name, cfg, steps, seeds)
+                shorter.append((directory, steps, seeds))
                 wanted -= set(seeds)
             elif wanted & set(seeds):
                 reason = f"{directory.name} were trained together, and not all of them are to go on"
@@ -73,13 +101,7 @@ def continue_shorter(cfg: Config) -> None:
             named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"
             reason = f"{named} {'have' if many else 'has'} not finished there, or diverged"
             refused[path] = reached, reason
-    if refused and wanted and not begun:
-        path, (steps, reason) = next(iter(refused.items()))
-        print(
-            f"corerl: the {steps:,} steps in {path} stay as they are; {cfg.steps:,} steps are another run "
-            f"and begin anew, since {reason}.",
-            file=sys.stderr,
-        )
+    return _Found(shorter, refused, wanted, begun)
 
 
 def _others(cfg: Config, cell: Path):

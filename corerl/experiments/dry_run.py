@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from corerl.config import Config
 from corerl.data import download, tasks
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
-from corerl.experiments import footprint, launch, rates, status
+from corerl.experiments import continuation, footprint, launch, rates, status
 from corerl.experiments.rates import Rate
 from corerl.runs import checkpoint, provenance, terminal
 from corerl.runs.directory import group_name
@@ -104,18 +105,20 @@ def _room(row: Row, gpu: str | None) -> tuple[str, str]:
 def row(cfg: Config, gpu: str | None) -> Row:
     """Computes the row of one cell before it runs."""
     groups = list(status.of_cell(cfg))
-    left = [
-        (len(group.seeds), group.steps, _kept(group)) for group in groups if group.state != "done"
-    ]
+    made: dict[int, int] = {}
+    with suppress(CorerlError):  # this is not the machine that has the GPU
+        made = continuation.made(cfg)
+    unfinished = [group for group in groups if group.state != "done"]
+    left = [made.get(seed, kept) for g in unfinished for kept in [_kept(g)] for seed in g.seeds]
     seeds = sum(len(group.seeds) for group in groups)
-    updates = sum((steps - kept) * count for count, steps, kept in left)
-    evaluations = sum(_evaluations(cfg, kept) * count for count, _, kept in left)
+    updates = sum(cfg.steps - kept for kept in left)
+    evaluations = sum(_evaluations(cfg, kept) for kept in left)
     rate = rates.known(cfg, gpu)
     refused, remark = _fitness(cfg)
     return Row(
         cfg,
         seeds,
-        seeds - sum(count for count, _, _ in left),
+        seeds - len(left),
         updates,
         evaluations * cfg.eval.episodes,
         rate,

@@ -13,6 +13,7 @@ from tiny import settings as tiny
 from corerl.config import Eval
 from corerl.experiments import continuation, worker
 from corerl.experiments.continuation import WITHOUT_SCHEDULE
+from corerl.experiments.dry_run import row
 from corerl.experiments.launch import SeedsFailed, launch, write_settings
 from corerl.runs.directory import cell_directory
 
@@ -67,6 +68,14 @@ def test_seeds_that_were_trained_together_go_on_together_or_say_why_not(seeds, t
     told = capsys.readouterr().err
     assert ("seeds 0, 1: goes on from the 20 steps" in told) == (seeds == 2)
     assert ("seeds-0-1 were trained together, and not all of them" in told) == (seeds == 1)
+
+
+def test_a_dry_run_counts_what_is_made(tmp_path):
+    launch(job(tmp_path, "bc", 20, seeds=2))
+    before = row(job(tmp_path, "bc", 40, seeds=3), None)
+    assert (before.updates, before.episodes) == (20 + 20 + 40, 1 + 1 + 2)
+    assert (before.seeds, before.done) == (3, 0)
+    assert row(job(tmp_path, "bc", 10, seeds=2), None).updates == 20
 
 
 def test_a_setting_that_came_later_stands_at_its_default_and_no_other_value(tmp_path, capsys):
