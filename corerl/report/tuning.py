@@ -6,6 +6,7 @@ that a bandit would deploy after a number of episodes.
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -104,6 +105,12 @@ def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
     for cell in sorted({file.parent.resolve() for file in files}):
         for key, directory, seeds in _finished(cell):
             last = _last(directory)
+            for seed in sorted(seeds - last.keys()):
+                file = directory / "returns.jsonl"
+                print(
+                    f"corerl: {file} has no last evaluation of seed {seed}: left out",
+                    file=sys.stderr,
+                )
             found[key] += [Policy(cell.name, seed, *last[seed]) for seed in seeds if seed in last]
     return found
 
@@ -122,9 +129,12 @@ def _finished(cell: Path) -> list[tuple[tuple[str, str], Path, set[int]]]:
 
 
 def _last(directory: Path) -> dict[int, tuple[int, np.ndarray]]:
-    """Reads step and episodes of the last evaluation of every seed that was ever evaluated."""
+    """Reads step and episodes of the group's last evaluation, of every seed whose line was not lost."""
     lines = read_lines(directory / "returns.jsonl", seed=int, step=int, returns=list)
-    return {line["seed"]: (line["step"], numbers(directory, line["returns"])) for line in lines}
+    last = {line["seed"]: (line["step"], numbers(directory, line["returns"])) for line in lines}
+    evaluated = read_status(directory).get("evaluated") or 0
+    end = max([evaluated, *(step for step, _ in last.values())])
+    return {seed: found for seed, found in last.items() if found[0] == end}
 
 
 def curves(policies: list[Policy], arms: int, episodes: int) -> pd.DataFrame:

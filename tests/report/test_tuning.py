@@ -128,6 +128,28 @@ def test_a_running_seed_and_one_that_diverged_are_no_choice(tmp_path):
     assert [policy.returns.tolist() for policy in policies] == [[10.0], [70.0]]
 
 
+@pytest.mark.parametrize(("kept", "evaluated"), [(1, 10), (0, None)])
+def test_a_seed_whose_last_evaluation_was_lost_is_left_out(tmp_path, capsys, kept, evaluated):
+    sweep(tmp_path, {0.5: [[10.0], [20.0]], 0.9: [[70.0]]})
+    file, *_ = sorted(tmp_path.rglob("returns.jsonl"))
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:kept]))
+    status = {"state": "done", "step": 10, "evaluated": evaluated}
+    (file.parent / "status.json").write_text(json.dumps(status))
+    ((_, policies),) = tuning.collect([tmp_path]).items()
+    assert [policy.returns.tolist() for policy in policies] == [[20.0], [70.0]]
+    assert f"{file} has no last evaluation of seed 0: left out" in capsys.readouterr().err
+
+
+def test_the_last_evaluation_is_that_of_the_group(tmp_path):
+    sweep(tmp_path, TWO)
+    file, *_ = sorted(tmp_path.rglob("returns.jsonl"))
+    early, last = file.read_text().splitlines(keepends=True)
+    file.write_text(early + early.replace('"seed": 0', '"seed": 1') + last)  # seed 1's was lost
+    file.parent.rename(file.parent.with_name("seeds-0-1"))
+    ((_, policies),) = tuning.collect([tmp_path]).items()
+    assert [policy.returns.tolist() for policy in policies] == [[10.0, 20.0], [70.0, 80.0]]
+
+
 def test_one_setting_is_no_choice(tmp_path, capsys):
     sweep(tmp_path, {0.5: [[10.0], [20.0]]})
     assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
