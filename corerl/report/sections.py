@@ -21,9 +21,9 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
     """
     scores = results.scores
     if options.baseline is not None and options.baseline not in set(scores["algorithm"]):
-        known = dict.fromkeys(scores["algorithm"])
+        known = dict.fromkeys(scores["algorithm"])  # quoted, as names may have commas of their own
         raise CorerlError(
-            f"The baseline {options.baseline!r} is not among {', '.join(known)}."
+            f"The baseline {options.baseline!r} is not among {', '.join(map(repr, known))}."
             + nearest(options.baseline, known)
         )
     collection = scores["task"].str.rpartition("/")[0].str.partition("/")[0]

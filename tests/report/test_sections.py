@@ -213,7 +213,7 @@ def test_probability_of_improvement_over_the_baseline():
     (section,) = sections(results(cells), NOTHING, Options(baseline="B", replicates=10))
     found = section.improvement.set_index("x")["value"].to_dict()
     assert found == {"C": 1.0, "A": 0.25}
-    with pytest.raises(CorerlError, match="'b' is not among A, B, C"):
+    with pytest.raises(CorerlError, match="'b' is not among 'A', 'B', 'C'"):
         sections(results(cells), NOTHING, Options(baseline="b"))
 
 
