@@ -207,17 +207,19 @@ def draw(
     """
     from matplotlib.figure import Figure
 
+    from corerl.report.figures import in_legend
+
     figure = Figure(figsize=(11.5, 3.4 * len(estimates)), layout="constrained")
     axes = figure.subplots(len(estimates), 3, squeeze=False)
     ks, colours = np.arange(1, len(truths) + 1), looks(labels)
     for row, (method, values) in zip(axes, estimates.items(), strict=True):
         shown = _without_outliers(values)
         for label, mine in members(labels).items():
-            colour = colours[label]["color"]
-            row[0].plot(shown[mine], truths[mine], "o", ms=5, label=label, color=colour)
+            style = {"color": colours[label]["color"], "label": in_legend(label)}
+            row[0].plot(shown[mine], truths[mine], "o", ms=5, **style)
             for away, marker in ((shown > values, "<"), (shown < values, ">")):
                 at = mine[away[mine]]
-                row[0].plot(shown[at], truths[at], marker, ms=9, color=colour)
+                row[0].plot(shown[at], truths[at], marker, ms=9, color=style["color"])
         row[0].axhline(behaviour, color="0.6", lw=1, ls="--")
         row[0].set(xlabel=f"estimate by {method}", ylabel="return in the simulator")
         row[0].set_title(f"rank correlation {rank_correlation(values, truths):.2f}", fontsize=10)

@@ -192,7 +192,7 @@ def distributions(returns: pd.DataFrame, look: dict) -> Figure:
         for name, rows in returns[returns["task"] == task].groupby("algorithm", sort=False):
             pooled = np.sort(np.concatenate(list(rows["returns"])))
             share = np.arange(1, len(pooled) + 1) / len(pooled)
-            axis.step(pooled, share, where="post", label=name, **look[name])
+            axis.step(pooled, share, where="post", label=in_legend(name), **look[name])
             tails = [
                 np.mean([measures.cvar(r, tau) for r in rows["returns"]]) for tau in measures.TAUS
             ]
@@ -216,9 +216,8 @@ def tradeoff(points: pd.DataFrame) -> Figure:
             rows = rows.sort_values("tau")
             reach = [abs(rows[[f"{k}_low", f"{k}_high"]].T - rows[k]) for k in ("mean", "tail")]
             style = {"marker": "o", "markersize": 4, "elinewidth": 1, "linewidth": 1.2}
-            axis.errorbar(
-                rows["mean"], rows["tail"], reach[1], reach[0], label=name, **style | look[name]
-            )
+            style |= {"label": in_legend(name), **look[name]}
+            axis.errorbar(rows["mean"], rows["tail"], reach[1], reach[0], **style)
         _name_levels(axis, points[(points["task"] == task) & points["tau"].notna()], look)
         axis.set_xlabel("mean return")
     _legend(figure, axes.values())
@@ -287,6 +286,11 @@ def _titles(tasks: list[str], width: float) -> dict[str, str]:
     return {task: textwrap.fill(name, letters) for task, name in names.items()}
 
 
+def in_legend(name: str) -> str:
+    """Begins a name with a blank where Matplotlib would leave it out of legends, for its underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
 def _legend(figure: Figure, axes: Iterable) -> None:
     """Draws one legend above all panels, of as many columns as fit beside each other."""
     known = {}
@@ -305,7 +309,7 @@ def _legend(figure: Figure, axes: Iterable) -> None:
 
 
 def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
-    axis.plot(x, rows["value"], label=name, **look[name])
+    axis.plot(x, rows["value"], label=in_legend(name), **look[name])
     if rows["low"].notna().any():
         color = look[name]["color"]
         axis.fill_between(x, rows["low"], rows["high"], color=color, alpha=0.18, linewidth=0)

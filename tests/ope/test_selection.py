@@ -90,9 +90,11 @@ def test_policies_without_numbers_are_refused():
         selection.top(TRUTHS, TRUTHS, 5)
 
 
-def test_the_figure_has_a_row_per_method():
-    figure = selection.draw({"fqe": TRUTHS, "is": -TRUTHS}, TRUTHS, list("aabb"), 2.0)
+def test_the_figure_has_a_row_per_method_and_names_every_algorithm():
+    labels = ["_a", "_a", "b", "b"]
+    figure = selection.draw({"fqe": TRUTHS, "is": -TRUTHS}, TRUTHS, labels, 2.0)
     assert len(figure.axes) == 6
+    assert [text.get_text().strip() for text in figure.legends[0].get_texts()] == ["_a", "b"]
 
 
 def test_a_critic_that_diverged_does_not_squeeze_the_figure():

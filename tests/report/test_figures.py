@@ -66,6 +66,24 @@ def test_a_legend_names_no_line_that_is_not_drawn():
     assert figures.curved(history[history["algorithm"] != "C"]).empty
 
 
+def test_a_name_that_begins_with_an_underscore_stands_in_the_legend():
+    rows = [(name, "d4rl/x", 0, k, 1.0) for name in ("_A", "B") for k in (1, 2)]
+    history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
+    pooled = history[history["step"] == 2].drop(columns="step")
+    returns = pooled.assign(returns=[np.arange(3.0)] * 2)
+    ends = {f"{k}{end}": 1.0 for k in ("mean", "tail") for end in ("", "_low", "_high")}
+    look = looks(["_A", "B"])
+    for figure in (
+        figures.tasks(history, look, "score"),
+        figures.efficiency(stats.curves(history, replicates=0), look, "iqm", "score"),
+        figures.profile(stats.profiles(pooled, [0.0, 2.0], replicates=0), look, "score"),
+        figures.distributions(returns, look),
+        figures.tradeoff(pooled.assign(tau=np.nan, **ends)),
+    ):
+        figure.canvas.draw()
+        assert [text.get_text().strip() for text in figure.legends[0].get_texts()] == ["_A", "B"]
+
+
 @pytest.mark.parametrize("first", [-500, 500])
 def test_the_first_step_of_the_environment_is_marked(first):
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (first, 1000)]
