@@ -160,9 +160,12 @@ def _markdown_cell(cell: Cell | None, spread: str, digits: int) -> str:
 # ------------------------------------------------------------------------------------------ LaTeX
 
 _TEX = {c: "\\" + c for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_TEX |= {"\\": r"\textbackslash{}", "–": "--", "±": r"$\pm$", "×": r"$\times$", "γ": r"$\gamma$"}
+_TEX |= {"\\": r"\textbackslash{}", "–": "--", "±": r"$\pm$", "×": r"$\times$"}
 _TEX |= {UP: r"$\uparrow$", DOWN: r"$\downarrow$", "<": r"\textless{}", ">": r"\textgreater{}"}
-_TEX |= {"|": r"\textbar{}", '"': r"\textquotedbl{}"}
+_TEX |= {"|": r"\textbar{}", '"': r"\symbol{34}"}  # the default encoding has no \textquotedbl
+_GREEK = "α alpha β beta γ gamma δ delta ε epsilon η eta θ theta κ kappa λ lambda μ mu π pi ρ rho σ sigma"
+_GREEK = f"{_GREEK} τ tau φ phi ω omega".split()
+_TEX |= {c: rf"$\{name}$" for c, name in zip(_GREEK[::2], _GREEK[1::2], strict=True)}
 
 
 def _tex(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from browser import chromium
 from trees import write_run
 
-from corerl.report import stats
+from corerl.report import formats, stats
 from corerl.report.load import load
 from corerl.report.tables import number
 
@@ -66,6 +66,18 @@ def test_numbers_are_rounded_as_python_rounds_them(digits):
         check=True,
     ).stdout
     assert shown.strip().split(",") == [number(x, digits) for x in numbers]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
+def test_what_is_copied_has_the_letters_of_the_files():
+    script = (resources.files("corerl.report") / "web/latex.js").read_text()
+    shown = subprocess.run(
+        ["node", "-p", f"{script}; [...{json.dumps(''.join(formats._TEX))}].map(tex).join('\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.splitlines() == list(formats._TEX.values())
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")

@@ -60,6 +60,11 @@ def test_a_name_is_no_option_of_the_latex_command_before_it():
     assert "\\midrule\n{}[3cm] x & 1.0 \\\\\n{}*star & 1.0 \\\\\nhopper & 1.0" in text
 
 
+def test_latex_needs_no_other_encoding_for_quotes_and_greek_letters():
+    text = to_latex(Table("x", "x", "task", (Column('IQL "τ=0.9", π_β'),), ()))
+    assert r"task & IQL \symbol{34}$\tau$=0.9\symbol{34}, $\pi$\_$\beta$ \\" in text
+
+
 def test_csv_keeps_full_names_and_precision():
     rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
     assert rows[0]["row"] == "d4rl/hopper"

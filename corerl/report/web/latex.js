@@ -2,9 +2,11 @@
 
 const TEX = {
   "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--", "±": "$\\pm$", "×": "$\\times$",
-  "γ": "$\\gamma$", "τ": "$\\tau$", "▲": "$\\uparrow$", "▼": "$\\downarrow$", "<": "\\textless{}", ">": "\\textgreater{}",
-  "|": "\\textbar{}", '"': "\\textquotedbl{}",
+  "▲": "$\\uparrow$", "▼": "$\\downarrow$", "<": "\\textless{}", ">": "\\textgreater{}",
+  "|": "\\textbar{}", '"': "\\symbol{34}",
 };
+const GREEK = "α alpha β beta γ gamma δ delta ε epsilon η eta θ theta κ kappa λ lambda μ mu π pi ρ rho σ sigma τ tau φ phi ω omega";
+for (const [, letter, name] of GREEK.matchAll(/(\S) (\S+)/g)) TEX[letter] = `$\\${name}$`;
 const tex = (text) => [...text].map((c) => TEX[c] ?? ("&%$#_{}".includes(c) ? `\\${c}` : c)).join("");
 const line = (texts) => `${/^[[*]/.test(texts[0]) ? "{}" : ""}${texts.join(" & ")} \\\\`; // not an option of the command before
 
