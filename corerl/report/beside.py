@@ -8,6 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from corerl.report import stats
+from corerl.report.files import file_names
 from corerl.report.headline import cells as own_cells
 from corerl.report.headline import task_row
 from corerl.report.published import METRICS, sample_std, short_source
@@ -24,6 +25,7 @@ BUDGET_RULE = (
     "No mark either where the numbers of steps differ or a source does not state them; --unequal sets "
     "those too."
 )
+OTHERS = "published-others"  # the file of those that were not run
 
 
 def of_our_kind(protocol: str) -> bool:
@@ -78,18 +80,26 @@ def _twice(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
 def comparisons(section: Section, published: pd.DataFrame, options: Options) -> list[Table]:
     """Returns a table for each of our algorithms that has published numbers on its own tasks."""
     rows = _matching(published, section, options)
-    tables = []
+    tables, taken = [], {OTHERS}
     for label in section.algorithms:
         ours = section.runs[section.runs["algorithm"] == label]
         own = rows["algorithm"] == _published_name(published["algorithm"], label, section)
         theirs = rows[own & rows["task"].isin(ours["task"])]
         if len(theirs):
-            tables.append(_comparison(section, label, ours, theirs, options))
+            names = file_names(f"published-{_slug(label)}")
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            tables.append(_comparison(name, section, label, ours, theirs, options))
     return tables
 
 
 def _comparison(
-    section: Section, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, options: Options
+    name: str,
+    section: Section,
+    label: str,
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    options: Options,
 ) -> Table:
     """Tabulates published numbers, all of tasks that we ran, beside ours."""
     own = own_cells(ours)
@@ -107,7 +117,7 @@ def _comparison(
         notes.append(_source_note(source, theirs[sources == source]))
     rules = [DIFFERENCE_RULE if options.unequal else f"{DIFFERENCE_RULE} {BUDGET_RULE}"]
     return Table(
-        f"published-{_slug(label)}",
+        name,
         f"{label} beside published numbers, {options.protocol}",
         "task",
         tuple(columns),
@@ -185,7 +195,7 @@ def others(section: Section, published: pd.DataFrame, options: Options) -> list[
         notes.setdefault(source, _source_note(source, group))
     return [
         Table(
-            "published-others",
+            OTHERS,
             "Published numbers of algorithms that were not run here",
             "task",
             tuple(columns),

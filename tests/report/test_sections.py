@@ -266,6 +266,16 @@ def test_published_numbers_of_the_same_protocol_stand_beside_ours():
     assert [c.value for c in table.rows[0].cells] == [10.0, 20.0]
 
 
+def test_no_comparison_is_written_over_another_or_to_a_name_too_long():
+    names = ("IQL (a+b)", "IQL (a b)", "others", "CQL", "中" * 150)
+    rows = theirs(*((name, "d4rl/x", 9.0, 1.0, 4, "last", "CORL", "", 1) for name in names))
+    read = results({(name, "d4rl/x"): [[9.0], [8.0]] for name in names if name != "CQL"})
+    (section,) = sections(read, rows, Options(replicates=10))
+    found = [table.name for table in [*section.tables, *section.others] if "pub" in table.name]
+    assert len(found) == len(set(found)) == 5 and "published-iql--a-b-2" in found
+    assert max(map(len, found)) < 100
+
+
 @pytest.mark.parametrize(("other", "told"), [("copied", "; copied"), ("tuned", "")])
 def test_a_sources_note_is_told_where_all_its_numbers_have_it(other, told):
     tasks = (("d4rl/x", "copied"), ("d4rl/y", other))
