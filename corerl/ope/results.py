@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from corerl.errors import CorerlError
 from corerl.ope.estimators import NEEDS_MODEL, NEEDS_WEIGHTS
 from corerl.ope.evaluation import Judgement, Row
 from corerl.ope.selection import Selection
@@ -40,11 +41,24 @@ def write(agent: Loaded, data: str, judgement: Judgement) -> Path:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of an `ope.csv`; none where there is no file."""
+    """Reads the rows of an `ope.csv`; none where there is no file.
+
+    Raises:
+        CorerlError: it is none of ours, or was damaged.
+    """
     if not path.exists():
         return []
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+    try:
+        with open(path, newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CorerlError(f"{path} is damaged ({error}); repair or remove it.") from error
+    columns = [*Row._fields, *KEYS]
+    if rows and (rows[0] != columns or any(len(row) != len(columns) for row in rows)):
+        raise CorerlError(
+            f"{path} is damaged: its columns are not {', '.join(columns)} in every row; repair or remove it."
+        )
+    return [dict(zip(columns, row, strict=True)) for row in rows[1:]]
 
 
 def _facts(method: str, judgement: Judgement) -> str:

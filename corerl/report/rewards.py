@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from corerl.errors import CorerlError
 from corerl.report.section import Options, Section
 from corerl.report.tables import Cell, Column, Row, Table
 
@@ -20,14 +21,27 @@ def add(section: Section, options: Options) -> None:
 
 
 def read(runs: pd.DataFrame) -> pd.DataFrame:
-    """Reads a row per run and data: algorithm, task, seed, score, data, starc, rank, linear."""
+    """Reads a row per run and data: algorithm, task, seed, score, data, starc, rank, linear.
+
+    Raises:
+        CorerlError: a file of distances is damaged.
+    """
     rows = []
     for file, group in runs.groupby("file", sort=False):
         path = Path(file).parent.parent / FILE
         if path.exists():
-            known = pd.read_csv(path)[["seed", "data", "starc", "rank", "linear"]]
+            known = _distances(path)
             rows.append(group[["algorithm", "task", "seed", "score"]].merge(known, on="seed"))
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+def _distances(path: Path) -> pd.DataFrame:
+    numbers = dict.fromkeys(("starc", "rank", "linear"), float)
+    try:
+        return pd.read_csv(path)[["seed", "data", *numbers]].astype({"seed": int} | numbers)
+    except (OSError, ValueError, LookupError) as error:
+        reason = " ".join(str(error).split())
+        raise CorerlError(f"{path} is damaged ({reason:.200}); repair or remove it.") from error
 
 
 def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:

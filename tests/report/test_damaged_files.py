@@ -8,7 +8,8 @@ import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
-from corerl.report import grids, risk
+from corerl.ope import results
+from corerl.report import grids, rewards, risk
 from corerl.report.load import load
 from corerl.report.published import read_published
 from corerl.report.scorefiles import read_d3rlpy_curves, read_rebrac_profiles
@@ -122,3 +123,30 @@ def test_published_numbers(tmp_path, content):
     (tmp_path / "mine.csv").write_bytes(content)
     refused(lambda: read_published(str(tmp_path / "mine.csv")), "mine.csv")
     refused(lambda: grids.read(tmp_path / "mine.csv"), "mine.csv")
+
+
+HEAD = b"seed,data,starc,rank,linear\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"seed,data\n0,x\n", HEAD + b"0,x,a,1,1\n", HEAD + b"z,x,0.3,1,1\n"],
+)
+def test_distances_of_rewards(tmp_path, content):
+    path = write_run(tmp_path, TASK, "IPL").parent / "reward_distances.csv"
+    path.write_bytes(content)
+    runs = load([tmp_path]).scores
+    refused(lambda: rewards.read(runs), "reward_distances.csv")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"seed,method\n0,fqe\n"])
+def test_estimates_of_policies(tmp_path, content):
+    path = tmp_path / "ope.csv"
+    path.write_bytes(content)
+    refused(lambda: results.read(path), "ope.csv")
+    columns = [*results.Row._fields, *results.KEYS]
+    row = dict.fromkeys(columns, "1")
+    results._write_table(path, columns, [row])
+    assert results.read(path) == [row]
+    path.write_text(path.read_text() + "1,2\n")
+    refused(lambda: results.read(path), "ope.csv")
