@@ -72,7 +72,7 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
     `tau` is the tail that the run optimised, NaN where it names none.
     """
     rows = []
-    for folder, group, settings in _folders(runs):
+    for folder, group, settings in _folders(runs, "returns.jsonl"):
         before, (objective, tau) = pretrained(settings), _objective(folder, settings)
         kept = {
             (line["seed"], line["step"] - before): numbers(folder, line["returns"])
@@ -88,7 +88,7 @@ def read_returns(runs: pd.DataFrame) -> pd.DataFrame:
 def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
     """Reads the regret that algorithms logged: algorithm, task, seed, step, score."""
     rows = []
-    for folder, group, settings in _folders(runs):
+    for folder, group, settings in _folders(runs, "metrics.jsonl"):
         before = pretrained(settings)
         names = {run.seed: (run.algorithm, run.task) for run in group.itertuples()}
         rows += [
@@ -99,11 +99,14 @@ def read_regret(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
 
 
-def _folders(runs: pd.DataFrame) -> Iterator[tuple[Path, pd.DataFrame, dict[str, Any]]]:
-    """Yields each folder with its runs and their settings, of a score file none."""
+def _folders(runs: pd.DataFrame, name: str) -> Iterator[tuple[Path, pd.DataFrame, dict[str, Any]]]:
+    """Yields each folder that has a file of this name, as none of score files has, with its runs and their
+    settings."""
     for file, group in runs.groupby("file", sort=False):
-        config = Path(file).parents[1] / "config.yaml"
-        yield Path(file).parent, group, read_yaml(config) if config.exists() else {}
+        folder = Path(file).parent
+        if (folder / name).exists():
+            config = folder.absolute().parent / "config.yaml"
+            yield folder, group, read_yaml(config) if config.exists() else {}
 
 
 def numbers(folder: Path, returns: list) -> np.ndarray:

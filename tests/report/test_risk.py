@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -211,6 +212,15 @@ def test_cvar_is_shown_of_any_task_that_it_is_asked_for(tmp_path, report):
     (group / "returns.jsonl").unlink()
     _, _, printed, _ = report(tmp_path / "runs", "--risk")
     assert "No CVaR: only folders of runs have the return of every episode." in printed
+
+
+def test_a_score_file_where_one_works_has_no_cvar(tmp_path, report, monkeypatch):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "config.yaml").write_text("algo: of another program")
+    monkeypatch.chdir(tmp_path / "project")
+    Path("mine.csv").write_text("algorithm,task,seed,score\nIQL,risk/x,0,1\nIQL,risk/x,1,2\n")
+    _, _, printed, _ = report("mine.csv", "--risk")
+    assert "No CVaR: only folders of runs" in printed
 
 
 def test_a_broken_line_is_named(tmp_path):
