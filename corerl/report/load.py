@@ -138,6 +138,8 @@ class _Reading:
 
     def add_folder(self, folder: Path) -> None:
         """Adds a group of seeds, or a folder that holds a score file and nothing else of a run."""
+        if folder.name in ("", ".."):  # of which `parent` is not the folder above
+            folder = folder.resolve()
         file = folder / "scores.csv"
         if not (folder / "status.json").exists() and not (folder.parent / "config.yaml").exists():
             self.parts.append(read_scores(file))

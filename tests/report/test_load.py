@@ -87,6 +87,18 @@ def test_steps_of_a_run_that_goes_on_online_are_those_of_the_environment(tmp_pat
     assert steps["IQL"] == steps["RLPD"] == [1000, 2000, 3000]
 
 
+@pytest.mark.parametrize("path", [".", "..", "../.."])
+def test_a_run_is_the_same_from_within(tmp_path, monkeypatch, path):
+    both = {"phase": "both", "online": {"pretrain_steps": 2000}}
+    group = write_run(tmp_path, TASK, "Cal-QL", algo=both)
+    (group / "x").mkdir()
+    monkeypatch.chdir(group if path == "." else group / "x")
+    results = load([path])
+    assert set(results.scores["pretrained"]) == {2000} and results.scores["step"].max() == 1000
+    (settings,) = results.settings.values()
+    assert settings["algo.phase"] == "both"
+
+
 def test_the_steps_of_the_run_that_another_went_on_from_are_shown(tmp_path):
     group = write_run(tmp_path, TASK, "IQL", algo={"phase": "online"})
     facts = {"torch": "2.13.0", "pretrained": {"run": "runs/x", "steps": 20_000}}
