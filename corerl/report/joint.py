@@ -45,6 +45,10 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
         raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")
     cfg = md3qn.Config(**{**own, "data": Collect(**own["data"])})
     env = mazes.make(task.removeprefix("maze/"))
+    if cfg.sources == "total" or len(env.maze.sources) < 2:
+        raise CorerlError(
+            f"{run} learned the law of one return; what is drawn is of pairs of sources."
+        )
     seeds = seeds_of_group(run.name)
     shape, actions = env.observation_space.shape, int(env.action_space.n)
     spec = Spec(shape, actions, seeding.generators(seeds, "init"))
@@ -120,12 +124,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         agent, env = load(args.run)
         returns = played(agent, env, args.episodes)
+        png, *_ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
+        print(write(args.out, png))
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return 1
-    png, *_ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
-    write(args.out, png)
-    print(args.out)
     return 0
 
 

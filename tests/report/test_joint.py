@@ -30,10 +30,12 @@ def run(tmp_path_factory):
     return train(job) / "seeds-3"
 
 
-def test_the_picture_is_drawn(run, tmp_path):
+def test_the_picture_is_drawn(run, tmp_path, capsys):
     out = tmp_path / "v1.png"
     assert joint.main([str(run), "--out", str(out), "--episodes", "20"]) == 0
-    assert out.read_bytes().startswith(b"\x89PNG")
+    assert out.read_bytes().startswith(b"\x89PNG") and f"{out}\n" in capsys.readouterr().out
+    assert joint.main([str(run), "--out", str(out / "in/a/file"), "--episodes", "1"]) == 1
+    assert "Cannot write the report" in capsys.readouterr().err
 
 
 def test_particles_are_those_of_the_policy(run):
@@ -61,3 +63,9 @@ def test_other_runs_are_refused(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("algo: {name: hra}\ntask: maze/v1\n")
     assert joint.main([str(tmp_path / "seeds-0")]) == 1
     assert "is hra on maze/v1; what is drawn is md3qn on a maze" in capsys.readouterr().err
+    settings = (
+        "algo: {name: md3qn, label: MMD-QN, sources: total, data: {}}\ntask: maze/v1-vector\n"
+    )
+    (tmp_path / "config.yaml").write_text(settings)
+    with pytest.raises(CorerlError, match="learned the law of one return"):
+        joint.load(tmp_path / "seeds-0")
