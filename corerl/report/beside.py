@@ -61,8 +61,8 @@ def _columns_of(rows: pd.DataFrame) -> pd.Series:
 
     A protocol of another kind than ours is part of the name.
     """
-    source, protocol = rows["source"], ", " + rows["protocol"]
-    other = protocol.mask(rows["protocol"].map(of_our_kind) | (rows["protocol"] == ""), "")
+    source, protocol = rows["source"], rows["protocol"].map(lambda x: x and f", {x}")
+    other = protocol.mask(rows["protocol"].map(of_our_kind), "")
     steps = rows["steps"].map(lambda x: "" if math.isnan(x) else f", {short(x)} steps")
     names = source.map(short_source) + other
     for more in (source + other, source + steps + other, source + steps + protocol):

@@ -384,16 +384,24 @@ def test_no_published_number_hides_behind_another_of_its_source():
         row(2.0, "Lee (here)", 1e6),
         row(3.0, "Lee (here)", 1e6, "last, tuned"),
         row(4.0, "Wu (there)", 1e6),
+        row(5.0, "Xu", math.nan, ""),
+        row(6.0, "Xu", math.nan, ""),
     )
     heads = ["Smith (2020)", "Smith (2023)", "Lee (here), 5k steps"]
-    heads += ["Lee (here), 1M steps, last", "Lee (here), 1M steps, last, tuned", "Wu"]
+    heads += [
+        "Lee (here), 1M steps, last",
+        "Lee (here), 1M steps, last, tuned",
+        "Wu",
+        "Xu",
+        "Xu [2]",
+    ]
     for name, part in (("IQL", "tables"), ("BC", "others")):
         read = results({(name, "d4rl/x"): [[9.0], [10.0]]})
         (section,) = sections(read, rows, Options(replicates=10))
         (table,) = [t for t in getattr(section, part) if t.name.startswith("published")]
         cells = dict(zip((c.name for c in table.columns), table.rows[0].cells, strict=True))
         shown = {n.removeprefix("IQL, "): c.value for n, c in cells.items() if n != "IQL, ours"}
-        assert shown == dict(zip(heads, (50.0, 95.0, 1.0, 2.0, 3.0, 4.0), strict=True))
+        assert shown == dict(zip(heads, (50.0, 95.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0), strict=True))
 
 
 def test_published_numbers_in_another_unit_stay_out():
