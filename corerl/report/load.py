@@ -113,13 +113,10 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
 
 def _seed_folders(root: Path) -> list[Path]:
     """Returns the folders of groups of seeds and of score files; not those of reports that lie among them."""
-    marks = below(root, "scores.csv", "status.json")
-    return sorted({p.parent for p in marks if not _is_of_a_report(p.parent, root)})
-
-
-def _is_of_a_report(folder: Path, root: Path) -> bool:
-    """Tells the tables of a report, and its `scores.csv` unless that is what was asked for."""
-    return (folder / "scores.tex").exists() or (folder != root and (folder / "index.html").exists())
+    folders = {file.parent for file in below(root, "scores.csv", "status.json")}
+    folders = {folder for folder in folders if not (folder / "scores.tex").exists()}  # tables
+    reports = {folder for folder in folders if (folder / "index.html").exists()}
+    return sorted(folders - reports or folders & {root})  # a report's scores if it is all there is
 
 
 # --------------------------------------------------------------------------------- run directories

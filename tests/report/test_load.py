@@ -227,6 +227,17 @@ def test_a_folder_with_scores_alone_is_a_score_file(tmp_path):
     assert set(load([tmp_path]).scores["task"]) == {"one/x", "two/x"}
 
 
+def test_the_scores_of_a_report_are_no_runs_beside_those_that_it_was_made_from(tmp_path, report):
+    write_run(tmp_path / "runs", TASK, "IQL")
+    before = load([tmp_path / "runs"]).scores
+    _, out, _, _ = report(tmp_path / "runs")
+    assert load([out]).scores["score"].tolist() == [50.0, 51.0, 52.0]  # the last ones
+    out.rename(tmp_path / "report")
+    for path in (tmp_path / "report").iterdir():
+        path.rename(tmp_path / "runs" / (path.name if path.is_file() else "tables"))
+    assert load([tmp_path / "runs"]).scores.equals(before)
+
+
 @pytest.mark.parametrize("name", ["regenerated", "preferences", "sac", "offline_core", "neorl2"])
 def test_committed_results_are_read(name):
     folder = Path(__file__).parents[2] / "results/reproduced" / name
