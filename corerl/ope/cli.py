@@ -104,6 +104,8 @@ def _settings() -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
+    # Patterns of a shell may overlap; a policy that counts twice would narrow intervals.
+    args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.rewards:
         _refuse(args, ("method", *_OF_PLAY, *_OF_DATA), "--rewards compares rewards alone")
         return _rewards(args)

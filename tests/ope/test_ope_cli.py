@@ -276,6 +276,14 @@ def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
     assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
 
 
+def test_a_run_that_is_named_twice_is_judged_once(runs, capsys, tmp_path):
+    named = (runs["bc"], f"{runs['iql']}/../{Path(runs['iql']).name}/", runs["iql"])
+    options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
+    status, out, err = evaluate(capsys, *named, *options)
+    assert status == 0, err
+    assert "choosing among 4 policies" in out and out.count("IQL of") == 1
+
+
 def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path, monkeypatch):
     load = embedded.load
 
@@ -292,7 +300,8 @@ def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path, monke
 
     monkeypatch.setattr(embedded, "load", cut)
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
-    status, out, err = evaluate(capsys, runs["cql"], runs["cql"], *options)
+    copy = shutil.copytree(runs["cql"], tmp_path / "cql")
+    status, out, err = evaluate(capsys, runs["cql"], str(copy), *options)
     assert status == 0, err
     assert "of 20 episodes" in out and "left out" not in out and "choosing among 2" in out
     status, _, err = evaluate(capsys, runs["cql"], "--method", "is")
