@@ -92,15 +92,20 @@ def write(agent: Loaded, found: list[Distance]) -> Path:
     """Writes `reward_distances.csv` in the run's folder, where a report finds it.
 
     What it holds of other seeds, or over other data, stays.
+
+    Raises:
+        CorerlError: what it holds is damaged.
     """
     path, asked = agent.path / FILE, {(str(d.seed), d.data) for d in found}
     kept = []
-    if path.exists():
-        with path.open(newline="") as file:
-            kept = [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) not in asked]
+    try:
+        if path.exists():
+            with path.open(newline="") as file:
+                kept = [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) not in asked]
+        rows = sorted([*kept, *found], key=lambda row: (row[1], int(row[0])))
+    except (ValueError, LookupError, csv.Error) as error:
+        raise CorerlError(f"{path} is damaged ({error}); repair or remove it.") from error
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    rows = sorted([*kept, *found], key=lambda row: (row[1], int(row[0])))
-    writer.writerows([Distance._fields, *rows])
+    csv.writer(text, lineterminator="\n").writerows([Distance._fields, *rows])
     write_atomically(path, text.getvalue().encode())
     return path

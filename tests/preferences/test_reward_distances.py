@@ -118,6 +118,16 @@ def test_the_command_and_the_report(tmp_path, capsys):
     assert "STARC distance" in text and "pendulum: P-IQL, over corerl/pendulum-logged" in text
 
 
+@pytest.mark.parametrize("held", [b"seed,data\n,x,0\n", b"seed,data\n0\n", b"\xff"])
+def test_distances_that_are_damaged_are_told_and_kept(tmp_path, held):
+    file = tmp_path / reward_distances.FILE
+    file.write_bytes(held)
+    found = [reward_distances.Distance(0, "corerl/pendulum", 0.1, 0.9, 0.8, 5)]
+    with pytest.raises(CorerlError, match=f"{file} is damaged .*; repair or remove it"):
+        reward_distances.write(SimpleNamespace(path=tmp_path), found)
+    assert file.read_bytes() == held
+
+
 def test_a_learner_of_no_reward_and_equal_rewards_are_refused(tmp_path):
     agent = load(trained(tmp_path, "bc", bc.Config(hidden_width=8, batch_size=8)))
     with pytest.raises(CorerlError, match="BC learns no reward"):
