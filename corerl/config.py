@@ -114,6 +114,15 @@ class Settings:
             for number in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(number, int | float) and not isinstance(number, bool):
                     _check(number, declared, f"{key}={value}")
+            self._check_range(declared.name)
+
+    def _check_range(self, name: str) -> None:
+        """Raises where a `..._min` is above its `..._max`: what is clamped to them would be constant."""
+        top = f"{name.removesuffix('_min')}_max"
+        low, high = getattr(self, name), getattr(self, top, None)
+        if name.endswith("_min") and None not in (low, high):
+            key = self.prefix
+            require(low <= high, f"{key}{name}={low} must not be above {key}{top}={high}")
 
     def needed_actions(self) -> tuple[str, str]:
         """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""

@@ -28,6 +28,8 @@ class Outer(Settings):
     widths: list[int] = field(default_factory=lambda: [64])
     bandwidths: list[float] = field(default_factory=lambda: [1.0])
     late: float = added(positive(1.0))
+    gap_min: float | None = None
+    gap_max: float | None = -1.0
     inner: Inner = group(Inner, share=0.5)
 
 
@@ -48,6 +50,7 @@ class Outer(Settings):
         ({"atoms": 10**18}, rf"algo\.atoms={10**18} must be at most 1,000,000\."),
         ({"widths": [64, 10**18]}, rf"algo\.widths=\[64, {10**18}\] must be at most 16,384\."),
         ({"late": 0.0}, r"algo\.late=0\.0 must be positive\."),
+        ({"gap_min": 0.0}, r"algo\.gap_min=0\.0 must not be above algo\.gap_max=-1\.0\."),
         ({"order": "third"}, r"algo\.order=third is not one of first, second\."),
     ],
 )
@@ -65,6 +68,7 @@ def test_settings_inside_settings_have_a_prefix_of_their_own(share):
 def test_what_lies_inside_is_taken():
     cfg = Outer(lr=10, free=-1e18, layers=0, atoms=2, limit=float("inf"), order="second", flag=True)
     assert (cfg.order, cfg.inner.share) == ("second", 0.5)
+    assert Outer(gap_min=-1.0).gap_min == -1.0 and Outer(gap_min=2.0, gap_max=None).gap_max is None
     assert Outer(bandwidths=[1e9]).bandwidths == [1e9]
     assert Inner().share is None and Inner(share=0.0).share == 0.0
 
