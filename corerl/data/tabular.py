@@ -18,7 +18,7 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
     """Reads the columns by name. An empty cell is NaN; "NA" is text, since an episode may be called so.
 
     Raises:
-        CorerlError: there are no rows, or Parquet cannot be read here.
+        CorerlError: there are no rows, they have more values than names, or Parquet cannot be read here.
     """
     import pandas
 
@@ -36,6 +36,14 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
             raise CorerlError(
                 f"its columns are separated by {other[0]!r}, where commas are needed: "
                 f"pandas.read_csv(PATH, sep={other[0]!r}).to_csv(PATH, index=False)"
+            )
+        if not isinstance(
+            table.index, pandas.RangeIndex
+        ):  # of the first values, all names moved on
+            named = len(table.columns)
+            raise CorerlError(
+                f"its first line has {named} names and its rows {named + table.index.nlevels} values: each "
+                "needs a name, decimals a point, and no line a comma at its end."
             )
     else:
         try:

@@ -174,9 +174,19 @@ def test_a_list_of_episodes_is_told_to_be_laid_one_after_the_other():
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_another_separator_than_commas_is_named(tmp_path, separator):
     path = tmp_path / "x.csv"
-    table().to_csv(path, index=False, sep=separator)
-    ((where, text),) = faults(path).items()
-    assert where == "file" and f"its columns are separated by {separator!r}" in text
+    for decimal in ".,":
+        table().to_csv(path, index=False, sep=separator, decimal=decimal)
+        ((where, text),) = faults(path).items()
+        assert where == "file" and f"its columns are separated by {separator!r}" in text
+
+
+@pytest.mark.parametrize(("written", "values"), [("0.5,", 8), ("0,5", 8), ("0,5,0,5", 10)])
+def test_rows_of_more_values_than_names_are_refused(tmp_path, written, values):
+    """They were read with every name moved on: decimal commas as whole numbers, and nothing was wrong."""
+    path = csv(tmp_path / "x.csv", episode=7)
+    path.write_text(path.read_text().replace(",7\n", f",{written}\n"))
+    told = f"its first line has 7 names and its rows {values} values"
+    assert told in faults(path)["file"]
 
 
 def test_what_there_is_to_name_is_told(tmp_path):
