@@ -94,7 +94,7 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     """Returns what is wrong with entries of a column `(N,)`, and where."""
     if field == "episode":
         return "names no episode", missing(values)
-    if values.dtype.kind not in "fc":
+    if values.dtype.kind not in "biufc":
         texts = np.array([not is_number(value) for value in values])
         if texts.any():
             return "is not a number", texts
@@ -193,7 +193,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         shape = "x".join(map(str, data.observations.shape[1:]))
         text = f"they are {shape} and no vectors, which most algorithms refuse."
         found.append(Finding(False, "observations", text))
-    if data.observations.dtype == np.float32 and data.observations.ndim == 2:
+    if data.observations.ndim == 2:
         mean = data.observations.mean(0, dtype=np.float64)
         constant = (data.observations == data.observations[0]).all(0)
         labels = contents.labels["observations"]

@@ -306,6 +306,17 @@ def test_a_feature_that_never_changes_is_remarked_whatever_its_rounding(tmp_path
     assert texts == ["it is 0.3 in every row."]
 
 
+def test_bytes_are_remarked_as_other_numbers_are(tmp_path):
+    states = np.full((100, 2), 212, np.uint8)
+    states[::2, 0] = 10
+    np.savez(tmp_path / "x.npz", obs=states, action=PLAIN[1], reward=PLAIN[2], episode=EPISODES)
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+    texts = [f"{f.where}: {f.text}" for f in check(task)[0] if f.where.startswith("obs")]
+    advice = "on average: train with algo.data.normalize_states=true."
+    assert texts[0] == "obs[1]: it is 212 in every row."
+    assert texts[1:] == [f"obs[0]: it is 111 {advice}", f"obs[1]: it is 212 {advice}"]
+
+
 def test_rows_out_of_order_are_remarked_beside_a_time_in_seconds(tmp_path):
     states = DATA.observations.copy()
     states[:, 2] = 1.7e9 + np.arange(100)
