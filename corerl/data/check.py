@@ -197,13 +197,25 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         mean = data.observations.mean(0, dtype=np.float64)
         constant = (data.observations == data.observations[0]).all(0)
         labels = contents.labels["observations"]
-        for i in np.flatnonzero(constant):
-            text = f"it is {mean[i]:g} in every row."
-            found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
-        for i in np.flatnonzero(np.abs(mean) > LARGE):
-            text = f"it is {mean[i]:g} on average: train with algo.data.normalize_states=true."
+        large = np.flatnonzero(np.abs(mean) > LARGE)
+        lost = {i: text for i in large if (text := _of_precision(contents, i, mean[i]))}
+        advice = "on average: train with algo.data.normalize_states=true."
+        texts = [(i, f"it is {mean[i]:g} in every row.") for i in np.flatnonzero(constant)]
+        texts += [(i, f"it is {mean[i]:g} {advice}") for i in large]
+        for i, text in [*((i, text) for i, text in texts if i not in lost), *lost.items()]:
             found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
     return found
+
+
+def _of_precision(contents: Contents, column: int, mean: float) -> str:
+    """Says that float32 does not tell a feature's values apart; empty where it does."""
+    states = contents.arrays["observations"]
+    spread = np.ptp(states.reshape(len(states), -1)[:, column].astype(np.float64))
+    step = np.spacing(np.float32(abs(mean)))
+    if not 0 < spread < 100 * step:
+        return ""
+    text = f"its values differ by {spread:g} at most, and float32, as which they are learned, holds such "
+    return text + f"numbers to {step:g}: subtract the smallest in the file."
 
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
