@@ -267,8 +267,9 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
 
 
 def _episodes(file: h5py.File) -> Iterator[h5py.Group]:
-    """Finds the groups of episodes; whatever stands beside them is no episode."""
-    return (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+    """Finds the groups of episodes; whatever stands beside them, or beside rewards of all, is no episode."""
+    groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+    return iter(()) if "rewards" in file else groups
 
 
 def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:

@@ -63,6 +63,14 @@ def minari_with_more(path: Path) -> Data:
     return data
 
 
+def d4rl_with_more(path: Path) -> Data:
+    """Beside the rewards of all steps, those that a log or a dictionary of observations has of its own."""
+    data = d4rl(path)
+    with h5py.File(path, "a") as file:
+        file["infos/rewards"] = np.eye(100)
+    return data
+
+
 def d3rlpy_1(path: Path) -> Data:
     with h5py.File(path, "w") as file:
         for name, array in zip(("observations", "actions", "rewards"), PLAIN, strict=True):
@@ -122,6 +130,7 @@ def parquet_of_lists(path: Path) -> Data:
 LAYOUTS = {
     neorl2: "npz",
     d4rl: "hdf5",
+    d4rl_with_more: "hdf5",
     minari: "h5",
     minari_with_more: "h5",
     d3rlpy_1: "h5",
