@@ -18,7 +18,7 @@ from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
 from corerl.data.own_files import NEEDED
 from corerl.data.reading import such
-from corerl.data.soundness import leaps
+from corerl.data.soundness import leaps, too_many_actions
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, RowError
 
@@ -220,6 +220,7 @@ def _of_precision(contents: Contents, column: int, mean: float) -> str:
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.discrete:
+        found = [Finding(True, "actions", f"{text}.")] if (text := too_many_actions(data)) else []
         taken = set(data.actions.tolist())
         numbers = range(max(taken) + 1)
         absent = list(islice((number for number in numbers if number not in taken), SHOWN))
@@ -227,8 +228,8 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
             count = len(numbers) - len(taken)
             more = f" and {count - SHOWN:,} more" if count > SHOWN else ""
             text = f"never taken: {', '.join(map(str, absent))}{more}."
-            return [Finding(False, "actions", text)]
-        return []
+            found.append(Finding(False, "actions", text))
+        return found
     found = []
     if data.as_given and not contents.scaled and counted(data.actions):
         values = " and ".join(f"{value:g}" for value in np.unique(data.actions))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corerl.config import LARGEST
 from corerl.data.reading import first_column, such
 from corerl.errors import CorerlError, RowError
 
@@ -43,6 +44,17 @@ def leaps(dataset: Dataset) -> np.ndarray:
         apart = np.abs(dataset.observations[some + 1].astype(np.float64) - recorded) > close
         found.append(some[apart.reshape(len(some), -1).any(1)])
     return np.concatenate(found)
+
+
+def too_many_actions(dataset: Dataset) -> str:
+    """Says that an action's number is larger than networks take; empty where none is."""
+    largest, most = int(dataset.actions.max()) if dataset.discrete else 0, LARGEST["width"]
+    if largest < most:
+        return ""
+    return (
+        f"{dataset.id} has action {largest:,}, and networks have a feature for each number, at most "
+        f"{most:,}: number those that are taken from 0, without gaps"
+    )
 
 
 def _check_shapes(dataset: Dataset) -> None:

@@ -3,8 +3,9 @@
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 
-from corerl.config import Settings
+from corerl.config import Settings, require
 from corerl.data.dataset import Dataset
+from corerl.data.soundness import too_many_actions
 from corerl.errors import CorerlError
 from corerl.nn import encoders
 
@@ -34,6 +35,8 @@ def check_data(algo: Settings, dataset: Dataset) -> None:
     """Raises CorerlError where the algorithm cannot learn from the dataset."""
     kind = "numbered" if dataset.discrete else "continuous"
     _check_actions(algo, dataset.id, kind, f"{kind} ones")
+    problem = too_many_actions(dataset)
+    require(not problem, problem)
     shape = dataset.observations.shape[1:]
     _check_shape(algo, dataset.id, shape, f"observations of shape {shape}")
 

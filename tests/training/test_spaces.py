@@ -137,6 +137,15 @@ def test_data_without_a_simulator_tells():
         spaces.check_data(of("iql"), dataset(numbered=False, shape=(8, 8, 3)))
 
 
+def test_numbers_that_are_no_numbering_of_actions_are_refused():
+    """Such as those of articles: each number below was an input, for which there was no memory."""
+    logs = dataset(numbered=True)
+    spaces.check_data(of("iql"), replace(logs, actions=np.full(4, 2**14 - 1)))
+    told = "logs has action 16,384, and networks .* number those that are taken from 0"
+    with pytest.raises(CorerlError, match=told):
+        spaces.check_data(of("iql"), replace(logs, actions=np.full(4, 2**14)))
+
+
 def test_a_missing_simulator_is_no_reason_to_refuse_where_nothing_is_evaluated(
     tmp_path, monkeypatch
 ):
