@@ -53,7 +53,9 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
         table = pandas.read_parquet(path, engine="pyarrow")
     if table.empty:
         raise CorerlError(f"it has no rows; its columns are {', '.join(map(str, table))}.")
-    return {str(name): table[name].to_numpy() for name in table.columns}
+    # Beside numbers numpy has no type for times: as objects they are told by their place, as words are.
+    columns = ((name, column, column.dtype.kind in "mM") for name, column in table.items())
+    return {str(n): (x.astype(object) if time else x).to_numpy() for n, x, time in columns}
 
 
 def lines(path: Path) -> list[int]:
@@ -88,7 +90,7 @@ def stacked(parts: list[np.ndarray]) -> np.ndarray:
         return np.stack(parts, 1)
     (part,) = parts
     if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
-        lengths = {len(row) for row in part}
+        lengths = {len(row) if isinstance(row, np.ndarray | list) else 0 for row in part}
         if len(lengths) > 1:
             raise CorerlError(
                 f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."

@@ -2,8 +2,10 @@
 
 import gzip
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas
@@ -187,6 +189,21 @@ def test_rows_of_more_values_than_names_are_refused(tmp_path, written, values):
     path.write_text(path.read_text().replace(",7\n", f",{written}\n"))
     told = f"its first line has 7 names and its rows {values} values"
     assert told in faults(path)["file"]
+
+
+def test_times_and_missing_lists_of_parquet_are_told_as_such(tmp_path, monkeypatch):
+    """They were taken for a broken file."""
+    path = tmp_path / "x.parquet"
+    path.touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
+    times = table(obs_0=pandas.date_range("2024-01-01", periods=100))
+    lists = table(obs=[*DATA.observations[1:].tolist(), None])
+    for read, where, told in (
+        (times, "row 0, column obs_0", "2024-01-01 00:00:00 is not a number (100 such rows)."),
+        (lists.drop(columns=["obs_0", "obs_1", "obs_2"]), "file", "rows of 0 to 3 numbers."),
+    ):
+        monkeypatch.setattr(pandas, "read_parquet", lambda *_, table=read, **__: table)
+        assert told in faults(path)[where]
 
 
 def test_what_there_is_to_name_is_told(tmp_path):
