@@ -74,13 +74,14 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
         best = max(1, int(data.weighting_share * len(returns)))
         chosen = np.argsort(-returns, kind="stable")[:best]
         return np.isin(np.arange(len(returns)), chosen).astype(np.float64)
-    x = returns
+    x, what = returns, "return"
     if data.weighting == "advantage":
         x = returns - start_values(dataset, returns)
+        what = "return beyond a linear value of their first states"
     spread = np.ptp(x)
     if spread <= 1e-9 * max(1.0, np.abs(returns).max()):
         raise CorerlError(
-            f"algo.data.weighting={data.weighting} weighs episodes by what they return, and those of "
+            f"algo.data.weighting={data.weighting} weighs episodes by what they {what}, and those of "
             f"{dataset.id} are all equally good; use algo.data.weighting=uniform."
         )
     return np.exp((x - x.max()) / spread / data.weighting_alpha)
