@@ -4,6 +4,7 @@ Episode 0: three steps to a terminal state, returns 7. Episode 1: three steps to
 row (reward 32) has no next state; returns 8 + 16 + 32 = 56.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,6 +94,21 @@ def test_the_end_reward_is_the_recorded_one_and_cuts_the_bootstrap():
 def test_ten_percent_bc_keeps_the_best_episode_by_its_full_return():
     rows, _ = load(preprocessing.Preprocess(), best=0.1)
     assert list(rows) == [3, 4]
+
+
+def test_the_best_episodes_are_those_that_the_end_reward_makes():
+    """They return 7, 8 and 48; before, the better one of two would begin a step earlier."""
+    rows, _ = load(preprocessing.Preprocess(end_reward=8.0), best=0.34)
+    assert list(rows) == [4]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_states_that_saturate_a_policy_are_warned_of_unless_they_are_normalised(capsys, normalized):
+    far = replace(DATASET, observations=DATASET.observations - 60)
+    run = stand_in(bc)
+    run.dataset = lambda: far
+    preprocessing.load(run, preprocessing.Preprocess(normalize_states=normalized), 1)
+    assert ("test/six is 58 on average, which" in capsys.readouterr().err) != normalized
 
 
 def test_bc_ranks_episodes_by_discounted_returns_where_asked():
