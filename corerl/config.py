@@ -121,8 +121,8 @@ class Settings:
         top = f"{name.removesuffix('_min')}_max"
         low, high = getattr(self, name), getattr(self, top, None)
         if name.endswith("_min") and None not in (low, high):
-            key = self.prefix
-            require(low <= high, f"{key}{name}={low} must not be above {key}{top}={high}")
+            told = f"{self.prefix}{name}={low} must not be above {self.prefix}{top}={high}"
+            require(low <= high, told)
 
     def needed_actions(self) -> tuple[str, str]:
         """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""

@@ -37,9 +37,8 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
                 f"its columns are separated by {other[0]!r}, where commas are needed: "
                 f"pandas.read_csv(PATH, sep={other[0]!r}).to_csv(PATH, index=False)"
             )
-        if not isinstance(
-            table.index, pandas.RangeIndex
-        ):  # of the first values, all names moved on
+        if not isinstance(table.index, pandas.RangeIndex):
+            # It has taken the first values, and all names have moved on.
             named = len(table.columns)
             raise CorerlError(
                 f"its first line has {named} names and its rows {named + table.index.nlevels} values: each "

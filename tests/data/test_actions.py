@@ -16,7 +16,6 @@ from corerl.errors import CorerlError
 from corerl.experiments.data_export import rollouts
 from corerl.experiments.export import export
 from corerl.experiments.launch import launch
-from corerl.ope.cli import _check_comparable
 
 LOW, HIGH = -0.02, 0.06
 
@@ -102,11 +101,3 @@ def test_several_dimensions_have_ranges_of_their_own():
     data = Dataset.from_arrays(np.zeros((3, 1)), given, np.zeros(3), truncated=[0, 0, 1])
     part = actions.narrowed(data, actions.parse([[0.1, -0.5], [0.3, 0.5]]))
     np.testing.assert_allclose(part.actions, [[-1, -1], [1, 1], [0, 0]], atol=1e-6)
-
-
-def test_policies_that_act_differently_are_not_ranked_together():
-    whole = resolve("corerl/pendulum")
-    part = replace(whole, action_range=((-0.5,), (0.5,)))
-    with pytest.raises(CorerlError, match="one action_range"):
-        _check_comparable([(whole, 0.9), (part, 0.9)])
-    _check_comparable([(part, 0.9)])

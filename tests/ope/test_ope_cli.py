@@ -251,8 +251,9 @@ def test_the_first_run_that_others_cannot_be_ranked_with_is_named():
     one, two, three = (SimpleNamespace(path=f"runs/{name}") for name in "abc")
     same = {(task, 0.99): [one, two]}
     ope_cli._check_comparable(same)
-    with pytest.raises(CorerlError, match=r"history.*; runs/a and runs/c do not"):
-        ope_cli._check_comparable(same | {(replace(task, history=4), 0.99): [three]})
+    for acts in ({"history": 4}, {"action_range": ((-0.5,), (0.5,))}):
+        with pytest.raises(CorerlError, match=r"one action_range; runs/a and runs/c do not"):
+            ope_cli._check_comparable(same | {(replace(task, **acts), 0.99): [three]})
     other = resolve("corerl/cartpole")
     named = r"of runs/a it is corerl/pendulum, of runs/c corerl/cartpole: name one with --data"
     with pytest.raises(CorerlError, match=named):
