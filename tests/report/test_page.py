@@ -52,6 +52,12 @@ def page(browser, report, tmp_path):
     assert [entry["message"] for entry in browser.get_log("browser")] == []
 
 
+def printed(script: str) -> str:
+    """What the last expression of a script is in JavaScript."""
+    done = subprocess.run(["node", "-p", script], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 @pytest.mark.parametrize("digits", [1, 2])
 def test_numbers_are_rounded_as_python_rounds_them(digits):
@@ -59,24 +65,15 @@ def test_numbers_are_rounded_as_python_rounds_them(digits):
     (fixed,) = re.findall(r"^function fixed.*?^}", script, re.DOTALL | re.MULTILINE)
     numbers = [sign * n / d for sign in (1, -1) for d in (8, 10, 1000) for n in range(200)]
     numbers += [0.05, 0.15, 62.25, 1e-9, -1e-9]
-    shown = subprocess.run(
-        ["node", "-p", f"{fixed}; {json.dumps(numbers)}.map(x => fixed(x, {digits})).join()"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = printed(f"{fixed}; {json.dumps(numbers)}.map(x => fixed(x, {digits})).join()")
     assert shown.strip().split(",") == [number(x, digits) for x in numbers]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 def test_what_is_copied_has_the_letters_of_the_files():
     script = (resources.files("corerl.report") / "web/latex.js").read_text()
-    shown = subprocess.run(
-        ["node", "-p", f"{script}; [...{json.dumps(''.join(formats._TEX))}].map(tex).join('\\n')"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    letters = json.dumps("".join(formats._TEX))
+    shown = printed(f"{script}; [...{letters}].map(tex).join('\\n')")
     assert shown.splitlines() == list(formats._TEX.values())
 
 
