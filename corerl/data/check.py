@@ -185,9 +185,8 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         if jumps.size:
             where = f"{contents.row(int(jumps[0]))}, next_observations"
             text = f"{jumps.size:,} rows inside an episode lead to another state than the next row's: rows "
-            text += (
-                "are out of order, or ends of episodes are missing. Sequence models need the order."
-            )
+            text += "are out of order, or ends of episodes are missing. Sequence models and ReBRAC need the "
+            text += "order."
             found.append(Finding(False, where, text))
     if data.observations.ndim != 2:
         shape = "x".join(map(str, data.observations.shape[1:]))

@@ -42,7 +42,7 @@ def leaps(dataset: Dataset) -> np.ndarray:
     for some in np.array_split(rows, len(rows) // BLOCK + 1):
         recorded = dataset.next_observations[some]
         apart = np.abs(dataset.observations[some + 1].astype(np.float64) - recorded) > close
-        found.append(some[apart.reshape(len(some), -1).any(1)])
+        found.append(some[apart.any(tuple(range(1, apart.ndim)))])
     return np.concatenate(found)
 
 

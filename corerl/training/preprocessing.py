@@ -12,6 +12,7 @@ from torch import Tensor
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, one_of, positive, require, within
 from corerl.data.dataset import Dataset
+from corerl.data.soundness import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
 from corerl.training import spaces, weighting
@@ -74,6 +75,8 @@ def load(
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
     _warn_of_small_actions(dataset)
+    if next_actions:
+        warn_of_order(dataset)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
@@ -140,6 +143,17 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
         print(
             f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, in which an "
             f"algorithm's noise and imitation are measured; consider action_range=[{ends}]",
+            file=sys.stderr,
+        )
+
+
+def warn_of_order(dataset: Dataset) -> None:
+    """Warns, where rows must follow each other in time, of rows most of which do not."""
+    rows = len(leaps(dataset))
+    if rows > len(dataset) / 2:
+        print(
+            f"corerl: {rows:,} of {len(dataset):,} rows of {dataset.id} lead to another state than the next "
+            "row's, and this algorithm takes the next row for the next step; sort them by episode and step",
             file=sys.stderr,
         )
 

@@ -21,6 +21,7 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
         CorerlError: the dataset has images.
     """
     dataset = preprocessing.vectors(run)
+    preprocessing.warn_of_order(dataset)
     numbered = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)

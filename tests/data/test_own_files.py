@@ -350,6 +350,13 @@ def test_rows_out_of_order_are_remarked_beside_a_time_in_seconds(tmp_path):
         assert any("out of order" in f.text for f in check(task)[0]) == remarked
 
 
+def test_episodes_of_one_step_are_in_order(tmp_path):
+    arrays = {"obs": PLAIN[0], "next_obs": PLAIN[0] + 1, "act": DATA.actions, "r": PLAIN[2]}
+    np.savez(tmp_path / "x.npz", terminated=np.ones(100, bool), **arrays)
+    task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())
+    assert not any("out of order" in f.text for f in check(task)[0])
+
+
 def test_a_sound_file_has_no_remarks(tmp_path):
     neorl2(tmp_path / "x.npz")
     task = replace(tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data())

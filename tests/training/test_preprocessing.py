@@ -12,13 +12,14 @@ import pytest
 import torch
 from agreement import generators
 
-from corerl.algos import bc, iql, rebrac, td3_bc
+from corerl.algos import bc, dt, iql, rebrac, td3_bc
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.nn import networks
 from corerl.nn.learner import Spec
 from corerl.training import preprocessing
+from corerl.training.windows import load_windows
 
 OBS = np.arange(6.0)[:, None]
 DATASET = Dataset.from_steps(
@@ -109,6 +110,28 @@ def test_states_that_saturate_a_policy_are_warned_of_unless_they_are_normalised(
     run.dataset = lambda: far
     preprocessing.load(run, preprocessing.Preprocess(normalize_states=normalized), 1)
     assert ("test/six is 58 on average, which" in capsys.readouterr().err) != normalized
+
+
+@pytest.mark.parametrize("learner", ["sequence", "next action", "step"])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2, 0, 3, 1]])
+def test_rows_out_of_order_are_warned_of_where_the_next_one_counts(capsys, learner, rows):
+    states = np.arange(5.0)[:, None]
+    shuffled = Dataset.from_arrays(
+        states[rows],
+        states[rows] / 5,
+        np.zeros(4),
+        next_observations=states[1:][rows],
+        truncated=[0, 0, 0, 1],
+    )
+    run = stand_in(bc)
+    run.dataset = lambda: shuffled
+    if learner == "sequence":
+        load_windows(dt.Config(context=2), run)
+    else:
+        data = preprocessing.Preprocess()
+        preprocessing.load(run, data, 1, next_actions=learner == "next action")
+    told = "3 of 4 rows of arrays lead to another state" in capsys.readouterr().err
+    assert told == (rows[0] == 2 and learner != "step")
 
 
 def test_bc_ranks_episodes_by_discounted_returns_where_asked():
