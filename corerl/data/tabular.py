@@ -53,8 +53,9 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
     if table.empty:
         raise CorerlError(f"it has no rows; its columns are {', '.join(map(str, table))}.")
     # Beside numbers numpy has no type for times: as objects they are told by their place, as words are.
-    columns = ((name, column, column.dtype.kind in "mM") for name, column in table.items())
-    return {str(n): (x.astype(object) if time else x).to_numpy() for n, x, time in columns}
+    times = table.select_dtypes(["datetime", "datetimetz", "timedelta"])
+    table = table.astype(dict.fromkeys(times, object))
+    return {str(name): table[name].to_numpy() for name in table.columns}
 
 
 def lines(path: Path) -> list[int]:

@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from corerl.report import stats
-from corerl.report.files import file_names
+from corerl.report.files import free_name
 from corerl.report.headline import cells as own_cells
 from corerl.report.headline import task_row
 from corerl.report.published import METRICS, sample_std, short_source
@@ -86,8 +86,7 @@ def comparisons(section: Section, published: pd.DataFrame, options: Options) -> 
         own = rows["algorithm"] == _published_name(published["algorithm"], label, section)
         theirs = rows[own & rows["task"].isin(ours["task"])]
         if len(theirs):
-            names = file_names(f"published-{_slug(label)}")
-            name = next(name for name in names if name not in taken)
+            name = free_name(f"published-{_slug(label)}", taken)
             taken.add(name)
             tables.append(_comparison(name, section, label, ours, theirs, options))
     return tables

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,7 +72,8 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:80] or "scores"
 
 
-def file_names(text: str) -> Iterator[str]:
-    """Yields `file_name` and the same with numbers: two texts may read alike once they are file names."""
-    yield file_name(text)
-    yield from (f"{file_name(text)}-{i}" for i in itertools.count(2))
+def free_name(text: str, taken: Container[str]) -> str:
+    """Returns `file_name`, with a number where it is taken: two texts may read alike once they are names."""
+    first = file_name(text)
+    names = itertools.chain([first], (f"{first}-{i}" for i in itertools.count(2)))
+    return next(name for name in names if name not in taken)

@@ -5,7 +5,7 @@ import pandas as pd
 
 from corerl.errors import CorerlError, nearest
 from corerl.report import beside, headline, stats
-from corerl.report.files import file_names
+from corerl.report.files import free_name
 from corerl.report.load import Results
 from corerl.report.section import GAMMA, Options, Section
 
@@ -35,8 +35,7 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
     for section in found:
         taken = TAKEN | {other.folder for other in found}
         unit = {"normalised": "", "success": "-success", "raw": "-raw"}[section.unit]
-        names = file_names(section.name + unit)
-        section.folder = next(name for name in names if name not in taken)
+        section.folder = free_name(section.name + unit, taken)
     return found
 
 

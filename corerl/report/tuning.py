@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.report import figures
-from corerl.report.files import file_names, make_folder, write
+from corerl.report.files import free_name, make_folder, write
 from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
 from corerl.report.tables import Cell, digits_of, short
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     written: set[str] = set()
     for (task, algorithm), policies in sorted(found.items()):
         table = curves(policies, args.arms, args.episodes)
-        name = next(name for name in file_names(f"{algorithm}-{task}") if name not in written)
+        name = free_name(f"{algorithm}-{task}", written)
         written.add(name)
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
         title += f" of {_steps(policies)} steps"
