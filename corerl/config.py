@@ -245,6 +245,8 @@ class Config(Settings):
     def __post_init__(self):
         super().__post_init__()
         seed_list(self.seeds)
+        if self.env is not None:  # with and without its prefix it is one environment, and one run
+            self.env = f"gym/{self.env.removeprefix('gym/')}"
 
     def policy_steps(self) -> int:
         """Returns the steps after the algorithm's first phase; CorerlError where there are none."""

@@ -50,7 +50,7 @@ class Trained:
         return scores.last(self.path, self.seeds)
 
     def load(self, seed: int | None = None) -> Loaded:
-        """Loads the policies of all seeds, or of one, as `corerl.load` gives them."""
+        """Loads the policies of all the run's seeds, earlier calls' too, or of one, as `corerl.load`."""
         from corerl.training.load import load
 
         return load(self.path, seed)
@@ -86,11 +86,9 @@ def train(
     )
     root = Path(settings.get("root", Config.root))
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
-    given = {"task": task, "seeds": seeds, **settings}
+    given = {"task": task, "env": env, "seeds": seeds, **settings}
     if dataset is not None:
         given |= _own(dataset, root)
-    if env is not None:
-        given["env"] = env if env.startswith("gym/") else f"gym/{env}"
     (cfg,) = cells([f"algo={algo}", *_overrides(given)])
     if isinstance(dataset, Dataset) and dataset.as_given and cfg.env is not None:
         _remark_bounds(dataset.id, tasks.of(cfg))
@@ -141,7 +139,7 @@ def _overrides(given: dict[str, Any], prefix: str = "") -> Iterator[str]:
         key = name if prefix or name in COMMON or "." in name else f"algo.{name}"
         if isinstance(value, dict):
             yield from _overrides(value, f"{prefix}{key}.")
-        elif value is not None or name != "task":
+        elif value is not None or name not in ("task", "env"):
             yield f"{prefix}{key}={_spelled(key, value)}"
 
 

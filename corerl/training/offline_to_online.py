@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -44,6 +45,11 @@ class Online(Settings):
     warmup_steps: int = at_least(0, 0)  # first environment steps, policy as it is; RLPD: uniform
     offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
     capacity: int = positive(1_000_000)  # environment steps kept per seed; Cal-QL keeps all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.checkpoint:  # a shell adds a slash, and a name is of one run however it is spelled
+            self.checkpoint = str(Path(self.checkpoint))
 
 
 @dataclass

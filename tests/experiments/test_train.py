@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import gymnasium
+import numpy as np
 import pytest
 import yaml
 from hydra.core.plugins import Plugins
@@ -29,7 +30,7 @@ from corerl.experiments import composition, launch, scores, status, tables
 from corerl.experiments.composition import cells
 from corerl.experiments.messages import sentence
 from corerl.experiments.train import _tell_best, _with_search
-from corerl.runs.directory import cell_directory
+from corerl.runs.directory import cell_directory, config_hash
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
 
@@ -128,6 +129,23 @@ def test_a_setting_is_also_known_by_the_name_that_it_had(compose):
     jobs = compose("-m", *command, "algo.asked=2,3")
     assert [job.algo.critic_subsample for job in jobs] == [2, 3]
     assert cells(["-m", *command, "algo.asked=2,3"]) == jobs
+
+
+@pytest.mark.parametrize(
+    ("command", "spellings"),
+    [
+        ("algo=bc task=file/x.npz", ("env=Pendulum-v1", "env=gym/Pendulum-v1")),
+        (
+            "algo=iql task=corerl/pendulum algo.phase=online",
+            [f"algo.online.checkpoint={folder}" for folder in ("runs/a/", "runs/a", "./runs//a")],
+        ),
+    ],
+)
+def test_one_environment_or_folder_is_one_run_however_it_is_spelled(compose, command, spellings):
+    np.savez("x.npz", observations=np.zeros((4, 3)), actions=np.zeros((4, 1)))
+    jobs = [compose(*command.split(), each)[0] for each in spellings]
+    assert len({config_hash(job) for job in jobs}) == 1
+    assert jobs[0] != compose(*command.split())[0]
 
 
 def test_a_table_may_name_a_setting_as_it_was(compose, monkeypatch):
