@@ -206,7 +206,7 @@ class RankedCPL(Stateful):
 
 def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
     """Returns the sum that a scripted teacher judges by, of the segment that ends at each row: `(N,)`."""
-    dataset = preprocessing.vectors(run)
+    dataset = preprocessing.ended(preprocessing.vectors(run), cfg.data)
     worth = teachers.worth(dataset, cfg.preferences)[dataset.transitions().rows]
     return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
 

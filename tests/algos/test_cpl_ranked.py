@@ -1,6 +1,7 @@
 """CPL on ranked segments against its transcription and by hand; the segments; the preference model."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,12 +23,14 @@ from agreement import (
 )
 from reference_pref import make_keys, masks
 
-from corerl.algos.cpl_ranked import Config, PreferenceModel, RankedCPL, Score
+from corerl.algos.cpl_ranked import Config, PreferenceModel, RankedCPL, Score, teacher_scores
+from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
-from corerl.preferences.relabelling import Rows
+from corerl.preferences.relabelling import Rows, rows_of
 from corerl.preferences.segments import SegmentBuffer, Segments, first_rows, sums
 from corerl.preferences.sources import Preferences
+from corerl.training.preprocessing import Preprocess, ended
 
 B, L = 4, 5
 
@@ -170,6 +173,16 @@ def test_every_segment_of_a_buffer_is_scored():
     every = buffer.take(torch.arange(8)[None])
     together = made(every.observations, every.actions, every.valid)
     torch.testing.assert_close(made.scores(buffer, piece=3), together.detach())
+
+
+def test_a_teacher_scores_a_step_that_ends_an_episode_by_its_reward():
+    """Its next state was not recorded, and it makes a transition all the same."""
+    cut = np.array([0, 1, 0, 1], bool)
+    data = Dataset.from_arrays(np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0), truncated=cut)
+    cfg = Config(ranked_by="teacher", length=2, data=Preprocess(end_reward=1.0))
+    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg))
+    scores = teacher_scores(run, cfg, rows_of(ended(data, cfg.data)))
+    assert scores.tolist() == [0, 1, 2]
 
 
 def test_a_policy_learns_to_act_as_in_the_segments_that_score_more():
