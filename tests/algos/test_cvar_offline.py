@@ -164,6 +164,20 @@ def test_a_start_stock_is_by_both_critics_at_normalised_states():
     assert (stock.item(), value.item()) == (pytest.approx(11.0), pytest.approx(12.6 / 3.6))
 
 
+def test_a_start_stock_is_judged_by_the_returns_of_play_with_it():
+    """Z is 10 s + (0, 1, 2) and half of the stock above 6: other stocks have other returns."""
+    agent = make({"hidden_layers": 0, "start_stocks": 29}, 1, 1, 1, to_go=np.array([-1.0, 13.0]))
+    weights = np.zeros((2, 3, 3))
+    weights[:, 0], weights[:, 1] = 10.0, 3.5  # a stock is told as (c - 6) / 7
+    set_linear(agent.critic, weights, [[0, 1, 2]] * 2)
+    stocks = np.linspace(-1, 13, 29)
+    z = np.array([0, 1, 2, 10, 11, 12]) + (stocks[:, None] - 6) / 2
+    values = stocks - np.maximum(stocks[:, None] - z, 0).mean(1) / 0.6
+    stock, value = agent.start_stock(torch.tensor([[[0.0], [1.0]]]), 0.6)
+    assert stock.item() == pytest.approx(stocks[values.argmax()])
+    assert value.item() == pytest.approx(values.max(), rel=1e-5)
+
+
 class Players(Short):
     def evaluate(self, step, act, also=None) -> None:
         self.player = act
