@@ -22,7 +22,9 @@ from corerl.errors import CorerlError
 
 WIDTH = 320
 RUNNERS = {"HalfCheetah": 1, "Hopper": 1, "Walker2d": 1, "Ant": 2}
-"""MuJoCo robots whose observations begin with all positions but the first so many, then all speeds."""
+"""MuJoCo robots whose observations begin with all positions but the first so many, then all speeds.
+
+Where `exclude_current_positions_from_observation` is false, they begin with all positions."""
 
 Put = Callable[[np.ndarray, np.ndarray, int], None]
 """`put(observation, action, step)` brings the simulator into that state."""
@@ -99,7 +101,8 @@ def placer(env: gymnasium.Env) -> Put | None:
     if name == "Pendulum":
         return _pendulum(inner)
     if name in RUNNERS and type(inner).__module__.startswith("gymnasium.envs.mujoco"):
-        return _runner(inner, RUNNERS[name])
+        excluded = getattr(inner, "_exclude_current_positions_from_observation", True)
+        return _runner(inner, RUNNERS[name] if excluded else 0)
     return None
 
 

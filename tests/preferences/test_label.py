@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 from small import random_dataset
@@ -270,6 +271,17 @@ def test_a_robot_is_put_into_the_state_that_it_observed(name):
         put(observation, np.zeros(env.action_space.shape), step)
         np.testing.assert_allclose(env.unwrapped._get_obs(), observation, atol=1e-5)
     assert env.unwrapped.data.qpos[0] != 0  # it has moved on
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v5"])
+def test_a_robot_that_observes_all_positions_is_put_there(name):
+    env = gymnasium.make(name, exclude_current_positions_from_observation=False)
+    env.reset(seed=0)
+    seen = env.step(np.ones(env.action_space.shape))[0]
+    positions = env.unwrapped.data.qpos.copy()
+    env.reset(seed=1)
+    placer(env)(seen, np.zeros(env.action_space.shape), 0)
+    np.testing.assert_allclose(env.unwrapped.data.qpos, positions, atol=1e-6)
 
 
 def test_what_cannot_be_drawn_is_curves_on_one_scale():
