@@ -137,7 +137,8 @@ class Environments:
     def _result(self, i: int, action: np.ndarray) -> tuple:
         if i not in self._crashed:
             try:
-                return step(self._envs[i], action, self._observations.shape[1:])
+                # A copy: an environment may scale in place what it is given, and this goes to the replay.
+                return step(self._envs[i], action.copy(), self._observations.shape[1:])
             except (Exception, SystemExit) as error:
                 self._note_crash(i, error)
         return self._observations[i], np.nan, False, False, {}

@@ -141,6 +141,25 @@ class Foreign(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
+class InPlace(Foreign):
+    """It scales the action that it is given in place, and shows its state's own memory."""
+
+    def reset(self, *, seed=None, options=None):
+        self.state, info = super().reset(seed=seed)
+        return self.state, info
+
+    def step(self, action):
+        action *= 0.5
+        self.state += action
+        return self.state, 1.0, False, False, {}
+
+
+def test_an_environment_may_write_into_what_it_was_given_and_shows():
+    step = Environments(InPlace, [0, 1]).step(torch.full((2, 1, 1), 0.8))
+    assert step.actions.tolist() == [[pytest.approx(0.8)]] * 2
+    np.testing.assert_allclose(step.next_observations - step.observations, 0.4, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("method", "returned", "told"),
     [
