@@ -111,20 +111,22 @@ def rollouts(agent: Loaded, episodes: int) -> tuple[Dataset, list[int]]:
 
 
 class Recorder(gymnasium.Wrapper):
-    """A wrapper that appends every step to `steps`; observations and actions are copies."""
+    """A wrapper that appends every step to `steps`, as copies of what an environment may write into."""
 
     def __init__(self, env: gymnasium.Env, steps: list):
         super().__init__(env)
         self._steps, self._now = steps, None
 
     def reset(self, **kwargs):
-        self._now, info = self.env.reset(**kwargs)
-        return self._now, info
+        result = self.env.reset(**kwargs)
+        self._now = np.array(result[0])
+        return result
 
     def step(self, action):
+        taken = np.array(action)
         result = self.env.step(action)
         following, reward, terminated, truncated, _ = result
-        row = (np.array(self._now), np.array(action), float(reward), np.array(following))
+        row = (self._now, taken, float(reward), following := np.array(following))
         self._steps.append((*row, bool(terminated), bool(truncated)))
         self._now = following
         return result

@@ -20,7 +20,7 @@ from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.experiments import export as exporting
 from corerl.experiments import film, launch, worker
-from corerl.experiments.data_export import rollouts
+from corerl.experiments.data_export import Recorder, rollouts
 from corerl.experiments.export import export as export_policy
 from corerl.experiments.task_arguments import task_of
 from corerl.runs.directory import cell_directory
@@ -543,6 +543,29 @@ def test_a_runs_episodes_are_those_that_are_evaluated(run, tmp_path):
     returns = simulation.simulate(agent, agent.task, 2).returns
     np.testing.assert_allclose(kept.episode_returns(), returns.ravel(), rtol=1e-5)
     assert len(kept) == 4 * 200 and kept.has_next.all()
+
+
+class InPlace(gymnasium.Env):
+    """It scales the action that it is given in place, and shows its state's own memory."""
+
+    def reset(self, **kwargs):
+        self.state = np.zeros(1)
+        return self.state, {}
+
+    def step(self, action):
+        action *= 0.5
+        self.state += action
+        return self.state, 1.0, False, False, {}
+
+
+def test_steps_are_recorded_as_they_were_also_where_the_environment_writes_in_place():
+    steps = []
+    env = Recorder(InPlace(), steps)
+    env.reset()
+    for _ in range(2):
+        env.step(np.ones(1))
+    rows = [(before.item(), action.item(), after.item()) for before, action, _, after, *_ in steps]
+    assert rows == [(0.0, 1.0, 0.5), (0.5, 1.0, 1.0)]
 
 
 def test_a_crashed_seeds_episodes_are_left_out(run, unstable, tmp_path, capsys):
