@@ -53,7 +53,7 @@ def cells(arguments: list[str]) -> list[Config]:
         )
         return found
     except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
-        raise CorerlError(sentence(error)) from error
+        raise CorerlError(sentence(error, arguments)) from error
     finally:
         GlobalHydra.instance().clear()
 

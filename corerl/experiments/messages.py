@@ -4,7 +4,7 @@ import difflib
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 
 import yaml
@@ -38,8 +38,9 @@ EXTRAS = {
 """Groups' choices that come with an extra of the package."""
 
 
-def sentence(error: Exception) -> str:
-    """Says what is wrong with a setting and how to mend it."""
+def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
+    """Says what is wrong with a setting and how to mend it; None: of the command line's arguments."""
+    chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
     if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
         reason = " ".join(str(error).split())[:200]
         return f"A file of settings cannot be read ({reason}); repair it."
@@ -57,7 +58,7 @@ def sentence(error: Exception) -> str:
     if isinstance(cause, MissingMandatoryValue):
         return f"{cause.full_key} must be given, as in task=d4rl/hopper-medium-v2."
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return _unknown_setting(str(error), cause)
+        return _unknown_setting(str(error), cause, chosen)
     if "You must specify 'algo'" in str(cause):
         return f"algo must be given, as in algo=iql; there are {', '.join(algos.names())}."
     ambiguous = re.match(r"Ambiguous value for argument '(([^=]+)=(.*))'", str(cause))
@@ -67,7 +68,7 @@ def sentence(error: Exception) -> str:
             f"{given} names several values: add -m to run one after the other, or write "
             f"'{key}=[{values}]' for a list."
         )
-    return _bad_value(str(error), cause)
+    return _bad_value(str(error), cause, chosen)
 
 
 def _of_a_file(cause: OmegaConfBaseException) -> str:
@@ -97,7 +98,7 @@ def no_such(what: str, name: str, known: list[str]) -> str:
     return f"There is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
 
 
-def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
+def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> str:
     named = re.match(r"Could not override '([^']+)'", text)
     key = named.group(1) if named else cause.full_key
     whole = (cause.full_key or "").rpartition(".")[0]
@@ -107,7 +108,7 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException) -> str:
             "dataclass that is one (corerl.config.group)."
         )
     module = getattr(cause.object_type, "__module__", "")
-    algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else _chosen()
+    algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
     if not (key.startswith("algo.") and algorithm):
         return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm))) or _listed(algorithm)}"
     having = [name for name in algos.names() if key in _known(name)]
@@ -122,7 +123,7 @@ def _listed(algorithm: str) -> str:
     return f" corerl train algo={name} --help lists them." if algorithm else ""
 
 
-def _bad_value(text: str, cause: Exception) -> str:
+def _bad_value(text: str, cause: Exception, chosen: str) -> str:
     first = str(cause).splitlines()[0].rstrip(".")
     key = getattr(cause, "full_key", None) or ""
     given = re.search(r"override ([^=]+=.*)", text)
@@ -134,14 +135,14 @@ def _bad_value(text: str, cause: Exception) -> str:
     if "is not Optional" in first:
         return f"{shown}: {key} needs a value."
     if "is not a subclass of" in first:
-        inside = next((k for k in _known(_chosen()) if k.startswith(f"{key}.")), key)
+        inside = next((k for k in _known(chosen) if k.startswith(f"{key}.")), key)
         return f"{shown}: {key} is a group of settings, given one by one as in {inside}=..."
     return first + (f" (setting {key})." if key and key not in first else ".")
 
 
-def _chosen() -> str:
-    """Returns the algorithm that the command line names, where it names one."""
-    choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(sys.argv[1:]))
+def _chosen(arguments: Sequence[str]) -> str:
+    """Returns the algorithm that the arguments name, where they name one."""
+    choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(arguments))
     name = variants().get(choice[-1], choice[-1]) if choice else ""
     return name if name in algos.names() else ""
 

@@ -71,6 +71,13 @@ def test_settings_are_those_of_the_command_line(once):
     assert trained.seeds == (1, 4) and trained.path.parts[:3] == ("runs", "corerl", "pendulum")
 
 
+def test_a_setting_without_its_group_is_told_with_it(once):
+    with pytest.raises(
+        CorerlError, match=r"'data.clip_action'. Did you mean algo.data.clip_actions"
+    ):
+        corerl.train("rlpd", task="corerl/pendulum", data={"clip_action": 0.9})
+
+
 @pytest.mark.parametrize(
     ("seeds", "trained"), [(np.int64(2), (0, 1)), (np.array([4, 2]), (4, 2)), (range(2), (0, 1))]
 )
