@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,11 +57,14 @@ def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
     """Loads the run's data by the returns of its episodes; raises as `preprocessing.load`."""
     weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
     rows = max(cfg.demos.rows, cfg.batch_size)
-    return preprocessing.load(run, cfg.data, rows, labels=_returns, kind=Ranked)
+    labels = partial(_returns, shift=cfg.data.reward_shift)
+    return preprocessing.load(run, cfg.data, rows, labels=labels, kind=Ranked)
 
 
-def _returns(dataset: Dataset) -> np.ndarray:
-    return np.repeat(dataset.episode_returns(), dataset.episode_lengths())
+def _returns(dataset: Dataset, shift: float = 0.0) -> np.ndarray:
+    """Returns each row's episode's return, less a `shift` of every reward, which ranks by length."""
+    lengths = dataset.episode_lengths()
+    return np.repeat(dataset.episode_returns() - shift * lengths, lengths)
 
 
 class Rows:

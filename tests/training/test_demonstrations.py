@@ -13,11 +13,13 @@ from corerl.algos import arsq, cqn
 from corerl.buffers.mixed_replay import MixedReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.data import tasks
+from corerl.data.dataset import Dataset
 from corerl.data.simulators import unit_box
 from corerl.errors import CorerlError
 from corerl.training import demonstrations
 from corerl.training.demonstrations import Demos, Ranked, Rows
 from corerl.training.offline_to_online import Online
+from corerl.training.preprocessing import Preprocess
 from corerl.training.run import Run
 
 SEEDS, DEMOS, ROWS, CAPACITY = [0, 1], 50, 200, 300
@@ -77,6 +79,26 @@ def test_a_share_of_demonstrations_is_that_of_the_best():
     assert demos.min() == 18 and demos.max() == 19
     whole, _ = ranks(source(0, share=0.5)[0], 1)
     assert set(whole.unique().tolist()) >= set(range(11, 20)) and whole.min() >= 9
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.0, 1.0])
+def test_the_best_episodes_are_not_the_shortest_or_longest_that_a_shift_makes_of_them(shift):
+    """A success of 20 steps between failures of 5 and of 40."""
+    lengths, won = np.array([5, 20, 40]), 24
+    zeros = np.zeros((65, 1), np.float32)
+    data = Dataset.from_arrays(
+        zeros + np.arange(65, dtype=np.float32)[:, None],
+        zeros,
+        np.eye(65, dtype=np.float32)[won],
+        np.isin(np.arange(65), lengths.cumsum() - 1),
+        np.zeros(65, bool),
+        zeros,
+    )
+    cfg = arsq.Config(data=Preprocess(reward_shift=shift))
+    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg), seeds=[0])
+    run.device = "cpu"
+    best = demonstrations.load(run, cfg)[0].best(20).observations
+    assert (best.amin(), best.amax()) == (5, won)
 
 
 def test_rows_are_uniform_and_the_seeds_apart():
