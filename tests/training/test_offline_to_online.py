@@ -209,6 +209,14 @@ def test_a_tensor_without_seeds_is_restored_as_it_is(tmp_path, monkeypatch, toge
     torch.testing.assert_close(agent.feature_mean, mean)
 
 
+def test_a_run_that_has_begun_needs_the_one_it_began_from_no_more(tmp_path):
+    cell = pretrained(tmp_path)
+    cfg = continued(tmp_path, cell)
+    train_until(20, cfg)
+    cell.rename(tmp_path / "elsewhere")
+    assert load(train(cfg)).steps == [40, 40]
+
+
 def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
     cell = pretrained(tmp_path)
     first = train(continued(tmp_path, cell), seeds=[1])
