@@ -94,6 +94,11 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)
+    if task.collection == "file" and not _from_data(cfg.algo):
+        print(
+            f"corerl: {cfg.label or cfg.algo.label} learns in {task.env} alone, and nothing from {task.id}.",
+            file=sys.stderr,
+        )
     title = f"{cfg.label or cfg.algo.label} {cfg.task}"
     with Display(title, groups, processes, cfg.steps, place) as display:
         if min(processes, len(groups)) == 1:

@@ -413,6 +413,19 @@ def test_other_actions_than_an_algorithm_takes_are_refused_before_anything_is_wr
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("algo", "told"), [("sac", True), ("rlpd", False)])
+def test_data_that_an_algorithm_does_not_learn_from_is_told(
+    tmp_path, monkeypatch, capsys, algo, told
+):
+    monkeypatch.setattr(launch.worker, "train", lambda *_: launch.DONE)
+    path = tmp_path / "x.npz"
+    spaces = {"observations": np.ones((8, 3)), "actions": np.linspace(-1, 1, 8)[:, None]}
+    np.savez(path, **spaces, rewards=np.ones(8), terminated=np.arange(8) == 7)
+    launch.launch(config(tmp_path, algo, task=f"file/{path}", env="gym/Pendulum-v1", seeds=[0]))
+    said = f"SAC learns in gym/Pendulum-v1 alone, and nothing from file/{path}."
+    assert (said in capsys.readouterr().err) == told
+
+
 def test_an_environment_that_returns_no_reward_is_noticed_before_training(tmp_path, monkeypatch):
     make = tasks.Task.make_env
     monkeypatch.setattr(
