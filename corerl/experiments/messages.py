@@ -5,6 +5,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 
 import yaml
@@ -18,7 +19,7 @@ from omegaconf.errors import (
 
 from corerl import algos
 from corerl.config import Config
-from corerl.errors import nearest
+from corerl.errors import CorerlError, nearest
 from corerl.experiments.tables import variants
 
 UNREADABLE = (yaml.YAMLError, ValueError)
@@ -111,10 +112,16 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> s
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
     if not (key.startswith("algo.") and algorithm):
         return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm))) or _listed(algorithm)}"
-    having = [name for name in algos.names() if key in _known(name)]
+    having = [name for name in algos.names() if _has(name, key)]
     hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
     hint = hint or _similar(key, list(_known(algorithm))) or _listed(algorithm)
     return f"There is no setting {key!r} with algo={algorithm}.{hint}"
+
+
+def _has(algorithm: str, key: str) -> bool:
+    with suppress(CorerlError):  # of another file of the user's own, which cannot be imported
+        return key in _known(algorithm)
+    return False
 
 
 def _listed(algorithm: str) -> str:

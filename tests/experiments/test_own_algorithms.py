@@ -230,6 +230,14 @@ def test_a_mistake_in_a_neighbour_names_that(tmp_path):
         scales(path)
 
 
+def test_a_typo_with_another_algorithm_is_told_beside_a_file_with_a_mistake(tmp_path):
+    algos.add(minimal(tmp_path, "import not_there"))
+    with pytest.raises(
+        CorerlError, match=r"'algo\.alfa' with algo=td3_bc\. Did you mean algo\.alpha"
+    ):
+        cells(["algo=td3_bc", "task=corerl/pendulum", "algo.alfa=1"])
+
+
 def test_a_copy_that_kept_its_name_is_never_taken_for_the_original(tmp_path, monkeypatch, capsys):
     kept = tmp_path / "td3_bc.py"
     kept.write_text(Path(td3_bc.__file__).read_text())
