@@ -74,7 +74,8 @@ def train(
         env: the environment that scores it, `gym/Id` or `gym/module:Id`; None trains without scores.
         seeds: a count or a list.
         settings: those of the command line; one that not every algorithm has is the algorithm's
-            (`expectile=0.8` is `algo.expectile=0.8`); groups are dictionaries (`eval={"every": 1000}`).
+            (`expectile=0.8` is `algo.expectile=0.8`); groups are dictionaries (`eval={"every": 1000}`),
+            and a name with dots is spelled out (`**{"algo.data.normalize_states": True}`).
 
     Raises:
         CorerlError: as the command line says; some seeds failed.
@@ -83,6 +84,12 @@ def train(
     require(
         (task is None) != (dataset is None),
         "corerl.train needs either task=... or dataset=..., one",
+    )
+    of_file = [name for name in settings if name.split(".")[0] == "data"]
+    require(
+        not (of_file and isinstance(dataset, Dataset)),
+        f"{' '.join(of_file)} describes a file: the bounds of a Dataset's actions are low and high of "
+        'Dataset.from_arrays; an algorithm\'s own are **{"algo.data.normalize_states": True}',
     )
     root = Path(settings.get("root", Config.root))
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)

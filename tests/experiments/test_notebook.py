@@ -164,6 +164,13 @@ def test_what_cannot_be_trained_is_one_sentence(once, arguments, words):
     assert not once
 
 
+@pytest.mark.parametrize("given", [{"data": {"action_low": -3}}, {"data.action_low": -3}])
+def test_settings_of_a_file_are_none_of_a_dataset(once, given):
+    with pytest.raises(CorerlError, match=r"low and high of Dataset\.from_arrays"):
+        corerl.train("bc", dataset=random_dataset(20), **given)
+    assert not once
+
+
 def test_the_package_offers_three_names_and_loads_nothing():
     code = "import sys, corerl; assert 'numpy' not in sys.modules; print(corerl.Dataset.__name__)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
