@@ -1,11 +1,12 @@
 """`corerl data check PATH`: all that is wrong with a file of one's own, and what looks wrong.
 
-A fault keeps the file from being read. A remark is what a person would want to know before a day of
+A fault keeps the file from being trained on. A remark is what a person would want to know before a day of
 training: it may be meant.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -190,8 +191,14 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
             found.append(Finding(False, where, text))
     if data.observations.ndim != 2:
         shape = "x".join(map(str, data.observations.shape[1:]))
-        text = f"they are {shape} and no vectors, which most algorithms refuse."
-        found.append(Finding(False, "observations", text))
+        image = data.observations.ndim == 4
+        text = f"they are {shape}, and no vectors: " + (
+            "corerl's own algorithms do not learn from such a file; one of yours with `images = True` in "
+            "its Config may."
+            if image
+            else f"give each as one row of {math.prod(data.observations.shape[1:])} numbers."
+        )
+        found.append(Finding(not image, "observations", text))
     if data.observations.ndim == 2:
         mean = data.observations.mean(0, dtype=np.float64)
         constant = (data.observations == data.observations[0]).all(0)

@@ -44,8 +44,9 @@ def run(console: Console, args: argparse.Namespace) -> int:
     if faults:
         console.print(f"{args.path} cannot be trained on yet.", soft_wrap=True, markup=False)
         return 2
+    algo = "iql" if dataset.observations.ndim == 2 else "my_algo.py"
     console.print(
-        f"It can be trained on: corerl train algo=iql {in_shell(task, args.settings)}",
+        f"It can be trained on: corerl train algo={algo} {in_shell(task, args.settings)}",
         soft_wrap=True,
         markup=False,
         highlight=False,

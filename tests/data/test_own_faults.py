@@ -255,12 +255,21 @@ def test_no_next_action_is_said_where_it_is_needed():
         data.transitions(next_actions=True)
 
 
-def test_observations_that_are_no_vectors_are_remarked(tmp_path):
+def test_observations_that_no_algorithm_takes_are_a_fault(tmp_path):
     path = npz(tmp_path / "x.npz", observations=DATA.observations[:, None])
-    task = replace(tasks.resolve(f"file/{path}"), data=Data())
-    assert "they are 1x3 and no vectors, which most algorithms refuse." in {
-        finding.text for finding in check(task)[0] if not finding.fault
-    }
+    found = check(replace(tasks.resolve(f"file/{path}"), data=Data()))[0]
+    assert [finding.text for finding in found if finding.fault] == [
+        "they are 1x3, and no vectors: give each as one row of 3 numbers."
+    ]
+
+
+def test_pictures_are_for_an_algorithm_of_ones_own(tmp_path, capsys):
+    pictures = np.zeros((100, 3, 4, 4), np.uint8)
+    path = npz(tmp_path / "x.npz", observations=pictures)
+    assert main(["data", "check", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "they are 3x4x4, and no vectors: corerl's own algorithms do not learn" in told
+    assert "corerl train algo=my_algo.py task=" in told
 
 
 @pytest.mark.parametrize(
