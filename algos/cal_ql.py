@@ -94,7 +94,7 @@ class Config(Hidden, FineTuning):
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
+    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint, or none
     online: Online = group(Online, pretrain_steps=250_000, offline_ratio=0.5)
 
     def __post_init__(self):

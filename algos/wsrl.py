@@ -108,7 +108,7 @@ class Config(Hidden, FineTuning):
     std_max: float = positive(10.0)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint
+    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint, or none
     online: Online = group(
         Online, pretrain_steps=250_000, warmup_steps=5_000, offline_ratio=0.0, capacity=2_000_000
     )

@@ -56,7 +56,7 @@ class Online(Settings):
 class FineTuning(Settings):
     """Settings of an algorithm that can go on online; part of its `Config`."""
 
-    phase: str = "offline"  # offline | both: then online fine-tuning | online: from a checkpoint
+    phase: str = "offline"  # offline | both: then fine-tuning | online: from a checkpoint, or none
     online: Online = group(Online)
 
     def __post_init__(self) -> None:
