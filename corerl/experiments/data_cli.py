@@ -31,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make = commands.add_parser("make", help="make one of our own datasets")
     make.add_argument(
         "suite",
-        help="corerl/pendulum; corerl/mujoco, or a part of it such as corerl/mujoco/hopper or "
-        "corerl/mujoco/hopper-medium; corerl/pointmaze; corerl/metaworld",
+        help="corerl/cartpole; corerl/pendulum, also with -logged or -random-good-05; corerl/mujoco, or a "
+        "part of it such as corerl/mujoco/hopper or corerl/mujoco/hopper-medium; corerl/pointmaze; "
+        "corerl/metaworld",
     )
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--size", type=int, help="steps per set of a suite")
