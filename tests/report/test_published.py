@@ -57,6 +57,7 @@ def test_these_shipped_protocols_are_no_single_evaluation_of_ours():
         "evaluation at 1M steps (approximate, as quoted)",
         "lowest validation error, best of 6 configurations",
         "mean of the last 10 evaluations",
+        "mean of the last 3 evaluations",
         "mean of the last 5 evaluations",
         "read by eye by a third party off WSRL paper Figure 17",
         "training episodes at 1M steps",
