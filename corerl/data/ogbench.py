@@ -14,13 +14,14 @@ OGBench reports the share of solved episodes; the score here is that share x 100
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from corerl.data import download
+from corerl.data import download, simulators
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.reading import npz, reading
@@ -114,10 +115,10 @@ def read(path: Path, name: str) -> Dataset:
 def make_env(name: str) -> gymnasium.Env:
     """Makes the environment of a task: a `v0` of the ogbench package, without the dataset's kind."""
     _package()
+    # Its robot makes a space of its actions at each reset, and gymnasium warns of each.
+    warnings.filterwarnings("ignore", ".*precision lowered.*", module=r"gymnasium\.spaces")
     dataset, _, task = name.partition("-singletask")
-    return gymnasium.make(
-        f"{dataset.rpartition('-')[0]}-singletask{task}", disable_env_checker=True
-    )
+    return simulators.make(f"{dataset.rpartition('-')[0]}-singletask{task}")
 
 
 def _file_name(name: str) -> str:

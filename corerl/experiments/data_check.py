@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from corerl.config import require
+from corerl.data import own_files, tasks
 from corerl.data.check import check
 from corerl.experiments.task_arguments import SETTINGS, in_shell, task_of
 
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(console: Console, args: argparse.Namespace) -> int:
     """Prints what the file holds, its faults and remarks; 2 where it cannot be trained on, else 0."""
-    task = task_of(f"file/{args.path}", args.settings)
+    task = task_of(_id(args.path), args.settings)
     findings, contents, dataset = check(task)
     if contents is not None:
         table = Table("field", "in the file", "shape", box=box.SIMPLE, title_justify="left")
@@ -52,3 +54,19 @@ def run(console: Console, args: argparse.Namespace) -> int:
         highlight=False,
     )
     return 0
+
+
+def _id(path: str) -> str:
+    """Returns the task of a file, which may be named `file/PATH` as everywhere else.
+
+    Raises:
+        CorerlError: there is no such file, and a collection's task is called so.
+    """
+    if own_files.find(path) is None:
+        if path.startswith("file/"):
+            return path
+        require(
+            path not in tasks.known_tasks(),
+            f"{path} is a task, not a file of one's own; corerl data info {path} shows its data",
+        )
+    return f"file/{path}"

@@ -53,6 +53,14 @@ def faults(path: Path, data: Data | None = None) -> dict[str, str]:
     return found
 
 
+def test_a_file_may_be_named_as_its_task_and_a_task_is_no_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    csv(tmp_path / "x.csv")
+    assert main(["data", "check", "file/x.csv"]) == 0
+    assert main(["data", "check", "d4rl/hopper-medium-v2"]) == 2
+    assert "not a file of one's own; corerl data info d4rl/hopper" in capsys.readouterr().err
+
+
 def test_an_episode_may_be_called_NA(tmp_path):
     names = np.array(["EU", "NA", "n/a", "null", "None"])[EPISODES]
     found = own_files.load(str(csv(tmp_path / "x.csv", episode=names)))
