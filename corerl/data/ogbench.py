@@ -115,8 +115,9 @@ def read(path: Path, name: str) -> Dataset:
 def make_env(name: str) -> gymnasium.Env:
     """Makes the environment of a task: a `v0` of the ogbench package, without the dataset's kind."""
     _package()
-    # Its robot makes a space of its actions at each reset, and gymnasium warns of each.
+    # Its robot makes a space of its actions at each reset, and a window where there is no screen.
     warnings.filterwarnings("ignore", ".*precision lowered.*", module=r"gymnasium\.spaces")
+    warnings.filterwarnings("ignore", ".*DISPLAY environment variable is missing", module="glfw")
     dataset, _, task = name.partition("-singletask")
     return simulators.make(f"{dataset.rpartition('-')[0]}-singletask{task}")
 
