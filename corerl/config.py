@@ -211,6 +211,10 @@ class Data(Settings):
     action_high: Any = None  # what becomes 1
     sha256: str | None = None  # of the file; found out, and part of the run's name
 
+    def __post_init__(self):
+        super().__post_init__()
+        self.action_low, self.action_high = map(_as_written, (self.action_low, self.action_high))
+
 
 @dataclass
 class Config(Settings):
@@ -247,6 +251,7 @@ class Config(Settings):
         seed_list(self.seeds)
         if self.env is not None:  # with and without its prefix it is one environment, and one run
             self.env = f"gym/{self.env.removeprefix('gym/')}"
+        self.action_range = _as_written(self.action_range)
 
     def policy_steps(self) -> int:
         """Returns the steps after the algorithm's first phase; CorerlError where there are none."""
@@ -256,6 +261,13 @@ class Config(Settings):
             f"{setting}={spent} leaves none of steps={self.steps}: make it smaller",
         )
         return self.steps - spent
+
+
+def _as_written(value: Any) -> Any:
+    """Returns whole numbers, also in lists, without a point: -2 and -2.0 are one setting, and one run."""
+    if isinstance(value, list | tuple):
+        return [_as_written(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def require(condition: bool, problem: str) -> None:

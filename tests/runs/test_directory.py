@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import corerl
 from corerl.algos import bc, cal_ql, rlpd, td3_bc
-from corerl.config import Config, Eval, Wandb
+from corerl.config import Config, Data, Eval, Wandb
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.runs import checkpoint, config_labels, files, provenance
@@ -347,6 +347,20 @@ OTHER = {
 def test_settings_that_change_no_number_keep_the_name(name):
     cfg = replace(config("runs"), **{name: SAME[name]})
     assert config_hash(cfg) == config_hash(config("runs"))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda low: {"action_range": [low, 0.5]},
+        lambda low: {"data": Data(action_low=low, action_high=[1, 1])},
+        lambda low: {"data": Data(action_low=[low, low], action_high=1)},
+    ],
+)
+def test_a_bound_is_one_setting_with_and_without_a_point(named):
+    """As corerl.train gives an array's numbers, and the command line what was typed."""
+    whole, with_point = (config_hash(config("runs", **named(low))) for low in (-1, -1.0))
+    assert whole == with_point != config_hash(config("runs", **named(-0.5)))
 
 
 @pytest.mark.parametrize("name", OTHER)
