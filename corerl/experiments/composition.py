@@ -197,17 +197,23 @@ def _own_files_of_sweep(arguments: list[str]) -> list[str]:
     swept = [Path(a.removeprefix("sweep=")) for a in arguments if a.startswith("sweep=")]
     if len(swept) != 1 or not swept[0].is_file() or any(a.startswith("algo=") for a in arguments):
         return []
-    value: Any = None
-    with suppress(yaml.YAMLError, UnicodeDecodeError):  # told where Hydra reads it
-        value = yaml.safe_load(swept[0].read_text())
-    for key in ("hydra", "sweeper", "params", "algo"):
-        value = value.get(key) if isinstance(value, dict) else None
+    value = _grid(swept[0]).get("algo")
     if not isinstance(value, str) or ".py" not in value:
         return []
     parts = [part.strip(" '\"") for part in value.split(",")]
     beside = [swept[0].parent / part for part in parts]
     found = [str(f) if f.is_file() else p for f, p in zip(beside, parts, strict=True)]
     return [f"algo={','.join(found)}"]
+
+
+def _grid(file: Path) -> dict[str, Any]:
+    """Returns `hydra.sweeper.params` of a sweep's file; empty where it is damaged, which Hydra tells."""
+    value: Any = None
+    with suppress(yaml.YAMLError, UnicodeDecodeError):
+        value = yaml.safe_load(file.read_text())
+    for key in ("hydra", "sweeper", "params"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def with_sweep(arguments: list[str]) -> list[str]:
@@ -230,8 +236,9 @@ def with_sweep(arguments: list[str]) -> list[str]:
             f"There is no sweep {names[0]!r}.{nearest(names[0], sweeps())} "
             f"Known: {', '.join(sweeps())}; and sweep=PATH.yaml is a file of your own."
         )
+    theirs = files("corerl.configs") / f"{own.stem}.yaml"  # Hydra looks there first
     require(
-        own.stem not in ("config", "schema"),
+        own.stem != "schema" and not theirs.is_file(),
         f"sweep={names[0]}: corerl's own settings have this name and would be taken instead; rename the file",
     )
     require(
@@ -239,6 +246,13 @@ def with_sweep(arguments: list[str]) -> list[str]:
         f"sweep={names[0]} lacks the line `defaults: [config, _self_]`, which brings the settings that it "
         "does not name",
     )
+    for key in ("algo", "task"):
+        several = _grid(own).get(key) if is_own else None
+        require(
+            not isinstance(several, list),
+            f"sweep={names[0]}: {key} is a list; several values are one text with commas, as in "
+            f"{key}: {','.join(map(str, several or []))}",
+        )
     rest = [a for a in arguments if not a.startswith("sweep=")]
     folder, name = (own.parent, own.stem) if is_own else (files("corerl.sweeps"), names[0])
     return ["--config-dir", str(folder), "--config-name", name, "--multirun", *rest]

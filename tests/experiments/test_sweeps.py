@@ -171,10 +171,11 @@ def test_a_setting_in_a_sweeps_file_stands_before_the_tables(tmp_path):
     assert cfg.algo.batch_size == 32
 
 
-def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path):
-    file = tmp_path / "config.yaml"
+@pytest.mark.parametrize("name", ["config", "iql"])
+def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path, name):
+    file = tmp_path / f"{name}.yaml"
     file.write_text("defaults: [config, _self_]\nsteps: 7\n")
-    with pytest.raises(CorerlError, match=r"config\.yaml: corerl's own settings have this name"):
+    with pytest.raises(CorerlError, match=rf"{name}\.yaml: corerl's own settings have this name"):
         cells([f"sweep={file}", "algo=bc", "task=corerl/pendulum"])
 
 
@@ -191,6 +192,15 @@ def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path,
     file = tmp_path / "mine.yaml"
     file.write_text(f"defaults: [config, _self_]\ntask: corerl/pendulum\n{line}\n")
     with pytest.raises(CorerlError, match=told):
+        cells([f"sweep={file}"])
+
+
+@pytest.mark.parametrize("key", ["algo", "task"])
+def test_a_list_in_the_grid_of_a_sweeps_file_is_told_how_several_values_are_written(tmp_path, key):
+    file, grid = tmp_path / "mine.yaml", {"algo": "bc", "task": "corerl/pendulum"}
+    content = {"hydra": {"sweeper": {"params": grid | {key: ["a", "b"]}}}}
+    file.write_text(yaml.safe_dump({"defaults": ["config", "_self_"]} | content))
+    with pytest.raises(CorerlError, match=rf"{key} is a list; .* with commas, as in {key}: a,b"):
         cells([f"sweep={file}"])
 
 
