@@ -26,7 +26,7 @@ from corerl.data import own_files, tasks
 from corerl.errors import CorerlError, nearest
 from corerl.experiments.messages import UNREADABLE, sentence
 from corerl.experiments.store import register
-from corerl.experiments.tables import budget, rows_of, table, variants
+from corerl.experiments.tables import budget, file_of, rows_of, table, variants
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
 
@@ -350,5 +350,5 @@ def _apply(cfg: DictConfig, key: str, value: Any) -> None:
     try:
         OmegaConf.update(cfg, key, value, merge=True)
     except OmegaConfBaseException as error:
-        name = cfg.table or cfg.algo.name
-        raise CorerlError(f"configs/{name}.yaml does not fit: {sentence(error)}") from error
+        file = file_of(cfg.table or cfg.algo.name)
+        raise CorerlError(f"{file} does not fit: {sentence(error)}") from error

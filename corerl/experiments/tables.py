@@ -101,6 +101,12 @@ def rows_of(name: str) -> dict[str, Any]:
     return rows
 
 
+def file_of(name: str) -> str:
+    """Names a table's file, for people: `configs/iql.yaml`, or the path of a user's own."""
+    own = algos.own().get(name)
+    return str(own.with_suffix(".yaml")) if own else f"configs/{name}.yaml"
+
+
 @cache
 def variants() -> dict[str, str]:
     """Returns the tables that `algo=` takes beside the algorithms' own names, each with its algorithm."""

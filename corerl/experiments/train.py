@@ -43,7 +43,7 @@ from corerl.experiments.composition import (
 from corerl.experiments.messages import UNREADABLE, no_such, sentence
 from corerl.experiments.process import lasting_output
 from corerl.experiments.store import register
-from corerl.experiments.tables import of_d4rl, variants
+from corerl.experiments.tables import file_of, of_d4rl, variants
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
 
@@ -355,7 +355,7 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
     if rows:
         listed = " ".join(f"{key}={value}" for key, value in rows.items())
         print(
-            f"corerl: configs/{name}.yaml has settings for D4RL's sets like {job.task}, which is other data "
+            f"corerl: {file_of(name)} has settings for D4RL's sets like {job.task}, which is other data "
             f"and does not take them; where they suit: {listed}",
             file=sys.stderr,
         )

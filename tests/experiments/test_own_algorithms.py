@@ -176,6 +176,8 @@ def test_an_edited_table_is_read_anew(mine):
         alpha("corerl/*: {algo.alpha: 7")
     with pytest.raises(CorerlError, match=r"my_td3\.yaml is no table: a row is like"):
         alpha("corerl/*: 7")
+    with pytest.raises(CorerlError, match=rf"^{re.escape(str(mine.parent))}/my_td3\.yaml does not"):
+        alpha("corerl/*: {algo.alpah: 7}")
 
 
 FILE = r"minimal cannot be imported: \S+/minimal\.py"
