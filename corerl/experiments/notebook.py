@@ -91,9 +91,9 @@ def train(
         f"{' '.join(of_file)} describes a file: the bounds of a Dataset's actions are low and high of "
         'Dataset.from_arrays; an algorithm\'s own are **{"algo.data.normalize_states": True}',
     )
-    root = Path(settings.get("root", Config.root))
+    root = Path(settings.get("root", Config.root)).expanduser()  # no shell has done it
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
-    given = {"task": task, "env": env, "seeds": seeds, **settings}
+    given = {"task": task, "env": env, "seeds": seeds, **settings, "root": root}
     if dataset is not None:
         given |= _own(dataset, root)
     (cfg,) = cells([f"algo={algo}", *_overrides(given)])

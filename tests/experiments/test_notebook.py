@@ -85,6 +85,13 @@ def test_seeds_may_be_numbers_of_numpy(once, seeds, trained):
     assert corerl.train("bc", task="corerl/pendulum", seeds=seeds).seeds == trained
 
 
+def test_the_root_may_begin_at_home(once, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    trained = corerl.train("bc", dataset=random_dataset(60), root="~/runs", seeds=1)
+    assert trained.path.is_relative_to(tmp_path / "home/runs")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 def test_a_text_arrives_as_it_is(once):
     text = 'Größe "a\\b", \\"x\\\\'
     corerl.train("bc", task="corerl/pendulum", label=text)
