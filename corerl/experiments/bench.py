@@ -13,13 +13,17 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
 from corerl.config import KERNELS, MOST_SEEDS, require
 from corerl.errors import CorerlError, nearest
 from corerl.experiments import kernel
+from corerl.experiments.messages import sentence
 from corerl.experiments.stopwatch import Case, Measured, measure, measure_processes
 from corerl.nn import compile
 from corerl.runs import provenance, terminal
@@ -68,15 +72,18 @@ def run(args: argparse.Namespace) -> int:
     for mode in args.compile:
         compile.resolve(mode, pick_device(args.device), 1)
     products = [None] if on_gpu else [kernel.choose(name) for name in args.kernel]
-    overrides = dict(_setting(text) for text in args.set)
-    for name in args.algo:
-        known = {
-            field.name for field in fields(importlib.import_module(f"corerl.algos.{name}").Config)
-        }
-        for key in overrides.keys() - known:
-            raise CorerlError(f"There is no setting {key!r} with algo={name}.{nearest(key, known)}")
+    settings = {name: _settings(name, args.set) for name in args.algo}
     cases = [
-        Case(name, overrides, args.device, mode, seeds, args.threads, args.size, product or "auto")
+        Case(
+            name,
+            settings[name],
+            args.device,
+            mode,
+            seeds,
+            args.threads,
+            args.size,
+            product or "auto",
+        )
         for name, mode, product, seeds in itertools.product(
             args.algo, args.compile, products, args.seeds
         )
@@ -116,11 +123,25 @@ def _lines() -> Iterator[None]:
         yield
 
 
-def _setting(text: str) -> tuple[str, object]:
-    import yaml
+def _settings(name: str, given: list[str]) -> dict[str, Any]:
+    """Returns the values of `KEY=VALUE`, each of its setting's type.
 
-    key, _, value = text.partition("=")
-    return key, yaml.safe_load(value)
+    Raises:
+        CorerlError: the algorithm has no such setting, or it takes no such value.
+    """
+    config = importlib.import_module(f"corerl.algos.{name}").Config
+    known = {field.name for field in fields(config)}
+    keys = [text.partition("=")[0] for text in given]
+    for key in set(keys) - known:
+        raise CorerlError(f"There is no setting {key!r} with algo={name}.{nearest(key, known)}")
+    if not given:
+        return {}
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(given))
+        made = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise CorerlError(sentence(error)) from error
+    return {key: getattr(made, key) for key in keys}
 
 
 def machine(device: torch.device, threads: int, windows: int) -> str:

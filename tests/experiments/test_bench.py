@@ -116,6 +116,15 @@ def test_the_table_says_how_updates_ran_and_why_not_otherwise(capsys, monkeypatc
     assert text.count("bc, compile: compiling failed: no compiler\n") == 1
 
 
+def test_settings_are_of_their_fields_types():
+    """PyYAML reads 1e-4 as a text."""
+    assert bench._settings("bc", ["lr=1e-4", "hidden_width=8", "squash=false"]) == {
+        "lr": 1e-4,
+        "hidden_width": 8,
+        "squash": False,
+    }
+
+
 def test_processes_are_measured_together():
     (rate,) = stopwatch.measure_processes(1, Case("bc", TINY, size=1000), windows=1).rates
     assert rate > 10
@@ -137,6 +146,8 @@ def test_a_process_that_fails_ends_the_measurement(capfd):
         (["--device", "gpu"], "device=gpu is not auto, cpu, cuda or cuda:N"),
         (["--compile", "fast"], "compile=fast is not one of auto, off, compile, graph"),
         (["--set", "widht=3", "--algo", "bc"], "There is no setting 'widht' with algo=bc."),
+        (["--set", "lr=fast", "--algo", "bc"], "lr=fast is not a number"),
+        (["--set", "lr=0", "--algo", "bc"], "algo.lr=0.0 must be positive"),
     ],
 )
 def test_bad_input_is_one_sentence(capfd, arguments, words):
