@@ -52,7 +52,7 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     for path in paths:
         if not os.path.exists(path):
             raise CorerlError(f"There is no {path}; give run folders or score files.")
-        for place in [path] if path.is_file() else _seed_folders(path):
+        for place in _places(path):
             file = (place if place.is_file() else place / "scores.csv").resolve()
             if file in seen:
                 continue
@@ -109,6 +109,14 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
         f"No run under {where} has finished with a score ({states}); see corerl status, or add "
         "--unfinished to report the latest evaluation of runs that have one."
     )
+
+
+def _places(path: Path) -> list[Path]:
+    """Returns what is below a folder, or a score file; a run's own is its folder, which knows what counts."""
+    if not path.is_file():
+        return _seed_folders(path)
+    of_run = path.name == "scores.csv" and (path.parent / "status.json").exists()
+    return [path.parent if of_run else path]
 
 
 def _seed_folders(root: Path) -> list[Path]:

@@ -129,6 +129,16 @@ def test_only_finished_seeds_count_and_the_rest_is_listed(tmp_path):
     assert out.loc["C", "message"] == "out of memory"
 
 
+def test_the_scores_of_a_run_named_by_their_file_are_judged_as_its_folder(tmp_path):
+    files = [
+        write_run(tmp_path, TASK, "A", seeds=(0, 1, 2), diverged={1: 3000}) / "scores.csv",
+        write_run(tmp_path, TASK, "B", state="running", reached=2000) / "scores.csv",
+    ]
+    named, found = load(files), load([tmp_path])
+    assert named.scores.equals(found.scores) and named.runs.equals(found.runs)
+    assert set(named.scores["seed"]) == {0, 2} and named.settings == found.settings
+
+
 def test_unfinished_counts_runs_but_never_diverged_seeds(tmp_path):
     write_run(tmp_path, TASK, "B", state="running", reached=2000, diverged={0: 2000})
     scores = load([tmp_path], unfinished=True).scores
