@@ -123,10 +123,10 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
         _tell(f"skipped: {config.parent} has not the settings of {algo['name']}_neorl2")
         return
     cell = cell_of(algo)
-    for directory, _ in groups(config.parent):
+    for directory, seeds in groups(config.parent):
         if read_status(directory).get("state") != "done":
             continue
-        for row in _last_rows(directory / "scores.csv", settings["steps"]):
+        for row in _last_rows(directory / "scores.csv", seeds, settings["steps"]):
             yield {
                 "algorithm": row["algorithm"],
                 "task": row["task"],
@@ -145,15 +145,18 @@ def cell_of(algo: dict[str, Any]) -> str:
     return " ".join(f"{name}={of(algo):g}" for name, of in GRIDS[algo["name"]].names.items())
 
 
-def _last_rows(file: Path, step: int) -> Iterator[dict[str, Any]]:
-    """Yields the rows of one step whose seed has a return, and says which have none."""
+def _last_rows(file: Path, seeds: list[int], step: int) -> Iterator[dict[str, Any]]:
+    """Yields the rows of one step whose seed has a return, and says which of the seeds have none."""
     names = {"algorithm": str, "task": str, "config": str}  # a label may be NA, a hash a number
     try:
         scores = pd.read_csv(file, converters=names)
     except (OSError, ValueError) as error:
         _tell(f"skipped: {file} is not readable ({' '.join(str(error).split())})")
         return
-    for row in scores[scores["step"] == step].to_dict("records"):
+    last = scores[scores["step"] == step]
+    for seed in sorted({*seeds} - {*last["seed"]}):  # one that diverged gets no more rows
+        _tell(f"skipped: seed {seed} of {file} has no return after {step} steps")
+    for row in last.to_dict("records"):
         if np.isfinite(row["return"]):
             yield row
         else:

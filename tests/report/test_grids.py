@@ -223,6 +223,14 @@ def test_what_is_no_finished_run_of_ours_is_skipped_and_named(tmp_path, capsys):
     assert "is not the settings of a run" in told
 
 
+def test_a_seed_that_diverged_and_has_no_row_is_named(tmp_path, capsys):
+    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    write_run(tmp_path / "a" / "seeds-7_42", algo, 7, "done")
+    assert grids.collect(tmp_path)["seed"].tolist() == [7]
+    file = tmp_path / "a" / "seeds-7_42" / "scores.csv"
+    assert f"seed 42 of {file} has no return after 100 steps" in capsys.readouterr().err
+
+
 def test_seeds_of_unlike_settings_are_not_one_cell():
     ours = runs({"lr=1": [1.0, 2.0]})
     with pytest.raises(CorerlError, match=r"unlike settings \(config abc, abd\)"):
