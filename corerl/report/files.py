@@ -25,8 +25,19 @@ LIST = "files.txt"
 
 
 def announce(folder: Path, names: Iterable[str]) -> None:
-    """Adds what a report is about to write to the folder's list, which the next one reads after a kill."""
-    _write_list(folder, {*_listed(folder), *names})
+    """Adds what a report is about to write to the folder's list, which the next one reads after a kill.
+
+    Raises:
+        CorerlError: one of the files is there, and no report wrote it.
+    """
+    names, known = set(names), set(_listed(folder))
+    for name in sorted(names - known):
+        if (folder / name).exists():
+            raise CorerlError(
+                f"{folder / name} is there and no report's, and would be written over; move it, or give "
+                "another --out."
+            )
+    _write_list(folder, known | names)
 
 
 def replace_earlier(folder: Path, names: Collection[str]) -> None:

@@ -331,6 +331,17 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(report, tree, t
         report(tree)
 
 
+def test_no_file_is_written_over_that_no_report_wrote(report, tmp_path):
+    mine = tmp_path / "out" / "scores.csv"
+    mine.parent.mkdir()
+    mine.write_text("algorithm,task,seed,step,score\nA,x,0,10,1\nA,x,0,20,2\n")
+    before = mine.read_bytes()
+    with pytest.raises(CorerlError, match=f"{mine} is there and no report's"):
+        report(mine)
+    assert [path.name for path in mine.parent.iterdir()] == ["scores.csv"]
+    assert mine.read_bytes() == before
+
+
 def test_what_counts_unfinished_and_what_diverged_is_noted(tmp_path):
     write_run(tmp_path, "d4rl/x", "A", seeds=(0, 1), diverged={1: 2000})
     write_run(tmp_path, "d4rl/x", "B", state="running", reached=2000)
