@@ -157,6 +157,8 @@ def test_runs_of_ours_are_collected(scripts, tmp_path):
         (("returns", "pointmaze", "hopper"), "iql", 0),
         (("pointmaze", "hopper"), "td3_bc", 100_000),
         (("pointmaze", "hopper"), "td3_bc", 0),
+        (("cql",), "cql", 20_000),
+        (("cql",), "cql", 0),
     ],
 )
 def test_the_page_s_tables_are_those_of_its_rows(scripts, files, algorithm, begin):
