@@ -246,8 +246,9 @@ def with_sweep(arguments: list[str]) -> list[str]:
         f"sweep={names[0]} lacks the line `defaults: [config, _self_]`, which brings the settings that it "
         "does not name",
     )
+    grid = _grid(own) if is_own else {}
     for key in ("algo", "task"):
-        several = _grid(own).get(key) if is_own else None
+        several = grid.get(key)
         require(
             not isinstance(several, list),
             f"sweep={names[0]}: {key} is a list; several values are one text with commas, as in "

@@ -3,7 +3,7 @@
     python compare.py scores.csv
 
 A seed's rate is the mean of its evaluations after 800,000, 900,000 and 1,000,000 updates, as there; or of
-its last three, where it made fewer. Intervals are Welch's, of ours - theirs: theirs has eight seeds.
+its last three, where it made fewer. Intervals are Welch's, of ours - theirs.
 """
 
 import argparse
@@ -36,10 +36,11 @@ def table(rows: pd.DataFrame) -> str:
     ]
     for (task, name), mine in rates(rows).reset_index().groupby(["task", "algorithm"]):
         x, y = mine["score"], theirs.loc[task, name]
-        low, high = welch_interval(x.mean(), x.std(), len(x), y["mean"], y["std"], int(y["seeds"]))
+        n = int(y["seeds"])
+        low, high = welch_interval(x.mean(), x.std(), len(x), y["mean"], y["std"], n)
         each = " ".join(f"{score:.1f}" for score in x)
         told = f"{x.mean() - y['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
-        both = f"{x.mean():.1f} ± {x.std():.1f} ({len(x)}) | {y['mean']:.0f} ± {y['std']:.0f} (8)"
+        both = f"{x.mean():.1f} ± {x.std():.1f} ({len(x)}) | {y['mean']:.0f} ± {y['std']:.0f} ({n})"
         lines.append(f"| {task} | {name} | {mine['step'].min():,} | {each} | {both} | {told} |")
     return "\n".join(lines)
 
