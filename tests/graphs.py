@@ -60,18 +60,16 @@ class Recorder(TorchDispatchMode):
             self._hazards[f"made of Python numbers: {name}"] += 1
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._hazards[f"random: {name}"] += 1
-        self.calls.append((func, args, kwargs, out))
+        if not is_view(func):  # which still looks at its base
+            written = [] if func._schema.is_mutable else pytree.tree_leaves(out)
+            self.calls.append((func, args, kwargs, written))
         return out
 
     @torch.no_grad()
     def replay(self) -> None:
-        for func, args, kwargs, out in self.calls:
-            if is_view(func):
-                continue  # it still looks at its base
+        for func, args, kwargs, written in self.calls:
             again = func(*args, **kwargs)
-            if func._schema.is_mutable:
-                continue
-            for old, new in zip(pytree.tree_leaves(out), pytree.tree_leaves(again), strict=True):
+            for old, new in zip(written, pytree.tree_leaves(again) if written else [], strict=True):
                 if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 

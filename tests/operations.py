@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import tiny
 import torch
-from graphs import CpuGraph, Recorder, is_view
+from graphs import CpuGraph, Recorder
 
 from corerl.nn import compile
 
@@ -51,12 +51,8 @@ class Watched(CpuGraph):
         outputs = super().record(call)
         update = call.__self__._update
         self.name = f"{type(update.__self__).__name__}.{update.__name__}"
-        self.launched = Launched(_launches(self.recorder), list(_Gradient.taken))
+        self.launched = Launched(len(self.recorder.calls), list(_Gradient.taken))
         return outputs
-
-
-def _launches(recorder: Recorder) -> int:
-    return sum(not is_view(func) for func, *_ in recorder.calls)
 
 
 class _Gradient:
@@ -75,10 +71,10 @@ class _Gradient:
 
     def __call__(self, *inputs):
         recorder = torch.utils._python_dispatch._get_current_dispatch_mode()
-        before = _launches(recorder) if recorder else 0
+        before = len(recorder.calls) if recorder else 0
         result = self._eager(*inputs)
         if recorder:
-            _Gradient.taken.append((self.signature(inputs), _launches(recorder) - before))
+            _Gradient.taken.append((self.signature(inputs), len(recorder.calls) - before))
         return result
 
 
