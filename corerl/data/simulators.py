@@ -221,6 +221,10 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
         return env
     if not space.is_bounded():
         raise CorerlError(f"{env} has unbounded actions, so they have no place in [-1, 1].")
+    if (space.low == space.high).any():
+        raise CorerlError(
+            f"{env} has actions of {space}, among them one that never changes: leave it out."
+        )
     return UnitBox(env, np.float32(-1), np.float32(1))
 
 

@@ -139,6 +139,14 @@ def test_vectors_of_whole_numbers_are_refused_as_actions(low, high):
         simulators.unit_box(env)
 
 
+def test_actions_that_never_change_are_refused():
+    """The environment was sent NaN for them."""
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.action_space = gymnasium.spaces.Box(np.float32([0, -1]), np.float32([0, 1]))
+    with pytest.raises(CorerlError, match="one that never changes: leave it out"):
+        simulators.unit_box(env)
+
+
 @pytest.mark.parametrize(
     "space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(2, start=1)]
 )
