@@ -225,7 +225,8 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
         raise CorerlError(
             f"{env} has actions of {space}, among them one that never changes: leave it out."
         )
-    return UnitBox(env, np.float32(-1), np.float32(1))
+    one = space.dtype.type(1)  # of another type, gymnasium warns of an overflow
+    return UnitBox(env, -one, one)
 
 
 def unscaled(env: gymnasium.Env | None) -> gymnasium.Env | None:

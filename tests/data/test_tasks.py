@@ -147,6 +147,13 @@ def test_actions_that_never_change_are_refused():
         simulators.unit_box(env)
 
 
+@pytest.mark.filterwarnings("error")
+def test_actions_of_a_box_of_doubles_are_rescaled_without_a_warning():
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    env.action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float64)
+    assert simulators.unit_box(env).action(np.float32([0.5])) == 1
+
+
 @pytest.mark.parametrize(
     "space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(2, start=1)]
 )
