@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import tiny
 import torch
-from graphs import CpuGraph, Recorder
+from graphs import CpuGraph
 
 from corerl.nn import compile
 

@@ -4,7 +4,9 @@ import math
 import re
 import sys
 import tomllib
+from copy import deepcopy
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +20,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos, config
@@ -484,11 +486,16 @@ ROWS = [
 ]
 
 
+@cache
+def defaults(algo: str) -> DictConfig:
+    config = Config(algo=import_module(f"corerl.algos.{algo}").Config(), task="corerl/pendulum")
+    return OmegaConf.structured(config)
+
+
 def fits(row: dict, algo: str) -> bool:
     """Whether every key of the row is a setting of the algorithm and every value in its range."""
-    config = Config(algo=import_module(f"corerl.algos.{algo}").Config(), task="corerl/pendulum")
     try:
-        filled = OmegaConf.structured(config)
+        filled = deepcopy(defaults(algo))
         for key, value in row.items():
             OmegaConf.update(filled, key, value)
         OmegaConf.to_object(filled)
