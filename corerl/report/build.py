@@ -11,21 +11,20 @@ from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from corerl.errors import CorerlError
-from corerl.report import colours, figures, rewards, risk, stats
+from corerl.report import colours, figures, rewards, risk
 from corerl.report.figures import Plot
 from corerl.report.files import announce, make_folder, replace_earlier, write
 from corerl.report.formats import FORMATS, guarded, to_text
 from corerl.report.load import FINISHED, load
+from corerl.report.options import Options
 from corerl.report.page import Picture, Words, page
 from corerl.report.page_data import Data
 from corerl.report.published import COLUMNS, read_published
 from corerl.report.run_tables import reached
 from corerl.report.scorefiles import holds_best
-from corerl.report.section import Options, Section
-from corerl.report.sections import sections
+from corerl.report.sections import Section, sections
 
 LIVE = (
     "aggregates",
@@ -36,7 +35,6 @@ LIVE = (
 )  # the page's script draws them
 CURVES = ("tasks", "efficiency", "regret")  # of all evaluations, whichever of them counts
 SWITCHES = ("best", "unequal", "risk", "unfinished")
-CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
 
 
 def build(args: argparse.Namespace) -> int:
@@ -185,29 +183,22 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
 
 
 def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str, Plot]:
-    replicates = min(options.replicates, CURVE_REPLICATES)
-    pooled, order = section.pooled, section.algorithms
-    history = section.history[section.history["task"].isin(section.shared)]
-
-    def profiles() -> Figure:
-        taus = figures.profile_taus(pooled["score"])
-        return figures.profile(
-            stats.profiles(pooled, taus, replicates=replicates), look, section.axis
-        )
-
-    def efficiency() -> Figure:
-        curves = stats.curves(history, options.metric, replicates=replicates)
-        return figures.efficiency(curves, look, options.metric, section.axis)
-
+    order, axis = section.algorithms, section.axis
     plan = {
         "aggregates": (
             "Aggregates with 95% intervals",
             lambda: figures.aggregates(section.aggregates, look, order, options.metrics),
         ),
-        "profiles": ("Performance profiles with 95% bands", profiles),
+        "profiles": (
+            "Performance profiles with 95% bands",
+            lambda: figures.profile(section.profiles, look, axis),
+        ),
     }
-    if stats.common_steps(history).groupby("algorithm")["step"].nunique().gt(1).any():
-        plan["efficiency"] = ("Sample efficiency with 95% bands", efficiency)
+    if section.efficiency is not None:
+        plan["efficiency"] = (
+            "Sample efficiency with 95% bands",
+            lambda: figures.efficiency(section.efficiency, look, options.metric, axis),
+        )
     if section.improvement is not None and len(section.improvement):
         plan["improvement"] = (
             "Probability of improvement with 95% intervals",

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from corerl.report import stats
 from corerl.report.colours import looks
-from corerl.report.section import NAMES
+from corerl.report.options import NAMES
 from corerl.report.tables import ENOUGH_SEEDS
 from corerl.risk import measures
 

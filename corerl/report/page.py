@@ -8,10 +8,11 @@ from importlib import resources
 from corerl.report import page_data, run_tables
 from corerl.report.html_tables import to_html
 from corerl.report.load import Results
-from corerl.report.section import Options, Section
+from corerl.report.options import Options
+from corerl.report.sections import Section
 from corerl.report.tables import plural
 
-SCRIPTS = ("state", "statistics", "charts", "figures", "latex", "runs", "tables", "main")
+SCRIPTS = ("state", "charts", "figures", "latex", "runs", "tables", "main")
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ def _how(results: Results, command: str, options: Options) -> str:
         "returns are 100 × (return − min) / (max − min). Aggregates follow Agarwal et al. 2021 "
         "(rliable): the IQM is the mean of the middle half of all runs; intervals come from a "
         "bootstrap that draws seeds with replacement within every task. With one seed on some task "
-        "there is no interval. n is the number of seeds. What the switches change is computed anew in the "
-        "browser.</p>"
+        "there is no interval. n is the number of seeds. Switches hide algorithms and tasks; they change no "
+        "number.</p>"
     )
     return (
         f'<section><h2 id="how">How it was made</h2>{protocol}<p>To write this page again:</p>'

@@ -12,11 +12,13 @@ import pandas as pd
 
 from corerl.report import stats
 from corerl.report.figures import seeds_by_steps, thinned
-from corerl.report.headline import UNEQUAL_RULE, cells
 from corerl.report.load import Results
-from corerl.report.section import GAMMA, Options, Section
+from corerl.report.options import Options
+from corerl.report.our_tables import UNEQUAL_RULE, seeds_text
+from corerl.report.sections import Section
 from corerl.report.tables import ENOUGH_SEEDS
 
+CURVE_POINTS, PROFILE_POINTS = 40, 81
 DASHES = {"-": "", "--": "6 3", ":": "2 2.5", "-.": "7 3 2 3"}  # of Matplotlib, in pixels
 
 
@@ -38,8 +40,6 @@ class Data:
             self._groups[file] = self._group(file, known.get(file), results, out)
         places = {file: i for i, file in enumerate(self._groups)}
         content = {
-            "gamma": GAMMA,
-            "enough": ENOUGH_SEEDS,
             "unequal": options.unequal,
             "unequalRule": UNEQUAL_RULE,
             "sections": [_section(s, look, places, options) for s in sections],
@@ -112,9 +112,10 @@ def _section(
         "looks": {n: [look[n]["color"], DASHES[look[n]["linestyle"]]] for n in names},
         "metrics": options.metrics,
         "runs": runs,
-        "steps": _steps(section),
         # Nothing rests on how exactly they are drawn.
         "curves": _jsonable(_curves(section), digits=7),
+        "profiles": _jsonable(_lines(section.profiles, "tau", PROFILE_POINTS), digits=7),
+        "efficiency": _jsonable(_lines(section.efficiency, "step", CURVE_POINTS), digits=7),
         "aggregates": None,
         "pairs": [],
     }
@@ -122,17 +123,25 @@ def _section(
         found["aggregates"] = {n: {} for n in names}
         for r in section.aggregates.itertuples():
             estimate = {"value": r.value, "low": r.low, "high": r.high}
+            estimate["n"] = seeds_text(r.seeds_min, r.seeds_max)
+            estimate["few"] = r.seeds_min < ENOUGH_SEEDS
             found["aggregates"][r.algorithm][r.metric] = estimate
     if section.improvement is not None:
-        found["pairs"] = section.improvement.drop(columns="n").to_dict("records")
+        found["pairs"] = section.improvement.to_dict("records")
+        for pair in found["pairs"]:
+            pair["few"] = int(str(pair["n"]).partition("-")[0]) < ENOUGH_SEEDS
     return found
 
 
-def _steps(section: Section) -> dict[str, dict[str, str]]:
-    """Returns {algorithm: {task: steps of its runs}}, as the table of scores has them."""
-    found: dict[str, dict[str, str]] = {name: {} for name in section.algorithms}
-    for (algorithm, task), cell in cells(section.runs).items():
-        found[algorithm][task] = cell.span
+def _lines(table: pd.DataFrame | None, x: str, most: int) -> dict[str, list[list[float]]]:
+    """Returns {algorithm: [[x, value, low, high]]}, thinned to about `most` points; the last one stays."""
+    if table is None:
+        return {}
+    found = {}
+    for name, rows in table.groupby("algorithm", sort=False):
+        points = rows[[x, "value", "low", "high"]].to_numpy().tolist()
+        if len(points) > 1:
+            found[name] = points[:: -math.ceil(len(points) / most)][::-1]
     return found
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from corerl.errors import CorerlError
-from corerl.report.section import Options, Section
+from corerl.report.options import Options
+from corerl.report.sections import Section
 from corerl.report.tables import Cell, Column, Row, Table
 
 FILE = "reward_distances.csv"  # of `corerl evaluate RUN --rewards` (corerl/preferences)

@@ -16,9 +16,10 @@ import pandas as pd
 
 from corerl.errors import CorerlError
 from corerl.report import figures, stats
-from corerl.report.headline import few_rule
 from corerl.report.load import pretrained
-from corerl.report.section import Options, Section
+from corerl.report.options import Options
+from corerl.report.our_tables import few_rule
+from corerl.report.sections import Section
 from corerl.report.tables import Cell, Column, Row, Table
 from corerl.risk import measures
 from corerl.runs.files import read_lines, read_yaml

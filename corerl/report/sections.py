@@ -1,16 +1,76 @@
 """The sections of a report, one per collection of tasks: the numbers behind tables and figures."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
 import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError, nearest
-from corerl.report import beside, headline, stats
+from corerl.report import figures, our_tables, published_tables, stats
 from corerl.report.files import free_name
 from corerl.report.load import Results
-from corerl.report.section import GAMMA, Options, Section
+from corerl.report.options import GAMMA, Options
+from corerl.report.tables import Cell, Table, digits_of
+from corerl.report.units import UNITS
 
 TAKEN = {"data", "dialog", "how", "left-out", "runs", "switches", "tip"}
 """What the page names by itself; a section's folder is its anchor there."""
+CURVE_REPLICATES = 2000  # per step; bands need less than the table's digits
+
+
+@dataclass
+class Section:
+    """One collection of tasks with one unit: scores of different ones never meet."""
+
+    name: str
+    unit: str  # one of units.UNITS
+    runs: pd.DataFrame  # one row per run: the evaluation that counts, `last_step` of the run
+    history: pd.DataFrame  # every evaluation
+    shared: list[str]  # tasks that every algorithm has, over which aggregates go
+    aggregates: pd.DataFrame | None = None
+    profiles: pd.DataFrame | None = None
+    efficiency: pd.DataFrame | None = None  # the aggregate at every step that all seeds evaluated
+    improvement: pd.DataFrame | None = None
+    tables: list[Table] = field(default_factory=list)
+    others: list[Table] = field(default_factory=list)  # published numbers of algorithms not run
+    notes: list[str] = field(default_factory=list)
+    returns: pd.DataFrame | None = None  # of every episode, where risk is shown (risk.py)
+    folder: str = ""  # of its files, and its anchor on the page
+    labels: dict[str, str] = field(default_factory=dict)  # as load.Results has them
+
+    @property
+    def scored(self) -> bool:
+        """Tells whether its tasks share a scale, so that there are aggregates."""
+        return self.unit != "raw"
+
+    @property
+    def heading(self) -> str:
+        """Its collection, and the unit where it is not the usual one."""
+        told = {"normalised": "", "success": " (success rates)", "raw": " (raw returns)"}
+        return self.name + told[self.unit]
+
+    @property
+    def axis(self) -> str:
+        """The label of a score on the axes of its figures."""
+        return UNITS[self.unit][1]
+
+    def digits(self, cells: Iterable[Cell | None]) -> int:
+        """Returns the decimals of a table of its means: 1, and of raw returns as many as they need."""
+        return 1 if self.scored else digits_of(cells)
+
+    @property
+    def algorithms(self) -> list[str]:
+        return list(dict.fromkeys(self.runs["algorithm"]))
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted(set(self.runs["task"]))
+
+    @property
+    def pooled(self) -> pd.DataFrame:
+        """The runs on shared tasks."""
+        return self.runs[self.runs["task"].isin(self.shared)]
 
 
 def sections(results: Results, published: pd.DataFrame, options: Options) -> list[Section]:
@@ -58,12 +118,25 @@ def _section(
         section.aggregates = stats.aggregate(section.pooled, **common)
         section.runs = _ordered(runs, section.aggregates, options.metric)
         section.history = _ordered(scores, section.aggregates, options.metric)
-        section.improvement = headline.improvement(section, options)
+        section.profiles, section.efficiency = _drawn(section, options)
+        section.improvement = our_tables.improvement(section, options)
     section.notes += _notes(section, tasks)
-    section.tables += headline.tables(section, options)
-    section.tables += beside.comparisons(section, published, options)
-    section.others += beside.others(section, published, options)
+    section.tables += our_tables.tables(section, options)
+    section.tables += published_tables.comparisons(section, published, options)
+    section.others += published_tables.others(section, published, options)
     return section
+
+
+def _drawn(section: Section, options: Options) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Returns the profiles, and the curves of the chosen metric where there are two steps or more."""
+    replicates = min(options.replicates, CURVE_REPLICATES)
+    pooled = section.pooled
+    taus = figures.profile_taus(pooled["score"])
+    profiles = stats.profiles(pooled, taus, replicates=replicates)
+    history = section.history[section.history["task"].isin(section.shared)]
+    if not stats.common_steps(history).groupby("algorithm")["step"].nunique().gt(1).any():
+        return profiles, None
+    return profiles, stats.curves(history, options.metric, replicates=replicates)
 
 
 def _ordered(runs: pd.DataFrame, aggregates: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -16,8 +16,8 @@ from corerl.errors import CorerlError
 from corerl.report import build, figures, files, rewards, run_tables
 from corerl.report.cli import add_arguments
 from corerl.report.load import load
+from corerl.report.options import Options
 from corerl.report.published import COLUMNS
-from corerl.report.section import Options
 from corerl.report.sections import sections
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")

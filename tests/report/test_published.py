@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from corerl.errors import CorerlError
-from corerl.report.beside import of_our_kind
 from corerl.report.published import COLUMNS, main, neorl2, read_published, sample_std, shipped
+from corerl.report.published_tables import of_our_kind
 
 
 @pytest.mark.parametrize("name", shipped())

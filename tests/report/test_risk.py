@@ -13,8 +13,8 @@ from trees import write_run
 from corerl.report import figures, risk, stats
 from corerl.report.colours import looks
 from corerl.report.load import load
+from corerl.report.options import Options
 from corerl.report.published import COLUMNS
-from corerl.report.section import Options
 from corerl.report.sections import sections
 from corerl.risk import measures
 

@@ -9,9 +9,9 @@ import pytest
 
 from corerl.errors import CorerlError
 from corerl.report import stats
-from corerl.report.beside import difference
-from corerl.report.headline import cells
+from corerl.report.our_tables import cells
 from corerl.report.page_data import _jsonable
+from corerl.report.published_tables import difference
 
 
 def write(path, *columns: str, head: str = "algorithm,task,seed,score,step"):
@@ -40,7 +40,6 @@ def test_unknown_steps_beside_known_ones_are_unequal(report, tmp_path):
     assert "P(A > B)" not in text
     assert "or of known and unknown ones" in text
     assert not [line for line in text.splitlines() if line.startswith("t ") and "*" in line]
-    assert data(out)["sections"][0]["steps"] == {"A": {"x/t": "1000-?"}, "B": {"x/t": "1000"}}
     assert ",6,1000-?," in (out / "x" / "scores.csv").read_text()
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from corerl.errors import CorerlError
 from corerl.report import stats
-from corerl.report.beside import difference
 from corerl.report.formats import to_text
 from corerl.report.load import Results, load
+from corerl.report.options import Options
 from corerl.report.published import COLUMNS as PUBLISHED
+from corerl.report.published_tables import difference
 from corerl.report.scorefiles import COLUMNS
-from corerl.report.section import Options
 from corerl.report.sections import sections
 from corerl.report.tables import DOWN, UP, Cell
 

@@ -1,5 +1,6 @@
 // Charts, drawn from the page's data: lines with bands, and estimates with intervals.
 
+const ROUNDING = 1e-12; // of the largest value: how far sums of equal numbers differ
 const SIZE = { width: 360, height: 230, left: 44, right: 14, top: 8, bottom: 34 };
 
 function ticks(low, high, count) {

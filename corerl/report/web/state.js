@@ -36,16 +36,10 @@ function short(x) {
   return `${Number(x.toPrecision(4))}`;
 }
 
-/** The names that are on, of a section; tasks over which its aggregates go are those that all of them ran. */
+/** The algorithms and tasks of a section that are on. */
 function current(section) {
-  const algorithms = section.algorithms.filter((name) => isOn("algorithms", name));
-  const ran = new Map();
-  for (const run of section.runs) {
-    if (!ran.has(run.algorithm)) ran.set(run.algorithm, new Set());
-    ran.get(run.algorithm).add(run.task);
-  }
-  const tasks = section.tasks.filter((name) => isOn("tasks", name));
-  const shared = tasks.filter((task) => algorithms.length && algorithms.every((a) => ran.get(a).has(task)));
-  const asWritten = shared.length === section.shared.length && shared.every((t) => section.shared.includes(t));
-  return { algorithms, tasks, shared, asWritten };
+  return {
+    algorithms: section.algorithms.filter((name) => isOn("algorithms", name)),
+    tasks: section.tasks.filter((name) => isOn("tasks", name)),
+  };
 }

@@ -1,7 +1,6 @@
-// Tables: what is off disappears, the rest is emphasised and estimated anew, columns sort, all copies as LaTeX.
+// Tables: hide what is off, emphasise the rest, sort columns. Estimates stay as the report computed them.
 
 const isShown = (node) => !node.hidden;
-const written = new WeakMap(); // a cell as the report wrote it
 
 function updateTable(section, figure) {
   const heads = $$("thead th", figure).slice(1), rows = $$("tbody tr", figure), now = current(section);
@@ -14,12 +13,15 @@ function updateTable(section, figure) {
     [...row.cells].slice(1).forEach((cell, i) => (cell.hidden = heads[i].hidden));
   }
   if (figure.dataset.name === "scores") {
-    updateAggregates(section, figure, heads, now);
+    for (const row of rows) row.toggleAttribute("data-shared", section.shared.includes(row.dataset.task));
     rows.forEach((row) => emphasise(row, figure));
     const equal = rows.filter(isShown).every((row) => row.dataset.metric || equalSteps(shownCells(row)));
     $$(".notes p", figure).filter((note) => note.textContent === data.unequalRule).forEach((note) => (note.hidden = equal));
   }
-  if (figure.dataset.name === "improvement") updateImprovement(section, figure, now);
+  if (["scores", "improvement"].includes(figure.dataset.name)) {
+    const count = section.shared.length, hidden = section.shared.some((task) => !now.tasks.includes(task));
+    note(figure, count && hidden, `Aggregates and probabilities are over all ${count} tasks, hidden ones included.`);
+  }
   updateScroll($(".scroll", figure));
 }
 
@@ -28,7 +30,7 @@ function emphasise(row, figure) {
   const cells = [...row.cells].slice(1), known = cells.filter((c) => isShown(c) && c.dataset.value !== undefined);
   cells.forEach((cell) => cell.classList.remove("top"));
   const equal = row.dataset.metric
-    ? $$("tbody tr[data-shared]", figure).filter(isShown).every((other) => equalSteps(shownCells(other)))
+    ? $$("tbody tr[data-shared]", figure).every((other) => equalSteps(shownCells(other)))
     : equalSteps(known);
   if (known.length < 2 || !equal) return;
   const sign = row.dataset.metric === "optimality_gap" ? -1 : 1, value = (cell) => sign * Number(cell.dataset.value);
@@ -48,59 +50,11 @@ function alike(steps) {
 
 const equalSteps = (cells) => alike(cells.map((cell) => cell.dataset.steps ?? ""));
 
-/** Whether two algorithms ran equally many steps on each of these tasks. */
-const comparable = (section, x, y, tasks) => tasks.every((task) => alike([section.steps[x][task], section.steps[y][task]]));
-
-function updateAggregates(section, figure, heads, now) {
-  const rows = $$("tbody tr[data-metric]", figure);
-  $$("tbody tr[data-task]", figure).forEach((row) => row.toggleAttribute("data-shared", now.shared.includes(row.dataset.task)));
-  heads.forEach((head, i) => {
-    const name = head.dataset.algorithm, known = now.shared.length && !now.asWritten && !head.hidden;
-    const found = known ? estimates(prepare(runsOf(section, name, now.shared)), METRICS) : null;
-    for (const row of rows) {
-      const cell = row.cells[i + 1];
-      if (now.asWritten) restore(cell);
-      else if (!found) replace(cell, null);
-      else replace(cell, found[row.dataset.metric], Number(figure.dataset.digits), seedCount(section, [name], now.shared));
-    }
-  });
-  rows.forEach((row) => (row.hidden = !now.shared.length));
-  tell(figure, rows.length && !now.asWritten, `Aggregates here are over ${now.shared.length} of ${section.tasks.length} tasks, computed in the browser with ${REPLICATES} replicates.`);
-}
-
-function updateImprovement(section, figure, now) {
-  for (const row of $$("tbody tr", figure)) {
-    const [x, y] = JSON.parse(row.dataset.algorithms), cell = row.cells[1];
-    if (row.hidden) continue;
-    if (now.asWritten) restore(cell);
-    else if (!now.shared.length || !comparable(section, x, y, now.shared)) row.hidden = true;
-    else replace(cell, improvement(scoresByTask(section, x, now.shared), scoresByTask(section, y, now.shared)), Number(figure.dataset.digits), seedCount(section, [x, y], now.shared));
-  }
-  figure.hidden = !$$("tbody tr", figure).some(isShown);
-  tell(figure, !now.asWritten, `Here over ${now.shared.length} of ${section.tasks.length} tasks, computed in the browser with ${REPLICATES} replicates.`);
-}
-
-function replace(cell, found, digits, seeds) {
-  if (!written.has(cell)) written.set(cell, { html: cell.innerHTML, value: cell.dataset.value });
-  cell.replaceChildren();
-  delete cell.dataset.value;
-  if (!found) return void cell.append("–");
-  const few = seeds.fewest < data.enough, flat = found.low === null || found.low === found.high;
-  const interval = flat ? "[n/a]" : `[${fixed(found.low, digits)}, ${fixed(found.high, digits)}]`;
-  cell.dataset.value = found.value;
-  cell.append(`${fixed(found.value, digits)} `, make("span", { class: few ? "spread few" : "spread", text: few ? `${interval} (n=${seeds.text})` : interval }));
-}
-
-function restore(cell) {
-  const before = written.get(cell);
-  if (before) [cell.innerHTML, cell.dataset.value] = [before.html, before.value];
-}
-
-/** A note below a table that stands only while it is true. */
-function tell(figure, isTrue, text) {
-  let note = $(".notes .live", figure);
-  if (!note) $(".notes", figure).prepend((note = make("p", { class: "live" })));
-  [note.hidden, note.textContent] = [!isTrue, text];
+/** Shows or hides the note about hidden tasks below a table. */
+function note(figure, isTrue, text) {
+  let line = $(".notes .live", figure);
+  if (!line) $(".notes", figure).prepend((line = make("p", { class: "live" })));
+  [line.hidden, line.textContent] = [!isTrue, text];
 }
 
 // Sorting: down, up, as it was. Aggregates stay below.

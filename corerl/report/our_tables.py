@@ -1,13 +1,16 @@
 """The tables of our own numbers: every task, aggregates, and the probability of improvement."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from corerl.report import stats
-from corerl.report.section import NAMES, Options, Section
+from corerl.report.options import NAMES, Options
 from corerl.report.stats.comparisons import mean_and_std
 from corerl.report.tables import (
     ENOUGH_SEEDS,
@@ -20,6 +23,9 @@ from corerl.report.tables import (
     shared,
 )
 from corerl.report.units import UNITS
+
+if TYPE_CHECKING:
+    from corerl.report.sections import Section
 
 TOP_RULE = (
     f"Bold (in text *): the best mean of a row, and every mean inside the best's own 95% t interval whose "
@@ -161,7 +167,7 @@ def _aggregate_row(section: Section, metric: str, names: list[str], equal: bool)
             r["value"],
             low=r["low"],
             high=r["high"],
-            n=_seeds(r["seeds_min"], r["seeds_max"]),
+            n=seeds_text(r["seeds_min"], r["seeds_max"]),
             interval=True,
             top=equal and len(names) > 1 and sign * r["value"] == top,
         )
@@ -170,7 +176,8 @@ def _aggregate_row(section: Section, metric: str, names: list[str], equal: bool)
     return Row(f"{NAMES[metric]} [95% CI]", found, aggregate=True, metric=metric)
 
 
-def _seeds(fewest: int, most: int) -> str:
+def seeds_text(fewest: int, most: int) -> str:
+    """Returns `3`, or `3-5` where tasks have different numbers of seeds."""
     return str(most) if fewest == most else f"{fewest}-{most}"
 
 

@@ -1,19 +1,25 @@
 """Published numbers beside ours, and of algorithms that were not run."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from corerl.report import stats
 from corerl.report.files import free_name
-from corerl.report.headline import cells as own_cells
-from corerl.report.headline import task_row
+from corerl.report.options import Options
+from corerl.report.our_tables import cells as own_cells
+from corerl.report.our_tables import task_row
 from corerl.report.published import METRICS, sample_std, short_source
-from corerl.report.section import Options, Section
 from corerl.report.tables import DOWN, UP, Cell, Column, Table, column, short
+
+if TYPE_CHECKING:
+    from corerl.report.sections import Section
 
 DIFFERENCE_RULE = (
     f"{UP}/{DOWN} after a published number: ours is higher/lower, because Welch's 95% interval of "
