@@ -4,18 +4,21 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.experiments import worker
 from corerl.experiments.process import lasting_output, numerics
+from corerl.runs import files
 from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.progress import Display
 from corerl.training.run import Interrupted
@@ -25,11 +28,12 @@ SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
 
 
 class Child(NamedTuple):
-    """A process that trains these seeds, and when it began."""
+    """A process that trains these seeds, when it began, and what it writes to stderr."""
 
     process: BaseProcess
     seeds: list[int]
     since: float
+    stderr: TextIO
 
 
 def train(
@@ -51,6 +55,7 @@ def train(
             time.sleep(0.2)
             for child in list(running):
                 status = child.process.exitcode
+                _pass_on(child)
                 # What another process finished since the plan was done before the child began.
                 _show_status(
                     display, cfg, child.seeds, 0.0 if status == worker.DONE else child.since
@@ -58,8 +63,8 @@ def train(
                 if status is not None:
                     running.remove(child)
                     ended.append((status, child.seeds))
-                    if status < 0 and not stopped:
-                        _tell_killed(child.seeds, -status)
+                    if status not in (worker.DONE, worker.BUSY) and not stopped:
+                        _keep_reason(cfg, child, status)
     if len(stopped) > 1:  # which ended the children at once
         raise KeyboardInterrupt
     if stopped:
@@ -75,18 +80,63 @@ def _started(cfg: Config, seeds: list[int], threads: int) -> Child:
     """
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_child, args=(cfg, seeds, threads, os.getpid()))
+    resource_tracker.ensure_running()  # else it would start now, with this child's stderr
     since = time.time()
-    with _handled(signal.SIG_IGN, signal.SIGINT), _without_script():
+    with (
+        _handled(signal.SIG_IGN, signal.SIGINT),
+        _without_script(),
+        _spawning(),
+        _stderr_to_file() as stderr,
+    ):
         process.start()
-    return Child(process, seeds, since)
+    return Child(process, seeds, since, stderr)
 
 
-def _tell_killed(seeds: list[int], number: int) -> None:
-    print(
-        f"corerl: {group_name(seeds)} was killed by signal {number} (9 is also how a full memory ends a "
-        "process)",
-        file=sys.stderr,
-    )
+@contextmanager
+def _spawning() -> Iterator[None]:
+    """Makes `spawn` the start method that children inherit; joblib's own one is unknown to them."""
+    method = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(method, force=True)
+
+
+@contextmanager
+def _stderr_to_file() -> Iterator[TextIO]:
+    """Points this process's stderr at a file without a name, for a child to inherit; yields its reader."""
+    with tempfile.NamedTemporaryFile("ab") as file:
+        reader = open(file.name, encoding="utf-8", errors="replace")  # noqa: SIM115  read while it runs
+        sys.stderr.flush()
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield reader
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _pass_on(child: Child) -> None:
+    """Prints what the child has written to stderr since the last call."""
+    if text := child.stderr.read():
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def _keep_reason(cfg: Config, child: Child, status: int) -> None:
+    """Writes why a child died to error.txt of its seeds, unless it did so itself."""
+    directory = cell_directory(cfg) / group_name(child.seeds)
+    if status < 0:
+        reason = f"killed by signal {-status} (9 is also how a full memory ends a process)"
+        print(f"corerl: {group_name(child.seeds)} was {reason}", file=sys.stderr)
+    else:
+        child.stderr.seek(0)
+        reason = child.stderr.read().strip() or f"ended with exit status {status} and no message"
+    with suppress(CorerlError, OSError):  # the disk may be what failed
+        if not (directory / "error.txt").exists():
+            files.make_directory(directory)
+            files.write_atomically(directory / "error.txt", reason.encode())
 
 
 @contextmanager

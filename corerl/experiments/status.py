@@ -114,14 +114,16 @@ def _last_line(path: Path) -> str:
 def _group(
     cell: Path, label: str, task: str, seeds: list[int], directory: Path, steps: int
 ) -> Group:
+    reason = _last_line(directory / "error.txt")
     try:
-        status = {"state": "running", "step": 0} | read_status(directory)
+        # A process that died before it wrote a status leaves its reason alone.
+        status = {"state": "failed" if reason else "running", "step": 0} | read_status(directory)
     except CorerlError as error:
         status = {"state": "damaged", "step": 0, "message": str(error)}
     state = status["state"]
     if state == "interrupted" or (state == "running" and not is_held(directory / ".lock")):
         state = "stopped"
-    message = status.get("message") or _last_line(directory / "error.txt")
+    message = status.get("message") or reason
     if status.get("diverged"):
         message = f"diverged: {status['diverged']} {message}".strip()
     unit = "return" if status.get("score") is None else ""

@@ -27,7 +27,6 @@ ARGUMENTS = [
     "compile=off",
     "device=cpu",
     "seeds=2",
-    "processes=1",
     "steps=20",
     "eval.episodes=1",
 ]
@@ -42,7 +41,7 @@ LAUNCHERS = {
         "+hydra.launcher.ray.init.include_dashboard=false",
     ],
 }
-SLOW = {"joblib", "submitit", "ray"}
+SLOW = {"ray"}  # a minute
 
 
 def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -85,6 +84,28 @@ def test_one_failing_cell_stops_no_other_and_a_rerun_does_only_what_is_missing(
         after = stamps(cell_directory(pendulum))
         assert before.items() < after.items()
         assert {Path(name).parent.name for name in after.keys() - before.keys()} == {"seeds-2"}
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("sys.exit('no licence')", "no licence"),
+        ("os._exit(7)", "ended with exit status 7 and no message"),
+        ("os.kill(os.getpid(), 9)", "killed by signal 9"),
+    ],
+)
+def test_the_last_lines_of_a_sweep_have_the_reason_of_a_dead_process(tmp_path, end, reason):
+    (tmp_path / "mine.py").write_text(
+        "import os, sys\nfrom dataclasses import dataclass\nfrom corerl.config import Settings\n"
+        "@dataclass\nclass Config(Settings):\n    name: str = 'mine'\n    label: str = 'Mine'\n"
+        f"def train(cfg, run):\n    run.record.started = True\n    {end}\n"
+    )
+    arguments = ["-m", "algo=mine.py", "task=corerl/pendulum", "seeds=2", "steps=1", "device=cpu"]
+    ended = train(tmp_path, *arguments, *LAUNCHERS["joblib"])
+    assert ended.returncode == 2
+    assert reason in ended.stderr.splitlines()[-1]
+    written = [file.read_text() for file in tmp_path.rglob("seeds-*/error.txt")]
+    assert len(written) == 2 and all(reason in text for text in written)
 
 
 def test_a_cell_that_diverged_elsewhere_is_no_success(tmp_path):
