@@ -21,8 +21,9 @@ test: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
+# SLOW="--part 3/12 FILES": another twelfth of these files' slow tests for every 3.
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow --timeout 3600
+	$(BIN)/python -m pytest -m slow --timeout 3600 $(SLOW)
 
 # What one update of each algorithm launches: the table that the tests compare with.
 operations: $(INSTALLED)

@@ -24,6 +24,7 @@ INCLUDED = {
     "changes.md": "CHANGELOG.md",
 }
 REPRODUCED = ROOT / "results" / "reproduced"
+OTHERS = ("bench", "datasets", "published")  # folders of results/ whose pages stand beside those
 LISTED = {"Algorithms": "algorithms", "Results": "results"}
 
 
@@ -31,6 +32,7 @@ def on_config(config: Any) -> Any:
     """Adds the made pages to the navigation, and pages that it does not name at its end."""
     pages = {"Algorithms": [f"algorithms/{name}.md" for name in algos.names()]}
     pages["Results"] = [f"results/{folder.name}/index.md" for folder in reproduced()]
+    pages["Results"] += list(others())
     for item in config.nav:
         for title in LISTED.keys() & item.keys():
             item[title] = [item[title], *pages[title]]
@@ -53,18 +55,20 @@ def on_files(files: Files, config: Any) -> Files:
         for picture in folder.glob("*.png"):
             name = f"results/{folder.name}/{picture.name}"
             files.append(File.generated(config, name, content=picture.read_bytes()))
+    pages |= {name: file.read_text() for name, file in others().items()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Leads links to a README of `results/reproduced`, and to CONTRIBUTING, to its page here."""
+    """Leads links to a README of `results/`, and to CONTRIBUTING, to its page here."""
     markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
-    markdown = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](../\1/index.md", markdown)  # between them
-    return re.sub(
-        r"\]\(\.\./results/reproduced/(\w+)/README\.md", r"](results/\1/index.md", markdown
+    markdown = re.sub(
+        r"\]\(\.\./results/(?:reproduced/)?(\w+)/README\.md", r"](results/\1/index.md", markdown
     )
+    # Between pages of results/, whose folders are one level on the site.
+    return re.sub(r"\]\((?:\.\./)+(?:reproduced/)?(\w+)/README\.md", r"](../\1/index.md", markdown)
 
 
 def linked(text: str) -> str:
@@ -80,7 +84,16 @@ def reproduced() -> list[Path]:
     return sorted(file.parent for file in REPRODUCED.glob("*/README.md"))
 
 
+def others() -> dict[str, Path]:
+    """Returns {page: file} of the other pages below `results/`."""
+    return {
+        f"results/{folder}/{file.name.replace('README', 'index')}": file
+        for folder in OTHERS
+        for file in sorted((ROOT / "results" / folder).glob("*.md"))
+    }
+
+
 def results() -> str:
     """The map of what was run with this code, with its links as they are from the site."""
     text = (ROOT / "results" / "README.md").read_text()
-    return re.sub(r"\]\(reproduced/(\w+)/README\.md", r"](\1/index.md", text)
+    return re.sub(r"\]\((?:reproduced/)?(\w+)/README\.md", r"](\1/index.md", text)

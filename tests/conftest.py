@@ -55,6 +55,18 @@ def data(tmp_path, monkeypatch, capsys):
     return run
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part", default="0/1", help="K/N: every N-th test from the K-th on, counted from 0"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    part, parts = map(int, config.getoption("--part").split("/"))
+    config.hook.pytest_deselected(items=[x for i, x in enumerate(items) if i % parts != part])
+    items[:] = items[part::parts]
+
+
 def pytest_collection_finish():
     """What thousands of collected tests are made of is not searched for garbage again and again."""
     gc.collect()

@@ -214,8 +214,8 @@ def early(monkeypatch):
 
 @pytest.fixture
 def coarse(monkeypatch):
-    """Adam takes no whole step along a gradient that is rounding alone, as of a shared bias."""
-    monkeypatch.setitem(optim.Adam.__init__.__kwdefaults__, "eps", 1e-4)
+    """Makes Adam's step proportional to the gradient: else it takes a whole one along rounding."""
+    monkeypatch.setitem(optim.Adam.__init__.__kwdefaults__, "eps", 1.0)
 
 
 def run_of(name: str, mode: str, device: str) -> tiny.Short:
@@ -228,12 +228,15 @@ def run_of(name: str, mode: str, device: str) -> tiny.Short:
 
 
 def assert_they_agree(one: tiny.Short, other: tiny.Short) -> None:
-    """Rounding may differ, and grows with the updates; most in the moments of optimisers, whose steps
-    the networks have in them. An episode that has not ended has no return, NaN."""
+    """Compares parameters, and the means of gradients that Adam keeps, on the scale of each tensor.
+
+    An episode that has not ended has no return, NaN.
+    """
     expected, actual = (parameters(run.parts["agent"]) for run in (one, other))
-    for name in (name for name in expected if "optimizer" not in name):
+    for name, value in expected.items():
+        scale = value.abs().max().item() if value.numel() else 0.0
         torch.testing.assert_close(
-            actual[name], expected[name], rtol=1e-2, atol=1e-4, msg=lambda m, n=name: n + m
+            actual[name], value, rtol=1e-3, atol=1e-3 * scale + 1e-6, msg=lambda m, n=name: n + m
         )
     for mine, theirs in zip(one.metrics, other.metrics, strict=True):
         for name in mine:
