@@ -272,5 +272,7 @@ def test_our_rows_of_that_grid_fit_it():
     cells = ["alpha=0.05 policy_noise=2.5", "alpha=0.1 policy_noise=0.5"]
     assert fewer["cell"].tolist() == [cell for cell in cells for _ in range(3)]
     assert set(fewer["task"]) == {"neorl2/DMSD"} and set(fewer["updates"]) == {841_000}
-    assert "two more of DMSD end at 841,000 updates (1/1.2)" in page.split("\n\n")[1]
+    assert "841,000 updates (1/1.2)" in page.split("\n\n")[2]
+    complete = seeds["TD3+BC"]["neorl2/Simglucose"]
+    assert len(complete) == 9 and all(run == {7, 42, 210} for run in complete)
     assert grids.markdown(grids.compare(ours, grids.published())) in page

@@ -74,8 +74,9 @@ def settings(task: str, *more: str) -> Config:
     return cfg
 
 
-def train(task: str, out: Path, pairs: list[tuple[float, float]], device: str, steps: int) -> None:
-    cfg = settings(task, f"device={device}", f"steps={steps}")
+def train(task: str, out: Path, pairs: list[tuple[float, float]], *more: str) -> None:
+    cfg = settings(task, *more)
+    device = cfg.device
     lanes = torch.tensor([pair for pair in pairs for _ in SEEDS], device=device)
     algo = replace(cfg.algo)
     algo.alpha, algo.policy_noise = lanes[:, 0], lanes[:, 1, None, None]
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path, nargs="?")
     parser.add_argument("--cells", nargs="+", help="alpha:policy_noise of each")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="highest", help="high: matmuls in TF32")
     parser.add_argument("--updates", type=int, default=1_000_000)
     parser.add_argument("--episodes", type=int, default=1000)
     args = parser.parse_args()
@@ -115,7 +117,8 @@ def main() -> None:
         play(args.task, args.policies, args.rows, args.episodes)
     else:
         cells = [tuple(float(x) for x in cell.split(":")) for cell in args.cells]
-        train(args.task, args.policies, cells, args.device, args.updates)
+        more = (f"device={args.device}", f"precision={args.precision}", f"steps={args.updates}")
+        train(args.task, args.policies, cells, *more)
 
 
 if __name__ == "__main__":
