@@ -1,5 +1,5 @@
 # Two commands on a fresh machine with Python 3.11+ and make:
-#   make demo   install, train three algorithms on two embedded tasks, print the table, write the report
+#   make demo   install, train on three embedded tasks, print the tables, write the report
 #   make test   install, run the test suite
 PYTHON ?= python3
 VENV := .venv
@@ -10,9 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow operations gpu docs lint clean
 
+# As many cells of a sweep at a time as there are cores, each with one thread.
+demo: CELLS := processes=1 hydra/launcher=joblib hydra.launcher.n_jobs=-1
+demo: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)
-	$(BIN)/corerl train sweep=demo
-	$(BIN)/corerl train sweep=demo_locomotion
+	$(BIN)/corerl train sweep=demo $(CELLS)
+	$(BIN)/corerl train sweep=demo_risk $(CELLS)
 	$(BIN)/corerl report runs/demo --out report
 	@echo "The report is report/index.html"
 

@@ -123,7 +123,7 @@ def test_seeds_that_another_process_trains_are_no_failure_of_the_cell():
 def test_a_sweep_by_name_lists_every_cell(capsys):
     assert cli.main(["status", "demo", "seeds=2"]) == 0
     out = capsys.readouterr().out
-    assert "6 seeds missing" in out
+    assert "12 seeds missing" in out
     assert out.count("corerl/pendulum") == 3
 
 

@@ -248,7 +248,9 @@ def test_the_scores_of_a_report_are_no_runs_beside_those_that_it_was_made_from(t
     assert load([tmp_path / "runs"]).scores.equals(before)
 
 
-@pytest.mark.parametrize("name", ["regenerated", "preferences", "sac", "offline_core", "neorl2"])
+@pytest.mark.parametrize(
+    "name", ["demo", "regenerated", "preferences", "sac", "offline_core", "neorl2"]
+)
 def test_committed_results_are_read(name):
     folder = Path(__file__).parents[2] / "results/reproduced" / name
     scores = load([folder]).scores
