@@ -17,7 +17,7 @@ SWEEPS = re.findall(r"train sweep=(\w+)", DEMO)
 
 
 def test_every_sweep_has_five_seeds_below_the_folder_that_is_reported():
-    (reported,) = re.findall(r"report (\S+)", DEMO)
+    (reported,) = re.findall(r"corerl report (\S+)", DEMO)
     assert len(SWEEPS) == 2
     for name in SWEEPS:
         assert {tuple(seed_list(job.seeds)) for job in cells([f"sweep={name}"])} == {
