@@ -22,7 +22,7 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 _SKIPPED = re.compile(r"^( {4}\S.*|\t.*|\|.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
 _SPAN = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_END = re.compile(r"(?<=[.!?:])[\s*_]+(?=[A-Z`\"(*_\d-])")
+_END = re.compile(r"(?<=[.!?:])[\s*_]+(?=[A-Z`\"(*_\d-]|corerl|gymnasium)")
 _SHORT = re.compile(r"\b(e\.g|i\.e|etc|vs|al|cf|eq|Fig|Sec|App)\.")
 
 
