@@ -1,0 +1,33 @@
+"""Pages read at first sight: short sentences, no semicolons, the field's words."""
+
+import prose
+import pytest
+from blocks import ROOT
+
+PAGES = ["README.md", "CHANGELOG.md", "results/README.md"]
+PAGES += [f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_reads_at_first_sight(page):
+    assert list(prose.problems((ROOT / page).read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("Runs resume. They skip what is done.", 0),
+        ("A run resumes; it skips what is done.", 1),
+        ("It learns numbered actions.", 1),
+        (" ".join(["word"] * 26) + ".", 1),
+        (" ".join(["word"] * 25) + ". " + " ".join(["Word"] * 25) + ".", 0),
+        ("```\na; b\n```\n\n| a; b |\n\n    a; b\n\n`a; b` [is](a;b) code.", 0),
+    ],
+)
+def test_the_lint_sees_what_it_is_for(text, problems):
+    assert len(list(prose.problems(text))) == problems
+
+
+def test_the_changes_of_a_release_fit_a_page():
+    release = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert release.count("\n- ") <= 60
