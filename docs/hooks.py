@@ -37,10 +37,10 @@ def on_config(config: Any) -> Any:
         for title in LISTED.keys() & item.keys():
             item[title] = [item[title], *pages[title]]
     named = str(config.nav)
-    others = [page.name for page in sorted(Path(config.docs_dir).glob("*.md"))]
-    others = [name for name in others if f"'{name}'" not in named]
-    if others:
-        config.nav.append({"More": others})
+    guides = [page.name for page in sorted(Path(config.docs_dir).glob("*.md"))]
+    more = [name for name in guides if f"'{name}'" not in named]
+    if more:
+        config.nav.append({"More": more})
     return config
 
 
@@ -62,11 +62,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Leads links to a README of `results/`, and to CONTRIBUTING, to its page here."""
+    """Leads links to a page of `results/`, and to CONTRIBUTING, to its page here."""
     markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
-    markdown = re.sub(
-        r"\]\(\.\./results/(?:reproduced/)?(\w+)/README\.md", r"](results/\1/index.md", markdown
-    )
+    markdown = re.sub(r"\]\(\.\./results/(?:reproduced/)?(\w+/(?!index)\w+\.md)", r"](results/\1", markdown)
+    markdown = re.sub(r"(\]\(results/\w+)/README\.md", r"\1/index.md", markdown)
     # Between pages of results/, whose folders are one level on the site.
     return re.sub(r"\]\((?:\.\./)+(?:reproduced/)?(\w+)/README\.md", r"](../\1/index.md", markdown)
 
