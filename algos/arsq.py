@@ -244,6 +244,9 @@ class ARSQ(Stateful):
         return centres
 
 
+build = ARSQ
+
+
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = demonstrations.load(run, cfg)
     agent = ARSQ(cfg, run.spec(data, normalizer))

@@ -113,6 +113,9 @@ class AWAC(GaussianActing):
         return metrics
 
 
+build = AWAC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = AWAC(cfg, run.spec(buffer, normalizer))

@@ -122,6 +122,9 @@ class BC(Stateful):
         return self._action(policy, self.normalizer(observations))
 
 
+build = BC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(
         run, cfg.data, cfg.batch_size, best=cfg.best, best_discount=cfg.best_discount

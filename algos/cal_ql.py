@@ -281,6 +281,9 @@ class CalQL(SquashedActing):
         return metrics
 
 
+build = CalQL
+
+
 def train(cfg: Config, run: Run) -> None:
     label = return_labels.label_of(cfg)
     labels = partial(return_labels.per_episode, label=label)

@@ -263,6 +263,9 @@ class CODAC(SquashedActing):
         return metrics
 
 
+build = CODAC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CODAC(cfg, run.spec(buffer, normalizer))

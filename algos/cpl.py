@@ -158,6 +158,9 @@ class CPL(GaussianActing):
         return self._step(pairs, keys)
 
 
+build = CPL
+
+
 def train(cfg: Config, run: Run) -> None:
     run.cfg.policy_steps()  # raises where cloning leaves the policy none
     compared = loading.comparisons(run, cfg.preferences, cfg.data.clip_actions)

@@ -219,6 +219,9 @@ def _check_length(cfg: Config, compared: Comparisons) -> None:
     )
 
 
+build = RankedCPL
+
+
 def train(cfg: Config, run: Run) -> None:
     of_model, _ = cfg.first_phase()
     policy_steps = run.cfg.policy_steps()

@@ -287,6 +287,9 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
     return ScaledTanhGaussian(sizes, spec.lead, rngs, multiplier=multiplier, **others), critic
 
 
+build = CQL
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CQL(cfg, run.spec(buffer, normalizer))

@@ -17,7 +17,7 @@ Differences:
  4. A time limit is no end, which Atari's files do not tell apart.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.hidden import Hidden
-from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.learner import GradientStep, Sizes, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -107,10 +107,12 @@ class DiscreteCQL(Stateful):
         return self.critic(observations).mean(-1).argmax(-1)
 
 
+build = DiscreteCQL
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, shape, actions = preprocessing.numbered(run, cfg.data, cfg.batch_size)
-    spec = replace(run.spec(buffer), observation_dim=shape, action_dim=actions)
-    agent = DiscreteCQL(cfg, spec)
+    agent = DiscreteCQL(cfg, run.spec(Sizes(shape, actions, numbered=True)))
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())

@@ -272,6 +272,9 @@ class CQN(Stateful):
         return self._greedy(self.actor, self.normalizer(observations), None)
 
 
+build = CQN
+
+
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = demonstrations.load(run, cfg)
     agent = CQN(cfg, run.spec(data, normalizer))

@@ -66,7 +66,9 @@ problems, and results/reproduced/risk_exact says how near the optimum it comes.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -249,6 +251,19 @@ class CVaR(Stateful):
             short = -self.best(values, repeated)[1].view(*stocks.shape, -1).mean(-1)
         promised, place = (stocks - short / self.cfg.tau).max(-1)
         return stocks.gather(-1, place[:, None]).squeeze(-1), promised
+
+
+build = CVaR
+
+
+def parts(agent: CVaR, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, and the first stocks with which it begins."""
+    cfg, ends = agent.cfg, (spec.action_dim, spec.identities)
+    if not cfg.stocked:
+        return {"policy": EpsilonGreedy(agent.act, cfg.data.eval_epsilon, *ends)}
+    seen = torch.zeros(spec.seeds, 1, *np.atleast_1d(spec.observation_dim))
+    stocks = Stocks(cfg, seen, spec.identities, spec.device)
+    return {"policy": StockPlayer(cfg, agent.act, stocks, *ends), "stocks": stocks}
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -36,6 +36,7 @@ Static CVaR is the objective here; what O-RAAC and CODAC maximise is another (`n
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ from torch import Tensor, nn
 
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -50,7 +52,7 @@ from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
 from corerl.training import preprocessing, risk_summary
-from corerl.training.offline_stocks import OfflineStockPlayer, ReturnsToGo
+from corerl.training.offline_stocks import OfflineStockPlayer, ReturnsToGo, first_states
 from corerl.training.run import Run
 
 LEVELS = 1024
@@ -131,9 +133,14 @@ class Stocks(nn.Module):
 
 
 class CVaROffline(Stateful):
-    """S independent learners. `to_go` `(N,)`: the data's discounted returns to go, on the learned scale."""
+    """S independent learners.
 
-    def __init__(self, cfg: Config, spec: Spec, to_go: np.ndarray):
+    Args:
+        to_go: `(N,)`, the data's discounted returns to go, on the learned scale; None for an agent that is
+            loaded, whose state has the stocks.
+    """
+
+    def __init__(self, cfg: Config, spec: Spec, to_go: np.ndarray | None = None):
         self.cfg = cfg
         inputs, A, device = spec.observation_dim + 1, spec.action_dim, spec.device
         hidden = [cfg.hidden_width] * cfg.hidden_layers
@@ -143,7 +150,7 @@ class CVaROffline(Stateful):
         self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs, **cfg.between).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
-        self.stocks = Stocks(to_go).to(device)
+        self.stocks = Stocks(np.zeros(1) if to_go is None else to_go).to(device)
         self.normalizer = spec.normalizer
         self._fractions = midpoints(cfg.fractions, device)
         actor = self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
@@ -228,13 +235,26 @@ def _copies(batch: Batch, count: int) -> Batch:
     return Batch(*(x.repeat(1, count, *[1] * (x.ndim - 2)) for x in batch))
 
 
+build = CVaROffline
+
+
+def parts(agent: CVaROffline, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    first = spec.facts["first"] if agent.cfg.start == "data" else None
+    return {"policy": OfflineStockPlayer(agent, agent.cfg.tau, first)}
+
+
+def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
+    """Returns the first states of the data, for which the first stock is chosen."""
+    return {"first": first_states(preprocessing.ended(dataset, cfg.data))}
+
+
 def train(cfg: Config, run: Run) -> None:
     returns = ReturnsToGo(cfg.discount)
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=returns)
-    agent = CVaROffline(cfg, run.spec(buffer, normalizer), returns.to_go)
-    player = OfflineStockPlayer(
-        agent, cfg.tau, returns.first.to(run.device) if cfg.start == "data" else None
-    )
+    spec = run.spec(buffer, normalizer, facts={"first": returns.first.to(run.device)})
+    agent = CVaROffline(cfg, spec, returns.to_go)
+    player = parts(agent, spec)["policy"]
     rows = cfg.stocks * cfg.batch_size
     stocks = run.uniform("stocks", rows, block=64)
     noise = run.normal("noise", rows, buffer.action_dim, block=64)

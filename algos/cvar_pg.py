@@ -51,7 +51,7 @@ What differs, and its switch (GCVaR: Tamar et al.).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -135,13 +135,13 @@ class Level(NamedTuple):
 
 
 class CVaRPG(Stateful):
-    """S independent learners. `numbered`: whether actions are numbers."""
+    """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec, numbered: bool):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg, device = cfg, spec.device
         sizes = [spec.observation_dim + 2, *[cfg.hidden_width] * cfg.hidden_layers]
         counts = (spec.action_dim, cfg.etas if cfg.objective == "ecrm" else 0)
-        policy = policies.CompoundPolicy(sizes, counts, numbered, spec.rngs)
+        policy = policies.CompoundPolicy(sizes, counts, spec.numbered, spec.rngs)
         self.policy = policy.to(device)
         critic = networks.MLP([*sizes, 1], spec.lead, spec.rngs, activation=torch.tanh)
         self.critic = critic.to(device)
@@ -246,9 +246,17 @@ class CVaRPG(Stateful):
         return {"return": returns.mean(-1), "risk": unit * risk, "v": self.cfg.scale * self.v()}
 
 
+build = CVaRPG
+
+
+def parts(agent: CVaRPG, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    return {"policy": RiskPlayer(agent)}
+
+
 def train(cfg: Config, run: Run) -> None:
     collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)
-    agent = CVaRPG(cfg, run.spec(collector), collector.numbered)
+    agent = CVaRPG(cfg, run.spec(collector))
     width = 2 if collector.numbered else collector.action_dim + 1
     shape = (cfg.max_steps + 1, cfg.episodes, width)
     noise = run.normal("noise", *shape, block=1)

@@ -32,12 +32,13 @@ Differences from the papers:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from corerl import seeding
 from corerl.config import Settings, one_of, positive, require, seed_list, within
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import EXACT, FiniteMDP, Solution
 from corerl.risk.solution_text import describe
 from corerl.risk.solvers import blind, ecrm, iterated, naive
@@ -70,6 +71,17 @@ def solve(cfg: Config, mdp: FiniteMDP) -> Solution:
     return SOLVERS[cfg.objective](mdp, cfg.tau, **extra)
 
 
+def build(cfg: Config, spec: Spec) -> TabularPlayer:
+    """Returns the player of the exact policy, for every seed the same."""
+    mdp = spec.make_env().unwrapped.mdp
+    return TabularPlayer(mdp, [solve(cfg, mdp).policy] * spec.seeds)
+
+
+def parts(agent: TabularPlayer, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    return {"policy": agent}
+
+
 def train(cfg: Config, run: Run) -> None:
     env = run.task.make_env()
     mdp = getattr(env.unwrapped, "mdp", None)
@@ -82,11 +94,10 @@ def train(cfg: Config, run: Run) -> None:
         f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
     )
     solution = solve(cfg, mdp)
-    if not seeding.to_act.get():
-        if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
-            print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
-        files.make_directory(run.directory)
-        files.write_json(run.directory / "solution.json", solution.numbers())
+    if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
+        print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
+    files.make_directory(run.directory)
+    files.write_json(run.directory / "solution.json", solution.numbers())
     player = TabularPlayer(mdp, [solution.policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)

@@ -30,6 +30,7 @@ What differs, and its switch:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ from torch.nn import functional as F
 from corerl.buffers.context import ContextWindow
 from corerl.buffers.sequences import Windows
 from corerl.config import added, at_least, group, one_of, positive, require, within
+from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import categorical_log_prob
@@ -230,10 +232,25 @@ class Player:
         self._ask = self._ask - rewards / self.agent.cfg.return_scale
 
 
+build = DT
+
+
+def parts(agent: DT, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, which asks for the largest target."""
+    return {"policy": agent.player(max(spec.facts["targets"]))}
+
+
+def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
+    """Returns the targets: those of the settings, or else the best return in the data."""
+    return {"targets": cfg.targets or [float(dataset.episode_returns().max())]}
+
+
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer, targets = load_windows(cfg, run)
-    agent = DT(cfg, run.spec(buffer, normalizer))
+    dataset, buffer, normalizer = load_windows(cfg, run)
+    told = facts(cfg, dataset)
+    agent = DT(cfg, run.spec(buffer, normalizer, facts=told))
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
+    targets = sorted(told["targets"], reverse=True)
     largest, *others = [agent.player(target) for target in targets]
     also = {f"target {other.target:g}": other for other in others}
     update = compile.captured(agent.update, run.mode)

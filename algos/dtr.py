@@ -38,6 +38,7 @@ What differs, and its switch:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ from corerl.nn.critics import Critics, of_windows
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.relabelling import RewardedWindows
-from corerl.preferences.reward_models import Markov, ensemble_mean, markov
+from corerl.preferences.reward_models import Markov, ensemble_mean, markov, unfitted
 from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -260,6 +261,14 @@ class Player:
         """Does nothing: target returns do not depend on what was earned."""
 
 
+build = DTR
+
+
+def parts(agent: DTR, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, and the learned reward."""
+    return {"policy": Player(agent, spec.identities), "reward": unfitted(agent.cfg.reward, spec)}
+
+
 def train(cfg: Config, run: Run) -> None:
     policy_steps = run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
@@ -283,8 +292,8 @@ def train(cfg: Config, run: Run) -> None:
     player = Player(agent, run.seeds)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
-    parts = {"reward": reward, "pairs": pairs, "agent": agent, "buffer": buffer}
-    for step in run.steps(**parts, keys=keys, order=order):
+    state = {"reward": reward, "pairs": pairs, "agent": agent, "buffer": buffer}
+    for step in run.steps(**state, keys=keys, order=order):
         if step <= cfg.reward.steps:
             metrics = fit(pairs.sample())
             if step == cfg.reward.steps:

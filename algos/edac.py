@@ -229,6 +229,9 @@ class EDAC(SquashedActing):
         return metrics | policy_metrics
 
 
+build = EDAC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = EDAC(cfg, run.spec(buffer, normalizer))

@@ -39,6 +39,7 @@ import torch
 from corerl import seeding
 from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
+from corerl.nn.learner import Sizes, Spec
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.run import Run
@@ -183,15 +184,28 @@ class ELA(TabularLearner):
         self.plan = plan and (plan["actions"].numpy(), plan["first"])
 
 
-def train(cfg: Config, run: Run) -> None:
-    env = run.task.make_env().unwrapped
-    if not hasattr(env, "features"):
-        raise CorerlError(f"{run.task.id} has no classes of features; ELA learns on risk/low-rank.")
-    rngs = [np.random.default_rng(seeding.derive(seed, "ela")) for seed in run.seeds]
+def build(cfg: Config, spec: Spec) -> Learners:
+    """Returns a learner for each seed, beside the optimum."""
+    env = spec.make_env().unwrapped
+    rngs = [np.random.default_rng(seeding.derive(seed, "ela")) for seed in spec.identities]
     learners = [ELA(cfg, env.mdp, env.features, env.measures, rng) for rng in rngs]
     value = lambda learner: return_law(env.mdp, learner.act)[0].cvar(cfg.tau)  # noqa: E731
-    agent = Learners(learners, static(env.mdp, cfg.tau).value, value)
-    player = TabularPlayer(env.mdp, [learner.act for learner in learners])
+    return Learners(learners, static(env.mdp, cfg.tau).value, value)
+
+
+def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    policies = [learner.act for learner in agent.learners]
+    return {"policy": TabularPlayer(agent.learners[0].mdp, policies)}
+
+
+def train(cfg: Config, run: Run) -> None:
+    env = run.task.make_env()
+    if not hasattr(env.unwrapped, "features"):
+        raise CorerlError(f"{run.task.id} has no classes of features; ELA learns on risk/low-rank.")
+    spec = run.spec(Sizes.of(env))
+    agent = build(cfg, spec)
+    player = parts(agent, spec)["policy"]
     for step in run.steps(agent=agent):
         run.log(step, agent.update())
         run.evaluate(step, player)

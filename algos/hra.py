@@ -28,6 +28,7 @@ from corerl.nn import optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.experience import Experience
 from corerl.training.run import Run
@@ -44,12 +45,12 @@ class Config(DeepQ):
 
 
 class HRA(Stateful):
-    """S independent learners. `sources`: K, the heads of every action."""
+    """S independent learners, with a head for each of K sources for every action."""
 
-    def __init__(self, cfg: Config, spec: Spec, sources: int):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         init = variance_scaling(3**-0.5)
-        self.heads = action_values(cfg, spec, sources, init=init, padding=cfg.padding)
+        self.heads = action_values(cfg, spec, spec.sources, init=init, padding=cfg.padding)
         self.target = optim.target_of(self.heads)
         self.optimizer = optim.Adam(self.heads.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
@@ -83,9 +84,13 @@ class HRA(Stateful):
         return self.heads(observations).sum(-1).argmax(-1)
 
 
+build = HRA
+parts = deep_q.parts
+
+
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
-    agent = HRA(cfg, run.spec(experience), experience.sources)
+    agent = HRA(cfg, run.spec(experience))
     learn(cfg, run, agent, experience)
 
 

@@ -37,12 +37,14 @@ Our reading throughout: the paper's body was not at hand, and what follows is fr
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from corerl import seeding
 from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
+from corerl.nn.learner import Sizes, Spec
 from corerl.risk.solvers import iterated, iterated_optima, iterated_value
 from corerl.training.run import Run
 from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, play
@@ -221,18 +223,30 @@ def total(rewards: np.ndarray, trajectory: list[tuple[int, int, int]]) -> np.nda
     return rewards[:, states, actions].sum(-1)
 
 
+def build(cfg: Config, spec: Spec) -> Learners:
+    """Returns a learner for each seed, beside the optimum."""
+    env = spec.make_env().unwrapped
+    rngs = [np.random.default_rng(seeding.derive(seed, "icvar")) for seed in spec.identities]
+    learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
+    value = lambda learner: iterated_value(env.mdp, learner.table, cfg.tau)  # noqa: E731
+    return Learners(learners, iterated(env.mdp, cfg.tau).value, value)
+
+
+def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    policies = [lambda t, s, _, learner=l: learner.table[t, s] for l in agent.learners]
+    return {"policy": TabularPlayer(agent.learners[0].mdp, policies)}
+
+
 def train(cfg: Config, run: Run) -> None:
-    env = run.task.make_env().unwrapped
-    if not hasattr(env, "kernels"):
+    env = run.task.make_env()
+    if not hasattr(env.unwrapped, "kernels"):
         raise CorerlError(
             f"{run.task.id} is no known mixture; ICVaR learns on risk/linear-mixture."
         )
-    rngs = [np.random.default_rng(seeding.derive(seed, "icvar")) for seed in run.seeds]
-    learners = [LEARNERS[cfg.kind](cfg, env, rng) for rng in rngs]
-    value = lambda learner: iterated_value(env.mdp, learner.table, cfg.tau)  # noqa: E731
-    agent = Learners(learners, iterated(env.mdp, cfg.tau).value, value)
-    policies = [lambda t, s, _, table=l.table: table[t, s] for l in agent.learners]
-    player = TabularPlayer(env.mdp, policies)
+    spec = run.spec(Sizes.of(env))
+    agent = build(cfg, spec)
+    player = parts(agent, spec)["policy"]
     for step in run.steps(agent=agent):
         run.log(step, agent.update())
         run.evaluate(step, player)

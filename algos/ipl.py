@@ -290,6 +290,9 @@ class IPL(GaussianActing):
         return in_pieces(of_rows, len(actions), 16_384).cpu()
 
 
+build = IPL
+
+
 def train(cfg: Config, run: Run) -> None:
     compared, buffer, normalizer = loading.load(cfg, run)
     pairs = PairBuffer(compared, run.seeds, cfg.pairs, run.device, cfg.crop, crop_alike=True)

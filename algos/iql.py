@@ -180,6 +180,9 @@ class IQL(GaussianActing):
         return (self.act(observations) + 0.03 * noise).clamp(-1, 1)
 
 
+build = IQL
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = IQL(cfg, run.spec(buffer, normalizer))

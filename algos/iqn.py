@@ -31,6 +31,7 @@ from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
+from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.experience import Experience
 from corerl.training.run import Run
@@ -122,6 +123,10 @@ class IQN(Stateful):
         fractions = self.cfg.risk * midpoints(self.cfg.policy_fractions, observations.device)
         fractions = fractions.expand(*observations.shape[:2], -1)
         return self.quantiles(observations, fractions).mean(-1).argmax(-1)
+
+
+build = IQN
+parts = deep_q.parts
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -50,6 +50,7 @@ from corerl.nn.critics import action_values, of_action
 from corerl.nn.encoders import variance_scaling
 from corerl.nn.kernels import gaussian_mixture
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.experience import Experience
 from corerl.training.run import Run
@@ -89,12 +90,12 @@ class Config(DeepQ):
 
 
 class MD3QN(Stateful):
-    """S independent learners of M particles in R^K for every action. `sources`: K."""
+    """S independent learners of M particles in R^K for every action."""
 
-    def __init__(self, cfg: Config, spec: Spec, sources: int):
+    def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self._actions = cfg, spec.action_dim
         options = {"init": variance_scaling(3**-0.5), "padding": cfg.padding}
-        self.particles = action_values(cfg, spec, cfg.particles, sources, **options)
+        self.particles = action_values(cfg, spec, cfg.particles, spec.sources, **options)
         self.target = optim.target_of(self.particles)
         self.optimizer = optim.Adam(self.particles.parameters(), cfg.lr, eps=cfg.adam_eps)
         falling = optim.cosine(spec.steps)
@@ -158,10 +159,14 @@ class MD3QN(Stateful):
         return self.particles(observations).mean((3, 4)).argmax(-1)
 
 
+build = MD3QN
+parts = deep_q.parts
+
+
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
     spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
-    agent = MD3QN(cfg, spec, experience.sources)
+    agent = MD3QN(cfg, spec)
     noise = run.uniform("noise", cfg.batch_size) if cfg.policy == "uniform" else None
     learn(cfg, run, agent, experience, noise)
 

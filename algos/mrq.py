@@ -282,6 +282,9 @@ class MRQ(Stateful):
         return torch.tanh(self.policy(self.encoder(observations)))
 
 
+build = MRQ
+
+
 def train(cfg: Config, run: Run) -> None:
     envs = Environments(run.task.make_env, run.seeds, run.device)
     agent = MRQ(cfg, run.spec(envs))

@@ -238,6 +238,9 @@ class ORAAC(Stateful):
         return self._action(self.actor, self.normalizer(observations), zeros)
 
 
+build = ORAAC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = ORAAC(cfg, run.spec(buffer, normalizer))

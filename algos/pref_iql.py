@@ -39,7 +39,7 @@ from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
-from corerl.preferences.reward_models import Markov, MarkovReward, markov
+from corerl.preferences.reward_models import Markov, MarkovReward, markov, unfitted
 from corerl.preferences.sources import Preferences
 from corerl.training.run import Run
 
@@ -101,6 +101,11 @@ class PrefIQL(iql.IQL):
             scale, shift = self.cfg.data.reward_scale, self.cfg.data.reward_shift
             batch = batch._replace(rewards=rewards * scale + shift)
         return super().update(batch, uniforms) | {"reward": batch.rewards.mean(-1)}
+
+
+def build(cfg: Config, spec: Spec) -> PrefIQL:
+    """Returns the agent with a reward that has learned nothing yet."""
+    return PrefIQL(cfg, spec, unfitted(cfg.reward, spec))
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -36,7 +36,7 @@ at f71647b), each with its reason:
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.algos import iql
 from corerl.config import group, one_of, positive, require, within
+from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
@@ -156,6 +157,21 @@ class RewardModel(Stateful):
         return in_pieces(of_rows, len(rows.observations), piece)
 
 
+build = iql.IQL
+
+
+def parts(agent: iql.IQL, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, and the learned reward."""
+    of_reward = replace(spec, rngs=seeding.generators(spec.identities, "reward"))
+    reward = RewardModel(agent.cfg.reward, of_reward, spec.facts["length"])
+    return {"policy": agent.act, "reward": reward}
+
+
+def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
+    """Returns the length of the compared segments."""
+    return {"length": cfg.preferences.length}
+
+
 def train(cfg: Config, run: Run) -> None:
     policy_steps = run.cfg.policy_steps()
     compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
@@ -164,17 +180,16 @@ def train(cfg: Config, run: Run) -> None:
     pairs = PairBuffer(compared, run.seeds, at_once, run.device)
     last_tenth = pairs.last(max(1, len(pairs) // 10))
     look_every = 5 * (len(pairs) // cfg.reward.batch_size + 1)
-    spec = run.spec(buffer, normalizer, policy_steps)
+    spec = run.spec(buffer, normalizer, policy_steps, {"length": pairs.length})
     agent = iql.IQL(cfg, spec)
-    of_reward = replace(spec, rngs=seeding.generators(run.seeds, "reward"))
-    reward = RewardModel(cfg.reward, of_reward, pairs.length)
+    reward = parts(agent, spec)["reward"]
     places = reward.network.places
     keys = transformer.dropout_keys(run.seeds, places, run.device, "reward dropout")
     dropout = run.dropout(cfg, cfg.batch_size)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
-    parts = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}
-    for step in run.steps(**parts, dropout=dropout):
+    state = {"reward": reward, "pairs": pairs, "keys": keys, "agent": agent, "buffer": buffer}
+    for step in run.steps(**state, dropout=dropout):
         if step <= cfg.reward.steps:
             metrics = fit(pairs.sample(), keys.next())
             last = step == cfg.reward.steps

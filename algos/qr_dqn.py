@@ -31,6 +31,7 @@ from corerl.nn import optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
+from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.experience import Experience
 from corerl.training.run import Run
@@ -84,6 +85,10 @@ class QRDQN(Stateful):
     def act(self, observations: Tensor) -> Tensor:
         """Returns the best actions by the mean return, `(S, n, ...) -> (S, n)`."""
         return self.quantiles(observations).mean(-1).argmax(-1)
+
+
+build = QRDQN
+parts = deep_q.parts
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -173,6 +173,9 @@ class ReBRAC(TanhActing):
         return self.act(observations)
 
 
+build = ReBRAC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, next_actions=True)
     agent = ReBRAC(cfg, run.spec(buffer, normalizer))

@@ -147,6 +147,9 @@ class RLPD(SquashedActing):
         return metrics | self._policy_step(batches[-1], draws.actions)
 
 
+build = RLPD
+
+
 def train(cfg: Config, run: Run) -> None:
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = RLPD(cfg, run.spec(data, normalizer))

@@ -150,6 +150,9 @@ class SAC(SquashedActing):
         return metrics
 
 
+build = SAC
+
+
 def train(cfg: Config, run: Run) -> None:
     envs = Environments(run.task.make_env, run.seeds, run.device)
     agent = SAC(cfg, run.spec(envs))

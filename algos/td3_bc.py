@@ -121,6 +121,9 @@ class TD3BC(TanhActing):
         return metrics
 
 
+build = TD3BC
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=cfg.raw_critic)
     agent = TD3BC(cfg, run.spec(buffer, normalizer))

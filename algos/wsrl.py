@@ -260,6 +260,9 @@ class WSRL(SquashedActing):
         return metrics
 
 
+build = WSRL
+
+
 def train(cfg: Config, run: Run) -> None:
     labels = partial(return_labels.per_episode, label=return_labels.label_of(cfg))
     data, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, labels=labels)

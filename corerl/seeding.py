@@ -7,7 +7,6 @@ between seeds, and adding a draw for one purpose never shifts the draws of anoth
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -19,8 +18,6 @@ BLOCK = 256
 """Most steps drawn in one call, which keeps the host out of the inner loop."""
 BLOCK_BYTES = 16 * 2**20
 """Most bytes of one seed's block, of which there are two while the next one is drawn."""
-to_act = ContextVar("to_act", default=False)
-"""Whether a run's state is being restored for its policy alone, and not to train on."""
 
 
 class OtherDevice(Exception):
@@ -105,25 +102,16 @@ class Stream:
         """Goes on from what `state_dict` returned.
 
         Raises:
-            OtherDevice: that was on another kind of device, and more than the policy is wanted (`to_act`).
+            OtherDevice: that was on another kind of device.
         """
         if state["generators"].shape[1:] != self._generators[0].get_state().shape:
-            if not to_act.get():
-                raise OtherDevice
-            self._begin_anew()  # a policy acts without the numbers of training
-            return
+            raise OtherDevice
         for g, start in zip(self._generators, state["generators"], strict=True):
             g.set_state(start.cpu().clone())  # torch crashes on a view into a larger tensor
         self._size = state.get("block", self._given)  # of another size the numbers would be others
         if state["position"] < self._size:
             self._fill()
         self._position = state["position"]
-
-    def _begin_anew(self) -> None:
-        """Goes back to the first draw."""
-        for g in self._generators:
-            g.manual_seed(g.initial_seed())
-        self._position = self._size
 
 
 def normal(

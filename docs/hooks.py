@@ -64,7 +64,9 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Leads links to a page of `results/`, and to CONTRIBUTING, to its page here."""
     markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
-    markdown = re.sub(r"\]\(\.\./results/(?:reproduced/)?(\w+/(?!index)\w+\.md)", r"](results/\1", markdown)
+    markdown = re.sub(
+        r"\]\(\.\./results/(?:reproduced/)?(\w+/(?!index)\w+\.md)", r"](results/\1", markdown
+    )
     markdown = re.sub(r"(\]\(results/\w+)/README\.md", r"\1/index.md", markdown)
     # Between pages of results/, whose folders are one level on the site.
     return re.sub(r"\]\((?:\.\./)+(?:reproduced/)?(\w+)/README\.md", r"](../\1/index.md", markdown)

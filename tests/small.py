@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import resolve
 from corerl.experiments.launch import launch
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
@@ -137,11 +135,10 @@ class Probe(Run):
     """
 
     def __init__(self, algo: str, seeds, *, updates: int = 8, mode: str = "off", device="cpu"):
-        self.cfg = config(Path("unused"), algo, steps=1000)
-        self.seeds, self.mode, self.device = list(seeds), mode, torch.device(device)
-        self.task = resolve(self.cfg.task)
+        cfg = config(Path("unused"), algo, steps=1000, device=device)
+        super().__init__(cfg, seeds, lambda *_: None)
+        self.mode = mode
         self.updates, self.batches, self.metrics = updates, [], []
-        self.record = SimpleNamespace(directory=Path("unused"))
         importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
 
     def dataset(self) -> Dataset:

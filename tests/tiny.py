@@ -8,8 +8,6 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ import torch
 from corerl import algos
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import Task, resolve
+from corerl.data.tasks import Task
 from corerl.training.run import Run
 
 SIZES = {
@@ -85,7 +83,10 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "cql_discrete": {"task": "corerl/cartpole"},
     "cvar": {"task": "risk/B", "own": {"low": -15.0, "high": 20.0}},
     "cvar_pg": {"task": "risk/D2"},
+    "cvar_tabular": {"task": "risk/A"},
+    "ela": {"task": "risk/low-rank", "steps": 4},
     "hra": {"task": NUMBERED},
+    "icvar": {"task": "risk/linear-mixture", "steps": 4},
     "iqn": {"task": NUMBERED},
     "md3qn": {"task": NUMBERED},
     "mrq": {"task": ONLINE},
@@ -143,9 +144,8 @@ class Short(Run):
         device: str = "cpu",
         updates: int = 10**9,
     ):
-        self.cfg, self.seeds, self.mode, self._updates = cfg, list(seeds), mode, updates
-        self.device, self.task = torch.device(device), resolve(cfg.task)
-        self.record = SimpleNamespace(directory=Path("unused"))
+        super().__init__(replace(cfg, device=device, compile="off"), seeds, lambda *_: None)
+        self.mode, self._updates = mode, updates
         self.parts: dict[str, Any] = {}
         self.metrics: list[dict[str, torch.Tensor]] = []
         torch.manual_seed(0)

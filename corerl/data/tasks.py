@@ -125,6 +125,11 @@ class Task:
         return self.collection in READERS and not online
 
     @property
+    def is_here(self) -> bool:
+        """Tells whether the dataset is on this machine."""
+        return self.has_data and READERS[self.collection].find(self.name) is not None
+
+    @property
     def has_file(self) -> bool:
         """Tells whether the dataset is read from files, rather than made each time."""
         return self.has_data and not (self.collection == "risk" and self.name in risk.RECIPES)

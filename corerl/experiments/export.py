@@ -32,7 +32,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.runs.directory import seeds_of_group
 from corerl.training.experience import EpsilonGreedy
-from corerl.training.load import _Reloading, find, load, settings
+from corerl.training.load import find, load, restored, settings
 
 KINDS = (".onnx", ".pt2")
 TOLERANCE = 1e-5
@@ -171,50 +171,13 @@ class Policy(nn.Module):
         return apart.reshape(-1, len(expected), expected[0].numel()).amax((0, 2))
 
 
-class _OneSeed(_Reloading):
-    """One of the seeds of a group that was trained together, with a seed axis of 1."""
-
-    def __init__(self, cfg: Config, directory: Path, seed: int):
-        super().__init__(cfg, directory, {})
-        self._place, self._count = self.seeds.index(seed), len(self.seeds)
-        self.seeds = [seed]
-
-    def _put_back(self) -> None:
-        if self._count == 1:
-            super()._put_back()
-            return
-        saved = self._saved["state"]
-        for name, part in self._state.items():
-            part.load_state_dict(_sliced(saved[name], part.state_dict(), self._place, self._count))
-
-
-def _sliced(saved: Any, like: Any, place: int, count: int) -> Any:
-    """Returns the part of `saved`, of `count` > 1 seeds, that belongs to one, in the shapes of `like`.
-
-    Of a list by seed, as that of the simulators, one seed's entries are taken as they are: their shapes may
-    change as an episode goes on.
-    """
-    if isinstance(saved, Tensor):
-        if saved.shape == like.shape:
-            return saved
-        return saved.unflatten(0, (count, -1))[place]
-    if isinstance(saved, dict):
-        return {k: _sliced(v, like[k], place, count) if k in like else v for k, v in saved.items()}
-    if isinstance(saved, list | tuple):
-        if len(saved) != len(like):
-            return saved[place * len(like) : (place + 1) * len(like)]
-        return [_sliced(v, w, place, count) for v, w in zip(saved, like, strict=True)]
-    return saved
-
-
 def _alone(cfg: Config, cell: Path, seed: int) -> Callable[[Tensor], Tensor]:
     """Returns the policy of one seed alone, `(1, n, O) -> (1, n, A)`, in a form that can be traced."""
     cfg.device, cfg.compile = "cpu", "off"
     (group,) = (group for group in find(cell)[1] if seed in seeds_of_group(group.name))
-    run = _OneSeed(cfg, group, seed)
-    run.restore()
-    act = run.act._act if isinstance(run.act, EpsilonGreedy) else run.act
-    for part in run.state.values():
+    agent = restored(cfg, group, seed)
+    act = agent.act._act if isinstance(agent.act, EpsilonGreedy) else agent.act
+    for part in agent.state.values():
         for value in vars(part).values() if hasattr(part, "__dict__") else ():
             if isinstance(value, nn.Module):
                 value.requires_grad_(False)  # weights become constants of the file
@@ -240,8 +203,11 @@ def _units(task: Task) -> tuple[np.ndarray | None, np.ndarray | None]:
 
 
 def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tensor:
-    """Returns observations to compare on: the data's, or else the environment's under random actions."""
-    if task.has_data:
+    """Returns observations to compare on: the data's where it is on this machine, or else the environment's
+    under random actions; without either, Gaussian numbers."""
+    if not (task.is_here or task.has_env):
+        return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+    if task.is_here:
         rows = task.load().observations
         chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
     else:

@@ -4,8 +4,6 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +16,6 @@ from corerl.buffers import room
 from corerl.buffers.frame_replay import FrameReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Config
-from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.training.run import Run
 
@@ -53,9 +50,7 @@ class _Unstarted(Run):
     """A run of one seed on made-up data that ends where training would begin."""
 
     def __init__(self, cfg: Config):
-        self.cfg, self.seeds, self.mode, self.device = cfg, [0], "off", torch.device("cpu")
-        self.task, self.directory = tasks.of(cfg), Path("nowhere")
-        self.record = SimpleNamespace(directory=self.directory, facts={})
+        super().__init__(replace(cfg, device="cpu", compile="off"), [0], lambda *_: None)
 
     def dataset(self) -> Dataset:
         env = self.task.make_env()
@@ -156,7 +151,6 @@ def _of_seed(cell: _Cell) -> Size | None:
 
 def _built(cfg: Config, kind: type[_Unstarted]) -> Any:
     """Returns what a run of this kind ends with; None where it cannot even begin."""
-    cfg = replace(cfg, device="cpu")
     try:
         with room.on_trial():
             importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, kind(cfg))

@@ -8,7 +8,6 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +15,9 @@ import torch
 
 from corerl.config import Config
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.experiments.process import numerics
-from corerl.nn import compile
-from corerl.runs.record import Record
-from corerl.training.run import Run, idle, pick_device, select
+from corerl.training.run import Run, idle, pick_device
 
 OBSERVATIONS, ACTIONS = 17, 6
 TASKS = {
@@ -77,14 +73,9 @@ class Stopwatch(Run):
         windows: Iterator[None],
         report: Callable[[float], None],
     ):
-        self.cfg, self.seeds = cfg, seeds
-        self.device = pick_device(cfg.device)
-        self.mode = compile.resolve(cfg.compile, self.device, cfg.steps)
-        select(self.device)
-        self.task = resolve(TASKS.get(cfg.algo.name, "gym/HalfCheetah-v4"))
+        super().__init__(cfg, seeds, lambda *_: None)
         self._size, self._windows, self._report = size, windows, report
-        self.record = Record(cfg, seeds, self.task, Path(), lambda *_: None)
-        self._previous, self._made = 0, time.perf_counter()
+        self._made = time.perf_counter()
         self.start = 0.0
 
     def dataset(self) -> Dataset:
@@ -144,7 +135,8 @@ def measure(
     module = importlib.import_module(f"corerl.algos.{case.algo}")
     cfg = module.Config(**case.settings)
     places = {"device": case.device, "compile": case.compile, "kernel": case.kernel}
-    job = Config(algo=cfg, task="bench", log_every=10**9, **places)
+    task = TASKS.get(case.algo, "gym/HalfCheetah-v4")
+    job = Config(algo=cfg, task=task, log_every=10**9, **places)
     device = pick_device(case.device)
     on_gpu = device.type == "cuda"
     if on_gpu:

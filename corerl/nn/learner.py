@@ -1,8 +1,8 @@
 """The parts of every agent: its specification, its state in a checkpoint, and its steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ class Spec:
         device: where everything is computed. mode: `off`, `compile` or `graph`.
         steps: updates of the whole run, for schedules.
         numbered: whether actions are numbers; batches then hold them as one-hot vectors.
+        sources: rewards of a step that are kept apart, K.
+        identities: the S seeds, for what draws random numbers when it acts.
+        facts: numbers and tensors of the data that the agent needs to act, by name.
+        make_env: makes the task's environment, for an agent that solves or knows its model.
     """
 
     observation_dim: int | tuple[int, ...]
@@ -35,6 +39,10 @@ class Spec:
     mode: str = "off"
     steps: int = 1
     numbered: bool = False
+    sources: int = 1
+    identities: Sequence[int] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    make_env: Callable[[], Any] | None = None
 
     @property
     def seeds(self) -> int:
@@ -45,6 +53,31 @@ class Spec:
     def lead(self) -> tuple[int]:
         """The copies in front of a network's weights where each seed has one: `(S,)`."""
         return (len(self.rngs),)
+
+    def saved(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps, from which the same agent can be built without its data."""
+        return {
+            "observation_dim": self.observation_dim,
+            "action_dim": self.action_dim,
+            "discrete": self.numbered,
+            "steps": self.steps,
+            "sources": self.sources,
+            "facts": self.facts,
+            "normalized": not isinstance(self.normalizer, nn.Identity),
+        }
+
+
+class Sizes(NamedTuple):
+    """Sizes of observations and actions, as a buffer or environments have them too."""
+
+    observation_dim: int | tuple[int, ...]
+    action_dim: int
+    numbered: bool = False
+
+    @classmethod
+    def of(cls, env: Any) -> "Sizes":
+        """Returns the sizes of an environment with vector observations and numbered actions."""
+        return cls(env.observation_space.shape[0], int(env.action_space.n), numbered=True)
 
 
 class Stateful:

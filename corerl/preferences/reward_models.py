@@ -7,7 +7,7 @@ reward sees one step at a time: `MarkovReward`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -132,11 +132,15 @@ def markov(
     """
     seeds, at_once = cfg.seeds(run.seeds), min(cfg.batch_size, len(compared))
     pairs = PairBuffer(compared, seeds, cfg.members * at_once, run.device, **crops)
-    rngs = seeding.generators(seeds, "reward")
     sizes = pairs.observation_dim, pairs.action_dim
-    spec = Spec(*sizes, rngs, device=run.device, mode=run.mode)
-    reward = MarkovReward(cfg, spec, epoch=math.ceil(len(compared) / at_once))
-    return reward, pairs
+    spec = Spec(*sizes, run.rngs(), device=run.device, mode=run.mode, identities=run.seeds)
+    return unfitted(cfg, spec, epoch=math.ceil(len(compared) / at_once)), pairs
+
+
+def unfitted(cfg: Markov, spec: Spec, epoch: int = 1) -> MarkovReward:
+    """Returns the Markovian reward of `spec.identities` before its first update; `epoch` as there."""
+    rngs = seeding.generators(cfg.seeds(spec.identities), "reward")
+    return MarkovReward(cfg, replace(spec, rngs=rngs), epoch)
 
 
 class Stopping:

@@ -7,6 +7,7 @@ from corerl import seeding
 from corerl.config import group, positive, within
 from corerl.nn import compile
 from corerl.nn.hidden import Hidden
+from corerl.nn.learner import Spec
 from corerl.training.experience import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
@@ -31,6 +32,12 @@ class DeepQ(Hidden):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.data.require_turns(self.target_every)
+
+
+def parts(agent: Any, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated."""
+    ends = (agent.cfg.data.eval_epsilon, spec.action_dim, spec.identities)
+    return {"policy": EpsilonGreedy(agent.act, *ends)}
 
 
 def learn(

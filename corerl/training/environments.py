@@ -190,14 +190,13 @@ class Environments:
 
     def _begin_anew(self, lost: list[int]) -> None:
         """Begins a new episode of these seeds' environments."""
-        if not seeding.to_act.get():
-            env = self._envs[lost[0]]
-            print(
-                f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
-                "has no state_dict and load_state_dict): a new episode begins, the running one counts as "
-                "truncated, and the numbers differ from those of an unbroken run",
-                file=sys.stderr,
-            )
+        env = self._envs[lost[0]]
+        print(
+            f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
+            "has no state_dict and load_state_dict): a new episode begins, the running one counts as "
+            "truncated, and the numbers differ from those of an unbroken run",
+            file=sys.stderr,
+        )
         mask = np.isin(np.arange(len(self._envs)), lost)
         self.cut = Cut(mask & self._begun, self._observations.copy())
         self._begun = self._begun & ~mask

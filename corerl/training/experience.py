@@ -166,6 +166,8 @@ class Experience(Stateful):
         CorerlError: the task's actions or observations do not fit, or it has no reward by source.
     """
 
+    numbered = True
+
     def __init__(
         self, cfg: Collect, run: Run, batch_size: int, discount: float, by_source: bool = False
     ):

@@ -3,38 +3,43 @@
     agent = load("runs/corerl/pendulum/iql-1a2b3c4d")
     action = agent.act(observation)
 
-An agent is built by its algorithm's own `train`, which asks its run for the numbers of updates to make:
-here the run restores the checkpoint, lets one step pass so that the policy is handed over for evaluation,
-restores again and stops. So every algorithm can be loaded, and none has to say how.
+An algorithm's file builds its agent by `build(cfg, spec)`, most often the agent's class. The checkpoint holds
+what `spec` needs, so loading reads no data and makes no update. Two more functions are optional:
+
+parts(agent, spec)     the policy to evaluate as `policy`, where it is not `agent.act`, and further parts of
+                       the run that act or are judged, by their names in the checkpoint
+facts(cfg, dataset)    what acting needs of the data, for checkpoints of earlier versions
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from torch import Tensor
+from torch import Tensor, nn
 
 from corerl import seeding
-from corerl.buffers.packed import PackedRows
 from corerl.config import Config, renamed, require
 from corerl.data import tasks
-from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError, first_line
+from corerl.nn.learner import Spec
+from corerl.nn.networks import Normalizer
 from corerl.runs import code
 from corerl.runs.checkpoint import exists, load_checkpoint, path_in, previous
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
-from corerl.training.loaded import Loaded, Restored
-from corerl.training.run import Run, pick_device
+from corerl.training.loaded import Loaded, Restored, shapes_of
+from corerl.training.run import pick_device
 
 
 def load(
@@ -53,8 +58,7 @@ def load(
         tau: the level of CVaR to play for, of agents that serve every level; None is the run's own.
 
     Raises:
-        CorerlError: there is no run, no checkpoint or no such seed, the task's data is missing, or the
-            agents serve one level.
+        CorerlError: there is no run, no checkpoint or no such seed, or the agents serve one level.
     """
     _check_numbers(seed, tau)
     cell, groups = find(Path(path))
@@ -65,9 +69,7 @@ def load(
     cfg = settings(cell)
     _tell_other_code(cfg, cell, groups)
     cfg.device, cfg.compile = str(device), "off"
-    parts: dict[str, Any] = {}
-    agents = [_restored(cfg, group, parts) for group in groups]
-    loaded = Loaded(cfg, cell, agents)
+    loaded = Loaded(cfg, cell, [restored(cfg, group) for group in groups])
     if tau is not None:
         loaded.play_for(tau)
     return loaded if seed is None else loaded.only(seed)
@@ -152,79 +154,109 @@ def settings(cell: Path) -> Config:
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
 
 
-def _restored(cfg: Config, directory: Path, shared: dict[str, Any]) -> Restored:
-    run = _Reloading(cfg, directory, shared)
-    run.restore()
-    if run.act is None:
-        raise CorerlError(f"{directory} hands no policy over for evaluation, so it cannot act.")
-    return Restored(run.seeds, run.step, run.state, run.act)
+def restored(cfg: Config, directory: Path, seed: int | None = None) -> Restored:
+    """Builds the agent of a group of seeds and gives it the state that the group has saved.
+
+    Args:
+        directory: the group's folder. seed: one of the group's; None for all.
+
+    Raises:
+        CorerlError: the algorithm's file has no `build`, or the checkpoint is of other code.
+    """
+    module = importlib.import_module(f"corerl.algos.{cfg.algo.name}")
+    require(
+        hasattr(module, "build"),
+        f"{cfg.algo.name}.py has no `build`, which makes its agent from (cfg, spec). Add a line below the "
+        "agent's class: build = MyAgent",
+    )
+    path = path_in(directory)
+    path = path if path.exists() else previous(path)  # alone where a save was cut short
+    saved = load_checkpoint(path) if path.exists() else {"state": {}}
+    group = seeds_of_group(directory.name)
+    seeds = group if seed is None else [seed]
+    try:
+        spec = _spec(cfg, module, saved, seeds)
+        agent = module.build(cfg.algo, spec)
+        parts = module.parts(agent, spec) if hasattr(module, "parts") else {"policy": agent.act}
+        for name, part in ({"agent": agent} | parts).items():
+            if name in saved["state"]:
+                _put_back(part, saved["state"][name], group, seed)
+    except (KeyError, ValueError, RuntimeError) as error:
+        reason = first_line(error)
+        raise CorerlError(
+            f"{path} was saved by other code than this ({reason}): load it with that code."
+        ) from error
+    policy = parts.pop("policy")
+    step = saved["loop"]["step"] if "loop" in saved else cfg.steps
+    return Restored(seeds, step, {"agent": agent} | parts, policy, spec)
 
 
-class _Done(Exception):
-    """The policy has been handed over."""
+def _put_back(part: Any, saved: Any, group: list[int], seed: int | None) -> None:
+    if seed is not None and len(group) > 1:
+        saved = _of_seed(saved, part.state_dict(), group.index(seed), len(group))
+    with suppress(seeding.OtherDevice):  # a policy acts without the random numbers of training
+        part.load_state_dict(saved)
 
 
-class _Reloading(Run):
-    """A stand-in for a run: one step, of which nothing but the handed-over policy is kept."""
+def _of_seed(saved: Any, like: Any, place: int, count: int) -> Any:
+    """Returns the part of `saved`, of `count` > 1 seeds, that belongs to one, in the shapes of `like`."""
+    if isinstance(saved, Tensor):
+        return saved if saved.shape == like.shape else saved.unflatten(0, (count, -1))[place]
+    if isinstance(saved, dict):
+        return {k: _of_seed(v, like[k], place, count) if k in like else v for k, v in saved.items()}
+    if isinstance(saved, list | tuple):
+        if len(saved) != len(like):
+            return saved[place * len(like) : (place + 1) * len(like)]
+        return [_of_seed(v, w, place, count) for v, w in zip(saved, like, strict=True)]
+    return saved
 
-    def __init__(self, cfg: Config, directory: Path, shared: dict[str, Any]):
-        self.cfg, self.directory = cfg, directory
-        self.seeds = seeds_of_group(directory.name)
-        self.task = tasks.of(cfg)
-        self.device, self.mode = pick_device(cfg.device), "off"
-        self.act: Callable | None = None
-        self.state: dict[str, Any] = {}
-        self._shared = shared
-        path = path_in(directory)
-        self._path = path if path.exists() else previous(path)  # alone where a save was cut short
-        self._saved = load_checkpoint(self._path) if self._path.exists() else {"state": {}}
-        self.step = self._saved["loop"]["step"] if "loop" in self._saved else cfg.steps
 
-    def restore(self) -> None:
-        """Has the algorithm make its agent and hand its policy over; what only training needs begins anew."""
-        before = seeding.to_act.set(True)
-        try:
-            importlib.import_module(f"corerl.algos.{self.cfg.algo.name}").train(self.cfg.algo, self)
-        except _Done:
-            pass
-        finally:
-            seeding.to_act.reset(before)
+def _spec(cfg: Config, module: ModuleType, saved: dict[str, Any], seeds: list[int]) -> Spec:
+    """Returns the specification of the agent that was saved, for these of its seeds."""
+    task = tasks.of(cfg)
+    kept = saved.get("spec") or _spec_of_before(cfg, module, task, saved)
+    shape, device = kept["observation_dim"], pick_device(cfg.device)
+    shape = tuple(shape) if isinstance(shape, list) else shape
+    normalizer: nn.Module = nn.Identity()
+    if kept["normalized"]:
+        normalizer = Normalizer(torch.zeros(shape), torch.ones(shape)).to(device)
+    return Spec(
+        shape,
+        kept["action_dim"],
+        seeding.generators(seeds, "init"),
+        normalizer=normalizer,
+        device=device,
+        steps=kept["steps"],
+        numbered=kept["discrete"],
+        sources=kept["sources"],
+        identities=seeds,
+        facts={k: v.to(device) if isinstance(v, Tensor) else v for k, v in kept["facts"].items()},
+        make_env=task.make_env,
+    )
 
-    @property
-    def name(self) -> str:
-        return f"{self.cfg.label or self.cfg.algo.label} {self.task.id} {self.directory.name}"
 
-    def dataset(self) -> Dataset:
-        """Reads the dataset once for all groups of seeds."""
-        if "dataset" not in self._shared:
-            self._shared["dataset"] = super().dataset()
-        return self._shared["dataset"]
+def _spec_of_before(
+    cfg: Config, module: ModuleType, task: Task, saved: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns what a checkpoint of an earlier version does not hold, from the environment and the data."""
+    shapes, _ = shapes_of(task)
+    images = cfg.algo.needed_actions()[0] == "numbered"  # whose networks take a shape
+    facts = {}
+    if hasattr(module, "facts"):
+        facts = module.facts(cfg.algo, task.load())
+    by_source = getattr(cfg.algo, "sources", "total") == "all"
+    return {
+        "observation_dim": shapes.observation if images else shapes.observation[0],
+        "action_dim": shapes.count or shapes.features,
+        "discrete": shapes.count is not None,
+        "steps": cfg.steps,
+        "sources": _sources(task) if by_source else 1,
+        "facts": facts,
+        "normalized": bool(saved["state"].get("agent", {}).get("normalizer")),
+    }
 
-    def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
-        self.state = self._state = {name: part for name, part in state.items() if part is not None}
-        self._put_back()
-        last = self.cfg.steps - stride  # not the last, at which some have more to do
-        for step in (min(self.step, last), last):  # first that for which the buffers were filled
-            yield max(stride, step)
 
-    def log(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Does nothing: the step is only made for what comes after it."""
-
-    def evaluate(self, step: int, act: Callable, also: dict | None = None) -> None:
-        self._put_back()
-        self.act = act
-        raise _Done
-
-    def save(self, step: int) -> None:
-        """Does nothing: what was saved stays."""
-
-    def _put_back(self) -> None:
-        try:
-            for name, part in self._state.items():
-                if name in self._saved["state"] or not isinstance(part, PackedRows):
-                    part.load_state_dict(self._saved["state"][name])  # without batches it acts too
-        except (KeyError, ValueError, RuntimeError) as error:
-            reason = first_line(error)
-            raise CorerlError(
-                f"{self._path} was saved by other code than this ({reason}): load it with that code."
-            ) from error
+def _sources(task: Task) -> int:
+    env = task.make_env()
+    env.close()
+    return env.unwrapped.reward_space.shape[0]

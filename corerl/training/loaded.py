@@ -19,6 +19,7 @@ from corerl.data.columns import array, floats
 from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
 from corerl.training.experience import EpsilonGreedy
 from corerl.training.offline_stocks import OfflineStockPlayer
 from corerl.training.run import pick_device
@@ -273,19 +274,7 @@ class Loaded:
 
     @cached_property
     def _shapes_and_kept(self) -> tuple[Shapes, type]:
-        with suppress(CorerlError):
-            if self.task.has_env:
-                env = self.task.make_env()
-                env.close()
-                space, count = env.observation_space, getattr(env.action_space, "n", None)
-                features = 1 if count is not None else env.action_space.shape[0]
-                shapes = Shapes(space.shape, count and int(count), features)
-                return shapes, kept_as(space.shape, space.dtype)
-        data = self.task.load()
-        count = int(data.actions.max()) + 1 if data.discrete else None
-        features = 1 if data.discrete else data.actions.shape[1]
-        shape = data.observations.shape[1:]
-        return Shapes(shape, count, features), kept_as(shape, data.observations.dtype)
+        return shapes_of(self.task, self._parts[0].spec)
 
 
 def _as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
@@ -314,11 +303,36 @@ class Shapes(NamedTuple):
     features: int
 
 
-class Restored:
-    """One group of seeds as its `train` made it: the parts that were restored, and the policy."""
+def shapes_of(task: Task, spec: Spec | None = None) -> tuple[Shapes, type]:
+    """Returns the shapes that a policy sees and acts in, and the type in which observations are kept.
 
-    def __init__(self, seeds: list[int], step: int, state: dict[str, Any], act: Callable):
-        self.seeds, self.step, self.state, self.act = seeds, step, state, act
+    They are the environment's; without a simulator those of `spec`, or else the data's.
+    """
+    with suppress(CorerlError):
+        if task.has_env:
+            env = task.make_env()
+            env.close()
+            space, count = env.observation_space, getattr(env.action_space, "n", None)
+            features = 1 if count is not None else env.action_space.shape[0]
+            shapes = Shapes(space.shape, count and int(count), features)
+            return shapes, kept_as(space.shape, space.dtype)
+    if spec is not None and (vector := np.ravel(spec.observation_dim)).size == 1:
+        ends = (spec.action_dim, 1) if spec.numbered else (None, spec.action_dim)
+        return Shapes((int(vector[0]),), *ends), np.float32
+    data = task.load()
+    count = int(data.actions.max()) + 1 if data.discrete else None
+    shape = data.observations.shape[1:]
+    shapes = Shapes(shape, count, 1 if data.discrete else data.actions.shape[1])
+    return shapes, kept_as(shape, data.observations.dtype)
+
+
+class Restored:
+    """One group of seeds: its parts by their names in the checkpoint, and the policy that is evaluated."""
+
+    def __init__(
+        self, seeds: list[int], step: int, state: dict[str, Any], act: Callable, spec: Spec
+    ):
+        self.seeds, self.step, self.state, self.act, self.spec = seeds, step, state, act, spec
 
     @property
     def remembers(self) -> bool:

@@ -46,6 +46,13 @@ class OfflineStockPlayer:
         return torch.stack(own, 1)
 
 
+def first_states(dataset: Dataset) -> Tensor:
+    """Returns the first states `(F, O)` of at most FIRST_STATES episodes, evenly spaced in the dataset."""
+    starts = dataset.episode_starts
+    episodes = np.linspace(0, len(starts) - 1, min(FIRST_STATES, len(starts))).astype(int)
+    return torch.as_tensor(dataset.observations[starts[episodes]])
+
+
 class ReturnsToGo:
     """Labels for `preprocessing.load`: the discounted return to go of the dataset's rows.
 
@@ -57,8 +64,6 @@ class ReturnsToGo:
         self.discount = discount
 
     def __call__(self, dataset: Dataset) -> np.ndarray:
-        starts = dataset.episode_starts
-        episodes = np.linspace(0, len(starts) - 1, min(FIRST_STATES, len(starts))).astype(int)
-        self.first = torch.as_tensor(dataset.observations[starts[episodes]])
+        self.first = first_states(dataset)
         self.to_go = dataset.returns_to_go(self.discount)
         return self.to_go

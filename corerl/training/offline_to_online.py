@@ -143,14 +143,13 @@ class Phases:
             )
         else:
             self.warmup = max(self.warmup, _time_limit(run))
-            if cfg.online.warmup_steps < room <= self.warmup and not seeding.to_act.get():
+            if cfg.online.warmup_steps < room <= self.warmup:
                 print(
                     f"corerl: {run.cfg.algo.label} on {run.task.id} makes no update online: the first one "
                     f"waits {self.warmup:,} steps of the environment for an episode to end, and {room:,} of "
                     f"steps={run.cfg.steps:,} are there. Give more steps.",
                     file=sys.stderr,
                 )
-            room += 1  # a finished run makes one more step when it is loaded (load.py)
             self.replay = EpisodeReplay(
                 *sizes, room, run.seeds, cfg.batch_size, run.device, "replay batch", label=label
             )

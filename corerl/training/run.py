@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from corerl import seeding
 from corerl.config import Config, require
 from corerl.data import download, tasks
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import READERS, Task
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError, first_line
 from corerl.nn import compile
 from corerl.nn.learner import Spec
@@ -63,6 +62,8 @@ class Run:
         self._evaluator: Evaluator | None = None
         self._state: dict[str, Any] = {}
         self._watch: Watch | None = None
+        self._streams: dict[str, seeding.Stream] = {}
+        self._spec: Spec | None = None
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -82,9 +83,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """Loads the task's data. If it is not on this machine yet, one process fetches it, others wait."""
-        reader = READERS.get(self.task.collection)
-        missing = reader is not None and reader.find(self.task.name) is None
-        with download.alone() if missing else nullcontext():
+        with nullcontext() if self.task.is_here else download.alone():
             return self.task.load()
 
     def rngs(self) -> list[torch.Generator]:
@@ -110,11 +109,6 @@ class Run:
         self._streams[purpose] = stream
         return stream
 
-    @cached_property
-    def _streams(self) -> dict[str, seeding.Stream]:
-        """What `normal` and `uniform` have made, by its purpose."""
-        return {}
-
     def dropout(self, cfg: Any, rows: int, block: int | None = None) -> seeding.Stream | None:
         """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs; None without dropout."""
         if not cfg.dropout:
@@ -122,14 +116,21 @@ class Run:
         return self.uniform("dropout", cfg.hidden_layers, rows, cfg.hidden_width, block=block)
 
     def spec(
-        self, sizes: Any, normalizer: nn.Module | None = None, steps: int | None = None
+        self,
+        sizes: Any,
+        normalizer: nn.Module | None = None,
+        steps: int | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> Spec:
-        """Returns the `Spec` from which this run's agent is built.
+        """Returns the `Spec` from which this run's agent is built; checkpoints keep it.
 
-        `sizes` has the attributes `observation_dim` and `action_dim`: a buffer, or environments. `steps`
-        are the agent's updates where they are not all of the run's.
+        Args:
+            sizes: has the attributes `observation_dim` and `action_dim`: a buffer, or environments.
+            normalizer: of observations.
+            steps: the agent's updates where they are not all of the run's.
+            facts: numbers and tensors of the data that the agent needs to act.
         """
-        return Spec(
+        self._spec = Spec(
             sizes.observation_dim,
             sizes.action_dim,
             self.rngs(),
@@ -138,7 +139,12 @@ class Run:
             mode=self.mode,
             steps=self.cfg.steps if steps is None else steps,
             numbered=getattr(sizes, "numbered", False),
+            sources=getattr(sizes, "sources", 1),
+            identities=self.seeds,
+            facts=facts or {},
+            make_env=self.task.make_env,
         )
+        return self._spec
 
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
         """Yields the numbers of the updates to make, counted from 1, the last of each call of `stride`.
@@ -282,8 +288,10 @@ class Run:
 
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}
-        loop = {"step": step} | self.record.state_dict()
-        save_checkpoint(self.checkpoint, {"loop": loop, "state": state}, self._replay_files)
+        saved = {"loop": {"step": step} | self.record.state_dict(), "state": state}
+        if self._spec is not None:
+            saved["spec"] = self._spec.saved()
+        save_checkpoint(self.checkpoint, saved, self._replay_files)
         self._saved = time.monotonic()
         if self._watch is not None:
             self._watch.tell(self.name, checkpoint.tensors_of(state).values())

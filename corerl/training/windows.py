@@ -5,17 +5,18 @@ from typing import Any
 import numpy as np
 
 from corerl.buffers.sequences import SequenceBuffer
+from corerl.data.dataset import Dataset
 from corerl.nn.networks import Normalizer
 from corerl.training import preprocessing
 from corerl.training.run import Run
 from corerl.training.weighting import probabilities
 
 
-def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[float]]:
-    """Returns the run's windows, the states' normaliser, and the targets, largest first.
+def load_windows(cfg: Any, run: Run) -> tuple[Dataset, SequenceBuffer, Normalizer]:
+    """Returns the run's dataset, its windows, and the states' normaliser.
 
     Args:
-        cfg: the Decision Transformer's. Without `targets` there is one, the best return in the data.
+        cfg: the Decision Transformer's.
 
     Raises:
         CorerlError: the dataset has images.
@@ -45,5 +46,4 @@ def load_windows(cfg: Any, run: Run) -> tuple[SequenceBuffer, Normalizer, list[f
         probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
     )
     buffer.numbered = numbered
-    targets = cfg.targets or [float(dataset.episode_returns().max())]
-    return buffer, normalizer.to(run.device), sorted(targets, reverse=True)
+    return dataset, buffer, normalizer.to(run.device)

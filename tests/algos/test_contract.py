@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from small import flatten, goes_on, parameters
+import yaml
+from small import flatten, goes_on, parameters, run
 
 from corerl import algos, seeding
 from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.runs import checkpoint, directory
 from corerl.runs.means import EPISODIC
+from corerl.training.load import load
 from corerl.training.run import Run
 
 UPDATES = 3
@@ -114,6 +118,45 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monke
     cfg = replace(cfg, save_every=20, log_every=10, device="cpu", compile="off")
     goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, (36,), (0, 4))
     assert "no checkpoint keeps" not in capsys.readouterr().err
+
+
+def answers(policy, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """What a policy of two seeds does in three episodes side by side, three steps of them."""
+    rng = torch.Generator().manual_seed(0)
+    if hasattr(policy, "begin"):
+        policy.begin(2, 3)
+    found = []
+    for _ in range(3):
+        found.append(policy(torch.rand(2, 3, *shape, generator=rng)))
+        rewards = torch.rand(2, 3, generator=rng)
+        if hasattr(policy, "reward"):
+            policy.reward(rewards)
+    return found
+
+
+@pytest.mark.parametrize("spec", ["kept", "of before"])
+@pytest.mark.parametrize("name", algos.names())
+def test_a_trained_policy_is_loaded_and_acts_the_same(tmp_path, name, spec, monkeypatch):
+    """Also from a checkpoint of a version that did not keep what its agent was built from."""
+    handed_over = []
+    monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
+    monkeypatch.setattr(Run, "evaluate", lambda self, step, act, also=None: handed_over.append(act))
+    cfg = replace(tiny.settings(name), root=str(tmp_path), device="cpu", compile="off")
+    folder = run(cfg, (3, 4))
+    settings = directory.settings(cfg) | {"seeds": [3, 4]}
+    (folder.parent / "config.yaml").write_text(yaml.safe_dump(settings))
+    file = folder / "checkpoint.safetensors"
+    if spec == "kept":
+        monkeypatch.setattr(Task, "load", lambda self: pytest.fail("the data was read"))
+    elif file.exists():
+        saved = checkpoint.load_checkpoint(file)
+        del saved["spec"]
+        checkpoint.save_checkpoint(file, saved)
+        monkeypatch.setattr(Task, "load", tiny._episodes)
+    agent = load(folder.parent)
+    expected = answers(handed_over[-1], agent.shapes.observation)
+    for one, other in zip(answers(agent, agent.shapes.observation), expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_every_file_of_algos_is_among_these():

@@ -41,7 +41,7 @@ SWITCHES = {
 def agent_of(seeds=SEEDS, numbered=True, **changes):
     ecrm = {"low": -1.0, "high": 2.0, "etas": 4} if changes.get("objective") == "ecrm" else {}
     cfg = Config(**(SMALL | ecrm | changes))
-    return CVaRPG(cfg, Spec(O, A, seeding.generators(range(seeds), "init")), numbered)
+    return CVaRPG(cfg, Spec(O, A, seeding.generators(range(seeds), "init"), numbered=numbered))
 
 
 def level(tau=1.0, std=0.5, v_std=0.0):
@@ -178,7 +178,9 @@ def test_the_gradient_is_that_of_cvar():
 def test_both_rates_fall_to_nothing_over_the_runs_updates():
     """Half a cosine, the critic's over `critic_updates` as many: after one update of two, one half."""
     cfg = Config(**SMALL | {"cosine": True, "critic_lr": 4e-3})
-    agent = CVaRPG(cfg, Spec(O, A, seeding.generators(range(SEEDS), "init"), steps=2), True)
+    agent = CVaRPG(
+        cfg, Spec(O, A, seeding.generators(range(SEEDS), "init"), steps=2, numbered=True)
+    )
     played, v, etas = make_played(1, True)[0]
     agent.update(played, v, etas, level())
     rates = [float(x.lr) for x in (agent.policy_optimizer, agent.critic_optimizer)]
@@ -362,7 +364,7 @@ def learned(root, task: str, seeds, **own):
     numbered = task in ("risk/A", "risk/B")
     sizes = {"risk/A": (4, 2), "risk/B": (6, 2)}.get(task, (2, 1))
     rngs = seeding.generators(seeds, "init")
-    agent = CVaRPG(cfg.algo, Spec(*sizes, rngs, steps=10), numbered)
+    agent = CVaRPG(cfg.algo, Spec(*sizes, rngs, steps=10, numbered=numbered))
     agent.load_state_dict(state)
     return agent
 

@@ -35,7 +35,7 @@ SWITCHES = {
 
 def agent_of(seeds=SEEDS, sources=K, **changes):
     cfg = Config(**SMALL, **{"particles": 3, "bandwidths": [0.25, 2.0]} | changes)
-    return MD3QN(cfg, Spec((O,), A, seeding.generators(range(seeds), "init")), sources)
+    return MD3QN(cfg, Spec((O,), A, seeding.generators(range(seeds), "init"), sources=sources))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -52,7 +52,7 @@ def test_five_updates_equal_the_equations(switch, tolerance):
 @pytest.mark.parametrize("bootstrap", ["own", "total"])
 def test_hra_equals_the_equations(bootstrap, tolerance):
     cfg = hra.Config(**SMALL, bootstrap=bootstrap)
-    agent = hra.HRA(cfg, Spec((O,), A, seeding.generators(range(SEEDS), "init")), K)
+    agent = hra.HRA(cfg, Spec((O,), A, seeding.generators(range(SEEDS), "init"), sources=K))
     agree(ReferenceHRA, agent, agent.heads, make_transitions(5), None, tolerance)
 
 
@@ -117,7 +117,7 @@ def test_nothing_of_the_size_of_a_kernel_per_bandwidth_is_kept():
 def test_a_fresh_network_is_dopamines():
     """Uniform weights of variance 1 / (sqrt(3) * inputs), biases 0."""
     cfg = Config()
-    network = MD3QN(cfg, Spec((O,), A, seeding.generators([0], "init")), K).particles
+    network = MD3QN(cfg, Spec((O,), A, seeding.generators([0], "init"), sources=K)).particles
     for layer in (*network.encoder.dense.layers, network.head):
         inputs = layer.weight.shape[-2]
         expected = (3**-0.5 / inputs) ** 0.5
@@ -133,7 +133,7 @@ def test_the_best_action_is_that_of_the_mean_total(kind):
     agent, rngs = agent_of(1), seeding.generators([0], "init")
     network = agent.particles
     if kind == "hra":
-        agent = hra.HRA(hra.Config(**SMALL), Spec((O,), A, rngs), K)
+        agent = hra.HRA(hra.Config(**SMALL), Spec((O,), A, rngs, sources=K))
         network, laws = agent.heads, laws.mean(1)
     with torch.no_grad():
         network.head.weight.zero_()
@@ -170,7 +170,7 @@ def learned(tmp_path, name: str, steps: int) -> np.ndarray:
     md3qn.train(cfg.algo, run)
     env = mazes.make(f"{name}-vector")
     first, _ = env.reset(seed=0)
-    agent = MD3QN(cfg.algo, Spec(first.shape, 4, run.rngs()), len(env.maze.sources))
+    agent = MD3QN(cfg.algo, Spec(first.shape, 4, run.rngs(), sources=len(env.maze.sources)))
     agent.load_state_dict(state_of(run.directory)["agent"])
     with torch.no_grad():
         return agent.particles(torch.from_numpy(first)[None, None])[0, 0, 0].numpy()

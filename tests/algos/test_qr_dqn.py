@@ -1,5 +1,7 @@
 """QR-DQN against its transcription, by hand, and as a run that is stopped, resumed and learns."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from reference_distributional import QRDQN as Reference
@@ -77,11 +79,11 @@ def test_what_is_logged_by_hand():
     told = logged(agent, agent.quantiles, number + torch.arange(5.0))
     assert (told["value"], told["spread"]) == pytest.approx((3.5, 2**0.5))
     spec = Spec((O,), A, seeding.generators([0], "init"))
-    agent = md3qn.MD3QN(md3qn.Config(**SMALL, particles=3), spec, 2)
+    agent = md3qn.MD3QN(md3qn.Config(**SMALL, particles=3), replace(spec, sources=2))
     particles = torch.stack([number + torch.tensor([0.0, 3.0, 6.0]), number.expand(-1, 3)], -1)
     told = logged(agent, agent.particles, particles)
     assert (told["value"], told["spread"]) == pytest.approx((1.5 + 3 + 1.5, 6**0.5 / 2))
-    agent = hra.HRA(hra.Config(**SMALL), spec, 2)
+    agent = hra.HRA(hra.Config(**SMALL), replace(spec, sources=2))
     told = logged(agent, agent.heads, torch.cat([number, 2 * number], -1))
     assert told["value"] == pytest.approx(4.5)
 
@@ -149,14 +151,17 @@ SMALL_MAPS, PADDED = 7 * 7 * 64, 11 * 11 * 64
             [(64, SMALL_MAPS), (SMALL_MAPS, 512), (512, 6)],
         ),
         (
-            lambda spec: md3qn.MD3QN(md3qn.Config(), spec, 3).particles,
+            lambda spec: md3qn.MD3QN(md3qn.Config(), replace(spec, sources=3)).particles,
             [(PADDED, 512), (512, 6 * 200 * 3)],
         ),
         (
-            lambda spec: md3qn.MD3QN(md3qn.Config(padding="valid"), spec, 1).particles,
+            lambda spec: md3qn.MD3QN(md3qn.Config(padding="valid"), spec).particles,
             [(SMALL_MAPS, 512), (512, 6 * 200)],
         ),
-        (lambda spec: hra.HRA(hra.Config(), spec, 3).heads, [(PADDED, 512), (512, 6 * 3)]),
+        (
+            lambda spec: hra.HRA(hra.Config(), replace(spec, sources=3)).heads,
+            [(PADDED, 512), (512, 6 * 3)],
+        ),
     ],
     ids=["qr_dqn", "iqn", "md3qn", "mmdqn", "hra"],
 )

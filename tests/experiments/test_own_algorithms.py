@@ -262,3 +262,11 @@ def test_what_cannot_be_an_algorithms_file_is_refused(tmp_path, name, problem):
         (tmp_path / name).touch()
     with pytest.raises(CorerlError, match=problem):
         cells([f"algo={tmp_path / name}", "task=corerl/pendulum"])
+
+
+def test_a_file_without_build_trains_and_the_loader_says_what_to_add(mine, tmp_path):
+    mine.write_text(mine.read_text().replace("build = TD3BC\n", ""))
+    assert cli.main(["train", f"algo={mine}", *TINY, f"root={tmp_path}"]) == 0
+    (cell,) = (tmp_path / "corerl/pendulum").glob("my_td3-*")
+    with pytest.raises(CorerlError, match=r"my_td3\.py has no `build`.*build = MyAgent"):
+        load(cell)

@@ -338,6 +338,32 @@ def test_a_buffer_that_came_later_is_not_needed_to_act(iql, tmp_path):
     np.testing.assert_array_equal(load(cell).act(seen), load(iql).act(seen))
 
 
+def test_a_policy_acts_plays_and_is_exported_without_its_data(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "mine.npz",
+        observations=rng.standard_normal((200, 3), np.float32),
+        actions=rng.uniform(-1, 1, (200, 1)).astype(np.float32),
+        rewards=rng.standard_normal(200, np.float32),
+        terminals=np.zeros(200, bool),
+        timeouts=np.arange(1, 201) % 20 == 0,
+    )
+    monkeypatch.chdir(tmp_path)
+    task, few = "file/mine.npz", Eval(20, 1)
+    alone, played = (
+        trained(tmp_path / name, "td3_bc", [0, 1], task=task, env=env, eval=few)
+        for name, env in (("alone", None), ("played", "gym/Pendulum-v1"))
+    )
+    seen = rng.standard_normal((5, 3), np.float32)
+    before = [load(cell).act(seen) for cell in (alone, played)]
+    (tmp_path / "mine.npz").unlink()
+    monkeypatch.setattr(tasks.Task, "load", lambda self: pytest.fail("the data was read"))
+    for cell, actions in zip((alone, played), before, strict=True):
+        np.testing.assert_array_equal(load(cell).act(seen), actions)
+        assert export(cell, tmp_path / "policy.pt2", 1)["difference"] < 1e-5
+    assert main(["evaluate", str(played), "--episodes", "2"]) == 0
+
+
 def test_an_agent_of_other_code_is_named(iql, tmp_path, capsys):
     load(iql)
     assert not capsys.readouterr().err
