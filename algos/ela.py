@@ -1,4 +1,5 @@
-"""ELA and ELLA: static CVaR in low-rank MDPs whose features are unknown (Zhao et al. 2024).
+"""ELA and ELLA: static CVaR in low-rank MDPs whose features are unknown (Zhao et al. 2024,
+arXiv:2311.11965).
 
 Transitions are P_h(s'|s,a) = <phi_h(s,a), mu_h(s')> with phi and mu from finite classes that hold the
 truth; rewards are known. In every episode k, for each step h: gather transitions, fit (phi_h, mu_h) by

@@ -1,4 +1,5 @@
-"""ICVaR-L, ICVaR-G and ICVaR-HF: regret for the iterated CVaR (Chen et al. 2024, ICLR).
+"""ICVaR-L, ICVaR-G and ICVaR-HF: regret for the iterated CVaR (Chen et al. 2024, ICLR,
+arXiv:2307.02842).
 
     V_h(s) = max_a { r(s,a) + C[V_{h+1}](s,a) },   C[V] = max_x { x - E[(x - V(s'))^+] / tau }
 

@@ -99,7 +99,7 @@ def commands(name: str) -> str:
 @cache
 def _swept(sweep: str) -> set[str]:
     """The algorithms of a sweep's file."""
-    content = yaml.safe_load((files("corerl.sweeps") / f"{sweep}.yaml").read_text())
+    content = yaml.safe_load((files("corerl.sweeps") / f"{sweep}.yaml").read_text(encoding="utf-8"))
     chosen = content.get("hydra", {}).get("sweeper", {}).get("params", {}).get("algo", "")
     chosen = ",".join([chosen, *(d["algo"] for d in content["defaults"] if "algo" in d)])
     names = {re.sub(r"\s", "", name) for name in re.sub(r"choice\(|\)", "", chosen).split(",")}
@@ -157,7 +157,9 @@ def per_task(table: str) -> str:
     path = ROOT / "configs" / f"{table}.yaml"
     if not path.is_file():
         return ""
-    text = "\n".join(f"    {line}".rstrip() for line in path.read_text().splitlines())
+    text = "\n".join(
+        f"    {line}".rstrip() for line in path.read_text(encoding="utf-8").splitlines()
+    )
     return f'??? note "configs/{table}.yaml: what changes with the task"\n\n    ```yaml\n{text}\n    ```'
 
 
@@ -241,7 +243,9 @@ def cost(name: str) -> str:
 
 def stumbles(name: str) -> str:
     """What users of public code stumbled on, with links to their threads."""
-    found = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text()).get(name, [])
+    found = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text(encoding="utf-8")).get(
+        name, []
+    )
     lines = [
         re.sub(r"\b([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", text)
         for text in found

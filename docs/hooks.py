@@ -46,16 +46,21 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the made pages."""
-    pages = {page: linked((ROOT / source).read_text()) for page, source in INCLUDED.items()}
+    pages = {
+        page: linked((ROOT / source).read_text(encoding="utf-8"))
+        for page, source in INCLUDED.items()
+    }
     pages |= {f"algorithms/{name}.md": algorithm_pages.page(name) for name in algos.names()}
     pages["algorithms/index.md"] = algorithm_pages.index()
     pages["results/index.md"] = results()
     for folder in reproduced():
-        pages[f"results/{folder.name}/index.md"] = (folder / "README.md").read_text()
+        pages[f"results/{folder.name}/index.md"] = (folder / "README.md").read_text(
+            encoding="utf-8"
+        )
         for picture in folder.glob("*.png"):
             name = f"results/{folder.name}/{picture.name}"
             files.append(File.generated(config, name, content=picture.read_bytes()))
-    pages |= {name: file.read_text() for name, file in others().items()}
+    pages |= {name: file.read_text(encoding="utf-8") for name, file in others().items()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -96,5 +101,5 @@ def others() -> dict[str, Path]:
 
 def results() -> str:
     """The map of what was run with this code, with its links as they are from the site."""
-    text = (ROOT / "results" / "README.md").read_text()
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     return re.sub(r"\]\((?:reproduced/)?(\w+)/README\.md", r"](\1/index.md", text)

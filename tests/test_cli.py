@@ -44,6 +44,15 @@ def test_a_module_of_an_algorithm_is_the_same_program(tmp_path):
     assert ended.stderr == "corerl: steps=ten is not a whole number, such as 1000.\n"
 
 
+def test_the_package_is_the_same_program(tmp_path):
+    ended = run("-m", "corerl", "--version", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        0,
+        f"corerl {corerl.__version__}\n",
+        "",
+    )
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
 def test_usage_names_every_command(capsys, arguments):
     assert cli.main(arguments) == 0

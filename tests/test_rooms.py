@@ -27,8 +27,9 @@ ROOMS = {
 }
 """Which other rooms each may import; everything may import `OPEN`."""
 OPEN = {"corerl", "errors", "config", "seeding"}
-ROOT_FILES = OPEN - {"corerl"} | {"cli", "__init__"}
+ROOT_FILES = OPEN - {"corerl"} | {"cli", "__init__", "__main__"}
 EXCEPTIONS = {
+    "corerl/__main__.py": {"cli"},
     "corerl/cli.py": {"experiments", "report"},  # the command line leads to both
     "corerl/ope/selection.py": {"report"},  # the colours that algorithms have in every figure
     "corerl/report/joint.py": {
@@ -52,7 +53,7 @@ def room_of(path: Path) -> str:
 
 def imports(path: Path, *, top_level: bool = False) -> Iterator[str]:
     """Every name that is imported from this package, as `corerl.nn.optim.Adam`, wherever it stands."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if top_level else ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
@@ -66,7 +67,7 @@ def imports(path: Path, *, top_level: bool = False) -> Iterator[str]:
 
 def under_main(path: Path) -> set[str]:
     """What only `python algos/iql.py` imports."""
-    main = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.If)]
+    main = [n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.If)]
     return {f"{n.module}" for block in main for n in block.body if isinstance(n, ast.ImportFrom)}
 
 
@@ -102,6 +103,18 @@ def test_no_two_files_import_each_other_at_the_top():
         for module, path in modules.items()
     }
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_text_names_its_encoding():
+    """In other locales than UTF-8's, and on Windows, Python's default is another."""
+    text = {"read_text", "write_text"}
+    for path in [*sources(), *(ROOT / "docs").glob("*.py")]:
+        for call in (n for n in ast.walk(ast.parse(path.read_bytes())) if isinstance(n, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            binary = any("b" in ast.unparse(mode).strip("'") for mode in call.args[1:2])
+            if name in text or (isinstance(call.func, ast.Name) and name == "open" and not binary):
+                named = {keyword.arg for keyword in call.keywords}
+                assert "encoding" in named, f"{path.relative_to(ROOT)}, line {call.lineno}"
 
 
 def test_the_package_list_is_the_tree():

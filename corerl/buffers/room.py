@@ -64,7 +64,7 @@ def available(device: torch.device) -> int | None:
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + idle
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError):
         return None

@@ -61,7 +61,7 @@ def alone(lock: Path | None = None) -> Iterator[None]:
     lock = lock or data_dir() / ".lock"
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "w")  # noqa: SIM115
+        file = open(lock, "w", encoding="utf-8")  # noqa: SIM115
     except OSError:  # nothing can be kept there, so nothing can be mixed
         yield
         return

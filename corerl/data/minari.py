@@ -85,7 +85,7 @@ def metadata(id: str) -> dict[str, Any]:
     if path is None:
         return {}
     with reading(path, "Minari metadata"):
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def find(id: str) -> Path | None:
@@ -250,7 +250,7 @@ def _is_whole(folder: Path) -> bool:
     if (folder / "main_data.hdf5").is_file():
         return True
     with suppress(OSError, ValueError, KeyError, TypeError):
-        episodes = json.loads(metadata.read_text())["total_episodes"]
+        episodes = json.loads(metadata.read_text(encoding="utf-8"))["total_episodes"]
         stored = {path.parent for kind in TABLES for path in folder.glob(f"*/*.{kind}")}
         return 0 < episodes <= len(stored)
     return False
@@ -259,12 +259,10 @@ def _is_whole(folder: Path) -> bool:
 def _read(source, id: str) -> Dataset:
     """Reads a minari.MinariDataset as a Dataset."""
     n, space, taken = source.total_steps, source.observation_space, source.action_space
-    if not isinstance(space, spaces.Box | spaces.Dict):
-        raise CorerlError(f"its observations are {space}: only boxes and dictionaries can be read.")
     if not isinstance(taken, spaces.Box | spaces.Discrete):
         raise CorerlError(f"its actions are {taken}: only boxes and numbers can be read.")
     image = isinstance(space, spaces.Box) and space.dtype == np.uint8
-    shape = space.shape if image else (spaces.flatdim(space),)
+    shape = space.shape if image else (_width(space),)
     observations = np.empty((n, *shape), np.uint8 if image else np.float32)
     following = np.empty_like(observations)
     columns = {key: np.empty(n, np.float32 if key == "rewards" else bool) for key in FIELDS}
@@ -316,11 +314,27 @@ def _check_count(row: int, steps: int, at_least: bool) -> None:
 
 
 def _check_observations(number: int, space: spaces.Space, value, rows: int) -> None:
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            _check_observations(number, part, value[key], rows)
-    elif isinstance(space, spaces.Box | spaces.Discrete):
+    for part, inner in _inside(space, value):
+        _check_observations(number, part, inner, rows)
+    if space.shape is not None:
         _check_shape(number, "observations", value, (rows, *space.shape))
+
+
+def _width(space: spaces.Space) -> int:
+    """Returns the features of an observation as a vector."""
+    try:
+        return spaces.flatdim(space)
+    except (NotImplementedError, ValueError) as error:
+        raise CorerlError(f"its observations are {space}, which is not a vector.") from error
+
+
+def _inside(space: spaces.Space, value) -> Iterator[tuple[spaces.Space, Any]]:
+    """Yields the parts of a dictionary or a tuple, each with its values; HDF5 holds a tuple by name."""
+    if isinstance(space, spaces.Dict):
+        yield from ((part, value[key]) for key, part in space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            yield part, value[i if isinstance(value, tuple) else f"_index_{i}"]
 
 
 def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None:
@@ -350,17 +364,21 @@ def _episodes(source) -> Iterator[dict]:
 
 
 def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
-    """Returns (T + 1, D) of a box, or of a dictionary's boxes and numbers side by side, in its order."""
-    if isinstance(space, spaces.Dict):
-        parts = [_numbers(part, value[key], image) for key, part in space.spaces.items()]
+    """Returns (T + 1, D), the observations as gymnasium flattens them; an image stays as it is."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [_numbers(part, inner, image) for part, inner in _inside(space, value)]
         return np.concatenate(parts, axis=1)
     array = np.asarray(value[()])
     if isinstance(space, spaces.Discrete):
         return _one_hot(array - space.start, int(space.n))
-    if not isinstance(space, spaces.Box):
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = (array - space.start).reshape(len(array), -1).T
+        counts = space.nvec.ravel().tolist()
+        return np.concatenate([_one_hot(*of_one) for of_one in zip(digits, counts, strict=True)], 1)
+    if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise CorerlError(
-            f"its observations hold a {type(space).__name__}: only boxes can be read, and numbers in a "
-            "dictionary."
+            f"its observations have a {space}, which corerl cannot read. Supported: Box, Discrete, "
+            "MultiBinary, MultiDiscrete, and Dict or Tuple of these."
         )
     return array if image else array.reshape(len(array), -1)
 

@@ -23,6 +23,8 @@ def reading(
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not Path(path).exists():
         raise CorerlError(f"There is no file {path}.")
+    if not (Path(path).is_file() or Path(path).is_dir()):  # a pipe would be waited for
+        raise CorerlError(f"{path} is not a regular file: save the data to a file first.")
     try:
         yield
     except CorerlError as e:

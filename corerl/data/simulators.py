@@ -258,7 +258,11 @@ def _import(module: str, install: str) -> None:
 
 
 def _flat(env: gymnasium.Env, parts: Sequence[str] = ()) -> gymnasium.Env:
-    return Flat(env, parts) if isinstance(env.observation_space, spaces.Dict) else env
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        return Flat(env, parts)
+    flattenable = not isinstance(space, spaces.Box) and space.is_np_flattenable
+    return wrappers.FlattenObservation(env) if flattenable else env
 
 
 def _order(env: gymnasium.Env, columns: Sequence[str]) -> list[str]:

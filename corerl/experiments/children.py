@@ -65,6 +65,7 @@ def train(
                     ended.append((status, child.seeds))
                     if status not in (worker.DONE, worker.BUSY) and not stopped:
                         _keep_reason(cfg, child, status)
+                    child.stderr.close()
     if len(stopped) > 1:  # which ended the children at once
         raise KeyboardInterrupt
     if stopped:
@@ -134,9 +135,10 @@ def _keep_reason(cfg: Config, child: Child, status: int) -> None:
         child.stderr.seek(0)
         reason = child.stderr.read().strip() or f"ended with exit status {status} and no message"
     with suppress(CorerlError, OSError):  # the disk may be what failed
-        if not (directory / "error.txt").exists():
+        kept = directory / "error.txt"
+        if not kept.exists() or kept.stat().st_mtime < child.since:  # that of an earlier attempt
             files.make_directory(directory)
-            files.write_atomically(directory / "error.txt", reason.encode())
+            files.write_atomically(kept, reason.encode())
 
 
 @contextmanager
@@ -217,7 +219,7 @@ def stopped_by_sigterm() -> Iterator[None]:
 def _children() -> list[int]:
     """Returns the ids of this process's children; none where no /proc tells."""
     files = Path("/proc/self/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
+    return [int(child) for file in files for child in file.read_text(encoding="utf-8").split()]
 
 
 @contextmanager

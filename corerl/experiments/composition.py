@@ -210,7 +210,7 @@ def _grid(file: Path) -> dict[str, Any]:
     """Returns `hydra.sweeper.params` of a sweep's file; empty where it is damaged, which Hydra tells."""
     value: Any = None
     with suppress(yaml.YAMLError, UnicodeDecodeError):
-        value = yaml.safe_load(file.read_text())
+        value = yaml.safe_load(file.read_text(encoding="utf-8"))
     for key in ("hydra", "sweeper", "params"):
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
@@ -262,7 +262,7 @@ def with_sweep(arguments: list[str]) -> list[str]:
 def _builds_on_others(file: Path) -> bool:
     """Tells whether a file of settings has defaults; True also where it is damaged, which Hydra tells."""
     try:
-        value = yaml.safe_load(file.read_text())
+        value = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         return True
     return isinstance(value, dict) and "defaults" in value

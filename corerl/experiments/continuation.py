@@ -113,7 +113,7 @@ def _others(cfg: Config, cell: Path):
     for path in cell.parent.glob(f"{cfg.algo.name}-*/config.yaml"):
         with suppress(CorerlError, OSError):
             # Their names tell first: a task's folder may hold hundreds, whose settings take long to read.
-            text = path.read_text(errors="replace")
+            text = path.read_text(encoding="utf-8", errors="replace")
             written = re.search(r"^steps: (\d+)$", text, re.MULTILINE)
             if not written or not path.parent.name.endswith(named(int(written[1]))):
                 continue

@@ -239,7 +239,7 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
     if time.monotonic() >= until:
         return OUT_OF_TIME, "out of time"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
+    with subprocess.Popen(command, encoding="utf-8", errors="replace", **pipes) as process:
         try:
             told, _ = process.communicate(timeout=until - time.monotonic())
             return process.returncode, told

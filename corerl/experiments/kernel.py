@@ -96,7 +96,7 @@ def _remembered() -> str:
     machine += f"; ONEDNN_MAX_CPU_ISA={os.environ.get('ONEDNN_MAX_CPU_ISA')}"
     known = {}
     with suppress(OSError, ValueError):
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text(encoding="utf-8"))
     if known.get(machine) not in ("mkl", "onednn"):
         known[machine] = faster(_product("mkl"), _product("onednn"))
         with suppress(

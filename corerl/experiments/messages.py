@@ -112,6 +112,10 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> s
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
     if not (key.startswith("algo.") and algorithm):
         return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm))) or _listed(algorithm)}"
+    group, _, last = key.rpartition(".")
+    alike = re.compile(rf"{re.escape(group)}\.\w+_{re.escape(last)}")
+    if kinds := [name for name in _known(algorithm) if alike.fullmatch(name)]:
+        return f"There is no setting {key!r} with algo={algorithm}; it has {', '.join(kinds)}."
     having = [name for name in algos.names() if _has(name, key)]
     hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
     hint = hint or _similar(key, list(_known(algorithm))) or _listed(algorithm)

@@ -45,6 +45,9 @@ class Trained:
     path: Path
     seeds: tuple[int, ...]
 
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
     def scores(self) -> list[dict[str, Any]]:
         """Reads the last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
         return scores.last(self.path, self.seeds)

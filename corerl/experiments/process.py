@@ -80,7 +80,7 @@ class _Lasting:
     """A text stream, but for the errors of writing to it."""
 
     def __init__(self, stream: TextIO | None):
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  None: closed before we began
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  None: closed before we began
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -98,7 +98,7 @@ def _size(name: str, settings: dict[str, Any]) -> tuple:
 @functools.cache
 def _shipped() -> list[tuple[tuple, Rate]]:
     rows = []
-    with (files("corerl.experiments") / "rates.csv").open() as file:
+    with (files("corerl.experiments") / "rates.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             settings = yaml.safe_load(row["settings"] or "{}")
             default = vars(importlib.import_module(f"corerl.algos.{row['algo']}").Config())

@@ -20,7 +20,10 @@ def last(cell: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Returns the last row of `scores.csv` of each of these seeds that has one, numbers as numbers."""
     found: dict[int, dict[str, Any]] = {}
     for directory, _ in counted(cell):
-        with suppress(FileNotFoundError), (directory / "scores.csv").open(newline="") as lines:
+        with (
+            suppress(FileNotFoundError),
+            (directory / "scores.csv").open(newline="", encoding="utf-8") as lines,
+        ):
             for row in csv.DictReader(lines):
                 if int(row["seed"]) in seeds:
                     found[int(row["seed"])] = _parsed(row)

@@ -107,7 +107,7 @@ def _last_line(path: Path) -> str:
     """Returns the last line of a traceback, without the name of our own exception; else empty."""
     if not path.exists():
         return ""
-    line = path.read_text(errors="replace").rstrip().rpartition("\n")[2]
+    line = path.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
     return re.sub(r"^corerl\.\S+: ", "", line)
 
 

@@ -91,7 +91,7 @@ def rows_of(name: str) -> dict[str, Any]:
         return {}
     file = _files()[name]
     try:
-        rows = yaml.safe_load(file.read_text()) or {}
+        rows = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise CorerlError(f"{file} cannot be read: {reason}.") from error

@@ -190,7 +190,7 @@ def _tell_best(folder: Path) -> None:
     """Prints what a searching sweeper has found and written into the folder of the runs."""
     path = folder / "optimization_results.yaml"
     if path.exists():
-        found = yaml.safe_load(path.read_text()) or {}
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         best = found.get("best_value")  # Optuna's name; other sweepers have their own
         chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
         told = f"found {path}" if best is None else f"best {best:.2f} with {chosen} ({path})"

@@ -68,7 +68,7 @@ def _child(results, cases: list[Case], windows: int, turn: Path) -> None:
 
     for case in cases:
         torch._dynamo.reset()
-        with open(turn, "w") as file:
+        with open(turn, "w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             try:
                 results.put(measure(case, turns(windows, file)))

@@ -78,7 +78,8 @@ def _report_failure(run: Run, error: BaseException) -> None:
     problem = told(error, run.cfg)
     try:
         run.fail("failed", problem)
-        (run.directory / "error.txt").write_text("".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        (run.directory / "error.txt").write_text(text, encoding="utf-8")
     except (CorerlError, OSError):
         pass  # the disk may be what failed; the message below still reaches the user
     print(f"corerl: {run.name} failed: {problem}", file=sys.stderr)

@@ -49,7 +49,7 @@ def read(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     try:
-        with open(path, newline="") as file:
+        with open(path, encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise CorerlError(f"{path} is damaged ({error}); repair or remove it.") from error
@@ -80,7 +80,7 @@ def simulated(agent: Loaded) -> dict[int, float]:
     for group, _ in groups(agent.path):
         if not (group / "scores.csv").exists():
             continue
-        with open(group / "scores.csv", newline="") as lines:
+        with open(group / "scores.csv", encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):
                 seed, step = int(row["seed"]), int(row["step"])
                 if seed in agent.seeds and step == agent.steps[agent.seeds.index(seed)]:

@@ -100,7 +100,7 @@ def write(agent: Loaded, found: list[Distance]) -> Path:
     kept = []
     try:
         if path.exists():
-            with path.open(newline="") as file:
+            with path.open(newline="", encoding="utf-8") as file:
                 kept = [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) not in asked]
         rows = sorted([*kept, *found], key=lambda row: (row[1], int(row[0])))
     except (ValueError, LookupError, csv.Error) as error:

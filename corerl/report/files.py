@@ -55,7 +55,7 @@ def replace_earlier(folder: Path, names: Collection[str]) -> None:
 
 def _listed(folder: Path) -> list[str]:
     path = folder / LIST
-    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
 
 
 def _write_list(folder: Path, names: Iterable[str]) -> None:

@@ -65,7 +65,7 @@ def page(
 
 
 def _web(name: str) -> str:
-    return (resources.files("corerl.report") / "web" / name).read_text()
+    return (resources.files("corerl.report") / "web" / name).read_text(encoding="utf-8")
 
 
 def _script() -> str:

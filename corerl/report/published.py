@@ -38,7 +38,9 @@ def shipped() -> list[str]:
 
 @cache
 def _shipped() -> pd.DataFrame:
-    with (resources.files("corerl.published") / "published.csv").open("r") as file:
+    with (resources.files("corerl.published") / "published.csv").open(
+        "r", encoding="utf-8"
+    ) as file:
         rows = pd.read_csv(file, dtype=str, keep_default_na=False)
     return rows[rows["metric"].isin(METRICS)]
 
@@ -161,7 +163,7 @@ def neorl2(final_scores: Path) -> pd.DataFrame:
 
 def _bounds() -> dict[str, tuple[float, float]]:
     source = resources.files("corerl.data.tables") / "neorl2.csv"
-    with source.open("r") as file:
+    with source.open("r", encoding="utf-8") as file:
         table = pd.read_csv(file, comment="#")
     return {
         f"neorl2/{t}": (low, high)

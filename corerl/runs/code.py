@@ -41,7 +41,7 @@ def trees(name: str) -> dict[str, ast.Module]:
     left = {first: Path(spec.origin)} if spec and spec.origin else {}
     while left:
         module, path = left.popitem()
-        found[module] = _parsed(path.read_text(), str(path))
+        found[module] = _parsed(path.read_text(encoding="utf-8"), str(path))
         package = module if path.stem == "__init__" else module.rpartition(".")[0]
         for other in _imported(found[module], package):
             file = None if other in found else _file(other, Path(spec.origin).parent)

@@ -85,7 +85,7 @@ def held(lock: Path, busy: str) -> Iterator[None]:
     """
     make_directory(lock.absolute().parent)
     try:
-        file = open(lock, "w")  # noqa: SIM115
+        file = open(lock, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
         raise _write_error(lock, error) from error
     with file:
@@ -108,7 +108,7 @@ def _locked(file: TextIO) -> bool:
 def is_held(lock: Path) -> bool:
     """Tells whether a living process holds the file `lock`: its lock ends with it, however it ends."""
     try:
-        with open(lock) as file:
+        with open(lock, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -184,10 +184,13 @@ class Log:
     """A file of lines that only grows, and whose length and content a checkpoint vouches for.
 
     Raises:
-        CorerlError: the disk is full, or somebody else removed, cut or wrote to the file.
+        CorerlError: the disk is full, a folder is in its place, or somebody else removed, cut or wrote to
+            the file.
     """
 
     def __init__(self, path: Path):
+        if path.is_dir():
+            raise CorerlError(f"{path} is a folder, where a run's log belongs. Move it away.")
         self.path = path
         self._forget()
 
@@ -253,7 +256,7 @@ class Log:
         """Drops lines after `step`, for a checkpoint that does not vouch for logs: `step_of(line)` gives a
         line's step, and None for one to keep regardless (a header). A line that was cut short goes too.
         """
-        text = self.path.read_text() if self.path.exists() else ""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
         try:
             steps = [step_of(line) for line in whole]
@@ -277,7 +280,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Reads the content of a JSON file, or None where there is none."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError, OSError) as error:
@@ -303,7 +306,7 @@ def plain_yaml(path: Path) -> Any:
     """Reads a YAML file of plain values. Raises OSError, ValueError, RecursionError or yaml.YAMLError."""
     if path.stat().st_size > LARGEST_SETTINGS:
         raise ValueError("it is too large")
-    return yaml.load(path.read_text(), _Plain)
+    return yaml.load(path.read_text(encoding="utf-8"), _Plain)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

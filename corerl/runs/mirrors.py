@@ -77,9 +77,9 @@ def logged(directory: Path) -> Iterator[tuple[int, Lines]]:
     """Yields the steps of a run's logs, in order, and the lines of each."""
     lines: Lines = []
     if (metrics := directory / "metrics.jsonl").exists():
-        lines += map(json.loads, metrics.read_text().splitlines())
+        lines += map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
     if (scores := directory / "scores.csv").exists():
-        with scores.open(newline="") as file:
+        with scores.open(newline="", encoding="utf-8") as file:
             lines += map(_of_score, csv.DictReader(file))
     by_step: dict[int, Lines] = {}
     for line in lines:

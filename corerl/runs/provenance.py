@@ -70,7 +70,7 @@ def _git(*arguments: str) -> str | None:
 def cpu_name() -> str:
     """Returns the processor's own name."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor()

@@ -78,4 +78,4 @@ def _id(directory: Path) -> str:
     kept = directory / "wandb-id.txt"
     if not (kept.exists() and checkpoint.exists(checkpoint.path_in(directory))):
         files.write_atomically(kept, secrets.token_hex(8).encode())
-    return kept.read_text()
+    return kept.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ facts(cfg, dataset)    what acting needs of the data, for checkpoints of earlier
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import suppress
 from numbers import Integral, Real
@@ -43,7 +44,7 @@ from corerl.training.run import pick_device
 
 
 def load(
-    path: str | Path,
+    path: str | os.PathLike,
     seed: int | None = None,
     *,
     device: torch.device | str = "cpu",
@@ -52,7 +53,8 @@ def load(
     """Loads the agents of the run at `path`, with normaliser and all.
 
     Args:
-        path: the run's folder `<root>/<task>/<algorithm>-<hash>`, or one of its `seeds-*`.
+        path: the run's folder `<root>/<task>/<algorithm>-<hash>`, one of its `seeds-*`, or what
+            `corerl.train` returned.
         seed: one of the run's seeds; None for all that have a checkpoint.
         device: where they compute.
         tau: the level of CVaR to play for, of agents that serve every level; None is the run's own.

@@ -29,7 +29,9 @@ class Preprocess(Settings):
     But for `end_reward`, which comes first: it makes the episodes whose returns `return_range` measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
-    terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic.
+    terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic
+    (Sun et al. 2022, arXiv:2209.07288). Where episodes end in terminal states, a shift changes which policy
+    is best: a positive one pays for staying alive.
     """
 
     prefix: ClassVar[str] = "algo.data."

@@ -16,7 +16,7 @@ def print_summary(run: Run) -> None:
     file = run.record.directory / "returns.jsonl"
     if not file.exists():
         return
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for line in lines:
         if line["step"] == lines[-1]["step"]:  # the last evaluation's
             played = describe(np.asarray(line["returns"]), own_tau(run.cfg.algo))

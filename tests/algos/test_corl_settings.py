@@ -17,7 +17,9 @@ PLUMBING = {"buffer_size", "deterministic_torch", "max_action", "episode_len"}
 def corl(shared, algorithm: str, count: int) -> dict[str, dict[str, object]]:
     """dataset -> {key: value} of CORL's files."""
     files: dict[str, dict[str, object]] = defaultdict(dict)
-    with open(shared / "reference" / "hparams" / "corl_offline.csv", newline="") as file:
+    with open(
+        shared / "reference" / "hparams" / "corl_offline.csv", encoding="utf-8", newline=""
+    ) as file:
         for row in csv.DictReader(file):
             if row["algorithm"] == algorithm and row["param"] not in PLUMBING:
                 files[row["dataset"]][row["param"]] = value_of(row["value"])

@@ -134,7 +134,7 @@ def test_three_seeds_beat_the_data_on_pendulum(algorithm, tmp_path):
     )
     run = Run(cfg, [0, 1, 2], lambda name, status: None)
     importlib.import_module(f"corerl.algos.{algorithm}").train(algo, run)
-    with open(run.directory / "scores.csv", newline="") as file:
+    with open(run.directory / "scores.csv", encoding="utf-8", newline="") as file:
         scores = [float(row["score"]) for row in csv.DictReader(file)]
     assert len(scores) == 3
     assert np.mean(scores) > 65, scores

@@ -23,7 +23,7 @@ def compose(algo, dataset: str, *overrides: str, table: str | None = None) -> Co
 
 
 def read(shared, name: str) -> list[dict[str, str]]:
-    with open(shared / "reference" / "hparams" / name, newline="") as file:
+    with open(shared / "reference" / "hparams" / name, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -69,7 +69,7 @@ def judge(reader: Reader, content: bytes, expected: object) -> str:
 def _read_batch(kind: str, first: int, count: int, at, results) -> None:
     """Inputs `first` to `first + count` of a kind, each of a seed of its own."""
     torch.set_num_threads(1)
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
     def too_long(*_) -> None:
         raise Hang
@@ -178,7 +178,7 @@ def work(todo: list[Piece], out: Path, seconds: float = math.inf) -> None:
         if time.monotonic() > end:
             return
         path = out / piece.file
-        with open(path.with_suffix(".lock"), "w") as lock:
+        with open(path.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

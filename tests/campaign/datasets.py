@@ -122,7 +122,7 @@ def _own_npz(folder: Path) -> Reader:
 
 def _own_csv(folder: Path) -> Reader:
     path, steps = folder / "own.csv", _steps()
-    with open(path, "w", newline="") as file:
+    with open(path, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(
             ["observation_0", "observation_1", "action_0", "reward", "terminated", "truncated"]

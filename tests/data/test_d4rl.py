@@ -1,5 +1,7 @@
 """The D4RL reader against a plain loop over the rules of `qlearning_dataset`, and broken files."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -165,3 +167,9 @@ def test_offline_it_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch
     monkeypatch.setenv("CORERL_OFFLINE", "1")
     with pytest.raises(CorerlError, match=r"hopper_medium-v2\.hdf5 .* put it in .*/d4rl"):
         tasks.resolve("d4rl/hopper-medium-v2").load()
+
+
+def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.hdf5")
+    with pytest.raises(CorerlError, match=r"pipe\.hdf5 is not a regular file"):
+        d4rl.read(tmp_path / "pipe.hdf5")

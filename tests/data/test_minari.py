@@ -15,7 +15,7 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 from corerl import cli
-from corerl.data import export, tasks
+from corerl.data import export, simulators, tasks
 from corerl.data import minari as reader
 from corerl.errors import CorerlError
 
@@ -185,6 +185,55 @@ def test_a_number_beside_boxes_counts_from_its_own_start(folder):
     )
     rows = reader.load("corerl/rooms-v0").observations
     assert rows.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+
+
+OTHER_SPACES = {
+    "bits": (spaces.MultiBinary(3), np.array([[1, 0, 1], [0, 0, 0]], np.int8)),
+    "digits": (spaces.MultiDiscrete([2, 3]), np.array([[1, 2], [0, 1]])),
+    "number": (spaces.Discrete(3, start=5), np.array([5, 7])),
+    "tuple": (
+        spaces.Tuple([spaces.Box(-9, 9, (2,)), spaces.Discrete(2)]),
+        (np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1])),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_SPACES)
+def test_observations_of_other_spaces_are_vectors_as_gymnasium_flattens_them(folder, kind):
+    space, values = OTHER_SPACES[kind]
+    minari.create_dataset_from_buffers(
+        "corerl/other-v0",
+        [episode(np.random.default_rng(0), 1, True, values)],
+        observation_space=space,
+        action_space=spaces.Box(-2, 2, (1,), np.float32),
+        **WHO,
+    )
+    rows = reader.load("corerl/other-v0")
+    each = zip(*values, strict=True) if kind == "tuple" else values
+    expected = [spaces.flatten(space, x).tolist() for x in each]
+    assert [*rows.observations.tolist(), *rows.next_observations.tolist()] == expected
+    flat = simulators._flat(Showing(space))
+    assert flat.observation_space.shape == (len(expected[0]),)
+    assert flat.observation(space.sample()).shape == flat.observation_space.shape
+
+
+class Showing(gymnasium.Env):
+    """Has this space of observations."""
+
+    def __init__(self, space: spaces.Space):
+        self.observation_space, self.action_space = space, spaces.Box(-1, 1, (1,))
+
+
+def test_observations_that_are_no_vector_are_refused(folder):
+    minari.create_dataset_from_buffers(
+        "corerl/text-v0",
+        [episode(np.random.default_rng(0), 1, True, ["a", "b"])],
+        observation_space=spaces.Text(4),
+        action_space=spaces.Box(-2, 2, (1,), np.float32),
+        **WHO,
+    )
+    with pytest.raises(CorerlError, match=r"Text.*cannot read. Supported: Box, Discrete, Multi"):
+        reader.load("corerl/text-v0")
 
 
 @pytest.mark.parametrize("wrong", [4, 8])

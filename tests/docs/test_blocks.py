@@ -50,17 +50,18 @@ def workplace(tmp_path_factory):
             episode=table["episode"].to_numpy(),
             **{f"observations/{name}": part for name, part in parts.items()},
         )
-        copied = Path(td3_bc.__file__).read_text().replace('"td3_bc"', '"my_algo"')
-        Path("my_algo.py").write_text(copied)
+        copied = Path(td3_bc.__file__).read_text(encoding="utf-8").replace('"td3_bc"', '"my_algo"')
+        Path("my_algo.py").write_text(copied, encoding="utf-8")
         patch.setenv(algos.VARIABLE, "")
         Path("robot.py").write_text(
             "import gymnasium\n"
             'gymnasium.register("Arm-v0", max_episode_steps=20,\n'
-            '    entry_point="gymnasium.envs.classic_control.pendulum:PendulumEnv")\n'
+            '    entry_point="gymnasium.envs.classic_control.pendulum:PendulumEnv")\n',
+            encoding="utf-8",
         )
-        Path("wagers.py").write_text(dict(programs_blocks("python"))["risk.md"])
-        Path("mine.yaml").write_text(dict(programs_blocks("yaml"))["sweeps.md"])
-        Path("mine.csv").write_text(dict(programs_blocks("csv"))["your_csv.md"])
+        Path("wagers.py").write_text(dict(programs_blocks("python"))["risk.md"], encoding="utf-8")
+        Path("mine.yaml").write_text(dict(programs_blocks("yaml"))["sweeps.md"], encoding="utf-8")
+        Path("mine.csv").write_text(dict(programs_blocks("csv"))["your_csv.md"], encoding="utf-8")
         Path("labels").mkdir()
         for name in ("labels.npz", "labels/anna.npz"):  # composed with checksum and length
             np.savez(name, length=64)

@@ -54,6 +54,19 @@ def now() -> dict:
     return {"updated": time.time(), "learning": True, "began_at": 20}
 
 
+@pytest.mark.parametrize("age", [60.0, -60.0], ids=["of an earlier attempt", "its own"])
+def test_the_reason_of_a_death_is_this_attempts(tmp_path, age):
+    cfg = config(tmp_path, "bc")
+    file = cell_directory(cfg) / "seeds-0" / "error.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("before")
+    since = file.stat().st_mtime + age
+    with open(tmp_path / "stderr", "w+") as stderr:
+        stderr.write("the reason\n")
+        children._keep_reason(cfg, children.Child(None, [0], since, stderr), 1)
+    assert file.read_text() == ("the reason" if age > 0 else "before")
+
+
 @pytest.mark.parametrize("before", [{}, {"updated": 1e9, "learning": True}])  # {}: by older code
 def test_the_last_attempts_end_is_not_told_as_this_ones(tmp_path, monkeypatch, capsys, before):
     cfg = config(tmp_path, "bc")

@@ -71,6 +71,14 @@ def test_settings_are_those_of_the_command_line(once):
     assert trained.seeds == (1, 4) and trained.path.parts[:3] == ("runs", "corerl", "pendulum")
 
 
+def test_what_is_trained_is_what_load_takes(tmp_path):
+    trained = corerl.train(
+        "bc", dataset=random_dataset(60), root=tmp_path, seeds=1, steps=1, hidden_width=4
+    )
+    seen = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(corerl.load(trained).act(seen), trained.load().act(seen))
+
+
 def test_a_setting_without_its_group_is_told_with_it(once):
     with pytest.raises(
         CorerlError, match=r"'data.clip_action'. Did you mean algo.data.clip_actions"

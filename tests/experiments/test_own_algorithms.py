@@ -38,7 +38,7 @@ def forgotten(monkeypatch):
 @pytest.fixture
 def mine(tmp_path):
     """A copy of TD3+BC that imports what lies beside it."""
-    text = Path(td3_bc.__file__).read_text().replace('"td3_bc"', '"my_td3"')
+    text = Path(td3_bc.__file__).read_text(encoding="utf-8").replace('"td3_bc"', '"my_td3"')
     text = text.replace("import torch\n", "import beside_my_td3\nimport torch\n", 1)
     (tmp_path / "beside_my_td3.py").touch()
     path = tmp_path / "my_td3.py"
@@ -242,7 +242,7 @@ def test_a_typo_with_another_algorithm_is_told_beside_a_file_with_a_mistake(tmp_
 
 def test_a_copy_that_kept_its_name_is_never_taken_for_the_original(tmp_path, monkeypatch, capsys):
     kept = tmp_path / "td3_bc.py"
-    kept.write_text(Path(td3_bc.__file__).read_text())
+    kept.write_text(Path(td3_bc.__file__).read_text(encoding="utf-8"))
     monkeypatch.setattr(sys, "argv", [str(kept), *TINY])
     with pytest.raises(SystemExit) as ended:
         cli.run_file(str(kept))

@@ -80,7 +80,7 @@ def test_who_looks_whether_seeds_are_trained_keeps_nobody_from_training_them():
     folder = Path("seeds-0")
     with worker.locked(folder):
         pass
-    with open(folder / ".lock") as looked:
+    with open(folder / ".lock", encoding="utf-8") as looked:
         fcntl.flock(looked, fcntl.LOCK_EX)
         letting_go = threading.Timer(0.05, fcntl.flock, [looked, fcntl.LOCK_UN])
         letting_go.start()
@@ -262,7 +262,7 @@ def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
 @pytest.mark.parametrize("command", ["train", "status"])
 def test_a_run_that_two_cells_name_is_counted_once(capsys, command):
     """`iql_ogbench` has IQL's own settings for this task, and the seeds of `seeds=2` are among those of 3."""
-    Path("mine.yaml").write_text("defaults: [config, _self_]\n")
+    Path("mine.yaml").write_text("defaults: [config, _self_]\n", encoding="utf-8")
     cells = ["sweep=mine.yaml", "algo=iql,iql_ogbench", "task=corerl/pendulum", "seeds=2,3"]
     if command == "train":
         assert cli.main(["train", *cells, "steps=1000", "--dry-run"]) == 0

@@ -110,7 +110,7 @@ def test_a_part_of_a_sweep_can_be_named():
 
 
 def read(shared, name: str) -> list[dict[str, str]]:
-    with open(shared / "reference" / "hparams" / name, newline="") as file:
+    with open(shared / "reference" / "hparams" / name, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

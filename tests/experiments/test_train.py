@@ -540,6 +540,9 @@ PROBLEMS = {
     ("-m", "task=corerl/pendulum"): "algo must be given",
     ("task=corerl/pendulum", "--dry-run"): "algo must be given, as in algo=iql",
     ("-m", "algo=iql,bcc", RUN[1], "--dry-run"): "There is no algorithm 'bcc'. Did you mean bc",
+    ("algo=rebrac", "task=corerl/pendulum", "algo.lr=1e-3"): (
+        "There is no setting 'algo.lr' with algo=rebrac; it has algo.actor_lr, algo.critic_lr."
+    ),
     (*RUN, "algo.expctile=0.8", "--dry-run"): "There is no setting 'algo.expctile' with algo=iql.",
     (*RUN, "algo.expectile=1.5", "--dry-run"): "algo.expectile=1.5 must lie in (0, 1)",
     # names that do not exist
@@ -570,7 +573,7 @@ PROBLEMS = {
     ("algo=bc", "task=d4rl/pen-human-v1", "table=iql"): (
         "configs/iql.yaml does not fit: There is no setting 'algo.beta' with algo=bc"
     ),
-    ("sweep=dem",): "There is no sweep 'dem'. Did you mean demo? Known: ",
+    ("sweep=dem",): "There is no sweep 'dem'. Did you mean demo, demo_risk? Known: ",
     (*RUN, "hydra/launcher=joblb"): "There is no hydra/launcher 'joblb'.",
     # values of the wrong type
     (*RUN, "steps=ten"): "steps=ten is not a whole number",

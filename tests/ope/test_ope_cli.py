@@ -60,14 +60,14 @@ def test_numbered_actions_by_every_method(runs, capsys):
     assert status == 0, err
     assert "propensities: recorded" in out and "up to 15 steps, of 20 episodes" in out
     assert "/ 20" in out and "0.0%" in out  # effective sample size and clipped weights
-    with open(f"{runs['cql']}/ope.csv") as file:
+    with open(f"{runs['cql']}/ope.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == set(methods.split(","))
     # The same question again replaces its row, another adds one.
     options = ("--epsilon", "0.3", "--horizon", "15")
     evaluate(capsys, runs["cql"], "--method", "is", *options)
     evaluate(capsys, runs["cql"], "--method", "is", "--clip", "0.9", *options)
-    with open(f"{runs['cql']}/ope.csv") as file:
+    with open(f"{runs['cql']}/ope.csv", encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == len(rows) + 1
 
 
@@ -76,7 +76,8 @@ def test_other_questions_are_other_rows(runs, capsys):
     file = Path(runs["cql"], "ope.csv")
     old = "seed,method,statistic,value,low,high,episodes,ess,clipped,note,data,discount,facts\n"
     file.write_text(
-        old + "0,fqe,mean,1,0,2,20,nan,nan,,corerl/cartpole,0.99,policy: as evaluated\n"
+        old + "0,fqe,mean,1,0,2,20,nan,nan,,corerl/cartpole,0.99,policy: as evaluated\n",
+        encoding="utf-8",
     )
     fitted = ("--method", "fqe", "--fqe", "steps=1", "hidden_width=8", "batch_size=4")
     law = ("--method", "cdf", "--epsilon", "0.3", "--horizon", "5")
@@ -92,7 +93,7 @@ def test_other_questions_are_other_rows(runs, capsys):
     for number, options in enumerate(asked):
         for _ in range(2 if options is fitted else 1):
             assert evaluate(capsys, runs["cql"], *options)[0] == 0
-        with open(file) as lines:
+        with open(file, encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
         assert len(rows) == number + 2
     assert rows[0]["value"] == "1"
@@ -102,7 +103,7 @@ def test_other_questions_are_other_rows(runs, capsys):
     assert "interval: 95% hoeffding, within -20 and 20" in rows[7]["facts"]
     for upper in ("5", "20"):
         assert evaluate(capsys, runs["cql"], *law, "--upper", upper)[0] == 0
-    with open(file) as lines:
+    with open(file, encoding="utf-8") as lines:
         facts = {row["facts"] for row in csv.DictReader(lines) if row["method"] == "cdf"}
     assert len(facts) == 2 and all("upper: " in text for text in facts)
 
@@ -134,14 +135,14 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
     assert "choosing among 4 policies" in out
     names = {"selection.csv", "policies.csv", "algorithms.csv", "selection.png"}
     assert {f.name for f in chosen.iterdir()} == names
-    with open(chosen / "policies.csv") as file:
+    with open(chosen / "policies.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["algorithm"] for row in rows] == ["BC", "BC", "IQL", "IQL"]
     assert [(row["seed"], row["updates"]) for row in rows] == [("0", "40"), ("1", "40")] * 2
     assert all(float(row["distance"]) > 0 for row in rows)
-    with open(f"{runs['iql']}/seeds-1/scores.csv") as file:
+    with open(f"{runs['iql']}/seeds-1/scores.csv", encoding="utf-8") as file:
         assert rows[3]["return"] == str(float(list(csv.DictReader(file))[-1]["return"]))
-    with open(chosen / "algorithms.csv") as file:
+    with open(chosen / "algorithms.csv", encoding="utf-8") as file:
         assert [(r["algorithm"], r["policies"]) for r in csv.DictReader(file)] == [
             ("BC", "2"),
             ("IQL", "2"),
@@ -191,9 +192,9 @@ def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, mo
     status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options)
     assert status == 0, err
     assert "choosing among 4 policies" in out
-    with open(tmp_path / "chosen" / "policies.csv") as file:
+    with open(tmp_path / "chosen" / "policies.csv", encoding="utf-8") as file:
         assert [row["fqe impossible"] for row in csv.DictReader(file)] == ["1", "0", "0", "0"]
-    with open(tmp_path / "chosen" / "selection.csv") as file:
+    with open(tmp_path / "chosen" / "selection.csv", encoding="utf-8") as file:
         assert [row["method"] for row in csv.DictReader(file)] == [
             "fqe",
             "fqe, impossible ones last",
@@ -210,13 +211,13 @@ def test_an_estimate_that_is_no_number_is_chosen_last(runs, capsys, tmp_path, mo
     status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options, *QUICK)
     assert status == 0, err
     assert "choosing among 4 policies" in out
-    with open(tmp_path / "x" / "policies.csv") as file:
+    with open(tmp_path / "x" / "policies.csv", encoding="utf-8") as file:
         values = [float(row["fqe"]) for row in csv.DictReader(file)]
     assert np.isfinite(values).tolist() == [False, False, True, True]
-    with open(tmp_path / "x" / "algorithms.csv") as file:
+    with open(tmp_path / "x" / "algorithms.csv", encoding="utf-8") as file:
         ranks = [float(row["rank_by_estimate"]) for row in csv.DictReader(file)]
     assert ranks == pytest.approx([1 / 6, 5 / 6])
-    with open(tmp_path / "x" / "selection.csv") as file:
+    with open(tmp_path / "x" / "selection.csv", encoding="utf-8") as file:
         assert next(csv.DictReader(file))["mse"] == "nan"
 
 

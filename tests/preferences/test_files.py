@@ -42,7 +42,7 @@ def test_people_s_labels(files, source, environment):
 
 
 def test_every_crowd_s_labels(files):
-    with open(files / "uni_rlhf_human_vs_scripted.csv") as file:
+    with open(files / "uni_rlhf_human_vs_scripted.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
         found = readers.read_rows("uni_rlhf", files / "uni_rlhf", row["dataset"])

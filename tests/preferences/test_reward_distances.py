@@ -107,7 +107,7 @@ def test_the_command_and_the_report(tmp_path, capsys):
     assert cli.main(["evaluate", str(cell), "--rewards", "--seed", "1"]) == 0
     other = ["--rewards", "--seed", "0", "--data", "corerl/pendulum-logged"]
     assert cli.main(["evaluate", str(cell), *other]) == 0
-    with open(cell / "reward_distances.csv") as file:
+    with open(cell / "reward_distances.csv", encoding="utf-8") as file:
         kept = [(row["data"], row["seed"]) for row in csv.DictReader(file)]
     own = "corerl/pendulum"
     assert kept == [(own, "0"), (own, "1"), ("corerl/pendulum-logged", "0")]

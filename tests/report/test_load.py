@@ -331,7 +331,7 @@ def test_configurations_without_a_readable_difference_are_split_by_hash(tmp_path
 def score_file(path: Path, config: str, tasks: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"IQL,{task},{seed},1000,1.5,{config}{task[-1]}\n" for task in tasks for seed in (0, 1)]
-    path.write_text("algorithm,task,seed,step,score,config\n" + "".join(rows))
+    path.write_text("algorithm,task,seed,step,score,config\n" + "".join(rows), encoding="utf-8")
     return path
 
 

@@ -218,7 +218,9 @@ def test_a_score_file_where_one_works_has_no_cvar(tmp_path, report, monkeypatch)
     (tmp_path / "project").mkdir()
     (tmp_path / "config.yaml").write_text("algo: of another program")
     monkeypatch.chdir(tmp_path / "project")
-    Path("mine.csv").write_text("algorithm,task,seed,score\nIQL,risk/x,0,1\nIQL,risk/x,1,2\n")
+    Path("mine.csv").write_text(
+        "algorithm,task,seed,score\nIQL,risk/x,0,1\nIQL,risk/x,1,2\n", encoding="utf-8"
+    )
     _, _, printed, _ = report("mine.csv", "--risk")
     assert "No CVaR: only folders of runs" in printed
 

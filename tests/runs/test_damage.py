@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from small import config, flatten, group, train
+from small import config, flatten, group, run, train
 
 from corerl.config import Eval
 from corerl.errors import CorerlError
@@ -304,3 +304,13 @@ def test_nothing_is_written_outside_the_root(tmp_path, task):
     with pytest.raises(CorerlError):
         launch.launch(cfg)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", STEP_OF)
+def test_a_folder_in_place_of_a_log_is_one_sentence(tmp_path, name):
+    cfg = config(tmp_path, "bc")
+    folder = run(cfg, (0,), stop=20)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(CorerlError, match=rf"{name} is a folder, where a run's log belongs"):
+        run(cfg, (0,))

@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     bc = enter(args.folder)
     if not args.out.exists():
-        args.out.write_text(",".join(COLUMNS) + "\n")
+        args.out.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
     cell = f"actor_layers={args.layers} actor_lr={args.lr:g}"
     for seed in args.seeds:
         policy, errors = trained(bc, args, seed)
@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> None:
         run = ("BC", f"neorl2/{args.task}", cell, seed)
         score = (f"{returns.mean():.3f}", f"{returns.std():.2f}", args.episodes)
         chosen = (args.epochs * EPOCH, (int(np.argmin(errors)) + 1) * EPOCH, f"{min(errors):.4f}")
-        with args.out.open("a", newline="") as file:
+        with args.out.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow((*run, *score, *chosen))
 
 

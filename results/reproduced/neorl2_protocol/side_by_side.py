@@ -93,7 +93,7 @@ def play(task: str, file: Path, out: Path, episodes: int) -> None:
     agent.actor.load_state_dict(saved["actor"])
     returns = Evaluator(run.task.make_env, run.seeds, episodes)(agent.act).returns
     lanes = [pair for pair in saved["cells"] for _ in SEEDS]
-    with open(out, "w", newline="") as rows:
+    with open(out, "w", encoding="utf-8", newline="") as rows:
         for (alpha, noise), seed, mine in zip(lanes, run.seeds, returns, strict=True):
             cell = cell_of({"name": "td3_bc", "alpha": alpha, "policy_noise": noise})
             mean, std = round(mine.mean(), 3), round(mine.std(), 2)

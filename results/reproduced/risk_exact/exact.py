@@ -102,7 +102,7 @@ def main() -> None:
     for task in asked.tasks:
         agent = trained(asked.root, task, asked.seeds, asked.settings)
         rows += rows_of(task, agent, asked.seeds, asked.tau)
-        with asked.scores.open("w", newline="") as file:
+        with asked.scores.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(

@@ -20,9 +20,9 @@ def collect(runs: Path) -> pd.DataFrame:
     """Reads every evaluation under `runs`: a row per configuration, seed and step."""
     rows = []
     for file in sorted(runs.rglob("returns.jsonl")):
-        algo = yaml.safe_load((file.parents[1] / "config.yaml").read_text())["algo"]
+        algo = yaml.safe_load((file.parents[1] / "config.yaml").read_text(encoding="utf-8"))["algo"]
         name = " ".join([algo["label"], *(f"{k}={json.dumps(algo[k])}" for k in KEYS if k in algo)])
-        for evaluation in map(json.loads, file.read_text().splitlines()):
+        for evaluation in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
             returns = evaluation["returns"]
             mean, tail = sum(returns) / len(returns), cvar(returns, 0.1)
             rows.append((name, evaluation["seed"], evaluation["step"], len(returns), mean, tail))

@@ -38,8 +38,8 @@ def read(*paths: Path) -> pd.DataFrame:
 
 def of_run(directory: Path) -> list[tuple]:
     """Returns the rows of one folder `seeds-*` of a run."""
-    cfg = yaml.safe_load((directory.parent / "config.yaml").read_text())
-    lines = (directory / "returns.jsonl").read_text().splitlines()
+    cfg = yaml.safe_load((directory.parent / "config.yaml").read_text(encoding="utf-8"))
+    lines = (directory / "returns.jsonl").read_text(encoding="utf-8").splitlines()
     name = cfg["algo"]["name"]
     start = (*DRAWS.get(name, (OURS, name)), cfg["task"])
     return [(*start, x["seed"], x["step"], texts(x["returns"])) for x in map(json.loads, lines)]

@@ -143,7 +143,7 @@ def run(args: argparse.Namespace, seed: int) -> None:
         if step % args.every or len(returns) < args.episodes:
             return
         row = (args.code, args.script.stem, args.task, seed, step, texts(returns))
-        with args.out.open("a", newline="") as file:
+        with args.out.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(row)
         returns.clear()
 
@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--code", default="CORL", help="what the rows are called")
     args = parser.parse_args(argv)
     if not args.out.exists():
-        args.out.write_text(",".join(COLUMNS) + "\n")
+        args.out.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
     for seed in args.seeds:
         run(args, seed)
 
