@@ -34,7 +34,7 @@ LIVE = (
     "tasks",
 )  # the page's script draws them
 CURVES = ("tasks", "efficiency", "regret")  # of all evaluations, whichever of them counts
-SWITCHES = ("best", "unequal", "risk", "unfinished")
+SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 
 
 def build(args: argparse.Namespace) -> int:
@@ -43,7 +43,13 @@ def build(args: argparse.Namespace) -> int:
         raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
     make_folder(args.out)
     options = Options(
-        args.metric, args.baseline, args.replicates, args.best, args.unequal, args.risk
+        args.metric,
+        args.baseline,
+        args.replicates,
+        args.best,
+        args.unequal,
+        args.risk,
+        args.rliable,
     )
     results = load(args.paths, args.unfinished)
     if not args.best:

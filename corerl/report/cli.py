@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also the CVaR and the distribution of returns of tasks other than risk/...",
     )
     add(
+        "--rliable",
+        action="store_true",
+        help="also rliable's own bootstrap intervals beside ours "
+        "(a second for each task of each pair of algorithms)",
+    )
+    add(
         "--unfinished",
         action="store_true",
         help="also count the latest evaluation of runs that have not finished",

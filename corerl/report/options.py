@@ -19,6 +19,7 @@ class Options:
     best: bool = False
     unequal: bool = False
     risk: bool = False
+    rliable: bool = False
 
     @property
     def protocol(self) -> str:

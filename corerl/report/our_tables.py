@@ -51,6 +51,11 @@ def few_rule(cells: Iterable[Cell]) -> list[str]:
     return [FEW_RULE] if any(cell.few and cell.n != "1" for cell in cells) else []
 
 
+def flat_rule(cells: Iterable[Cell]) -> list[str]:
+    """Returns the note on intervals of width zero, where there is one to speak of."""
+    return [FLAT_RULE] if any(_flat(cell) for cell in cells) else []
+
+
 def tables(section: Section, options: Options) -> list[Table]:
     """Returns the table of scores, and that of improvements where there is one."""
     found = [_scores(section, options)]
@@ -110,7 +115,7 @@ def _scores(section: Section, options: Options) -> Table:
     if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):
         notes.append(UNEQUAL_RULE if not options.unequal else "Runs have unequal numbers of steps.")
     notes += few_rule(every)
-    notes += [FLAT_RULE] if any(_flat(cell) for cell in every) else []
+    notes += flat_rule(every)
     return Table(
         "scores",
         f"{section.name}: {UNITS[section.unit][0]}, {options.protocol}",
@@ -220,7 +225,7 @@ def _improvement_table(section: Section, options: Options) -> Table:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
         notes.append(f"Left out for another number of steps: {', '.join(left)}.")
     notes += few_rule(row.cells[0] for row in rows)
-    notes += [FLAT_RULE] if any(_flat(row.cells[0]) for row in rows) else []
+    notes += flat_rule(row.cells[0] for row in rows)
     columns = (Column("probability [95% CI]"),)
     title = "Probability of improvement" + (f", {options.protocol}" if options.best else "")
     return Table("improvement", title, "", columns, rows, digits=2, notes=tuple(notes))

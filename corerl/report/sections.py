@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError, nearest
-from corerl.report import figures, our_tables, published_tables, stats
+from corerl.report import figures, our_tables, published_tables, rliable_table, stats
 from corerl.report.files import free_name
 from corerl.report.load import Results
 from corerl.report.options import GAMMA, Options
@@ -122,6 +122,8 @@ def _section(
         section.improvement = our_tables.improvement(section, options)
     section.notes += _notes(section, tasks)
     section.tables += our_tables.tables(section, options)
+    if options.rliable and section.aggregates is not None:
+        section.tables.append(rliable_table.table(section, options))
     section.tables += published_tables.comparisons(section, published, options)
     section.others += published_tables.others(section, published, options)
     return section

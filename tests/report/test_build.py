@@ -240,6 +240,7 @@ def test_the_command_it_names_has_every_option():
         "--best",
         "--unequal",
         "--risk",
+        "--rliable",
         "--unfinished",
     ]
     args, usual = parser.parse_args(words), parser.parse_args(["a"])

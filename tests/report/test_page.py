@@ -192,6 +192,19 @@ def test_a_task_that_is_switched_off_stays_in_the_aggregates(browser, page):
     assert len(browser.execute_script(SHOWN, "[data-chart^='curve d4rl']")) == 2
 
 
+def test_switches_hide_rows_of_rliables_table_and_keep_its_numbers(browser, page):
+    page("--rliable")
+    before = table(browser, "rliable")
+    switch(browser, TASKS[0].rpartition("/")[2])
+    assert table(browser, "rliable") == before
+    notes = browser.execute_script(TEXTS, "figure[data-name=rliable] .notes p")
+    assert notes[0] == "Aggregates and probabilities are over all 3 tasks, hidden ones included."
+    click(browser, ".chip[data-name='TD3+BC']")
+    after = table(browser, "rliable")
+    assert after == {name: cells for name, cells in before.items() if "TD3+BC" not in name}
+    assert len(after) < len(before)
+
+
 def test_a_column_sorts_down_up_and_back(browser, page):
     page()
     before = list(table(browser))

@@ -124,6 +124,48 @@ def test_bands_of_profiles_equal_rliables():
     assert np.abs(ours[["low", "high"]].to_numpy().T - theirs["A"]).max() < 1 / 30 + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("scores", "cut", "expected"),
+    [
+        ({"A": {"t": [1, 2], "s": [3, 4]}}, False, {"A": [[3, 1], [4, 2]]}),
+        ({"A": {"t": [1, 2, 3]}, "B": {"t": [4]}}, False, {"A": [[1], [2], [3]], "B": [[4]]}),
+        ({"A": {"t": [1, 2, 3], "u": [4, 5]}}, True, {"A": [[1, 4], [2, 5]]}),
+        (
+            {"A": {"t": [1, 2], "u": [3, 4]}, "B": {"t": [5, 6], "u": [7]}},
+            True,
+            {"A": [[1, 3], [2, 4]], "B": [[5, 7]]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["object", "category"])
+def test_rliables_matrices_are_runs_by_tasks_in_any_order_of_rows(scores, cut, expected, kind):
+    table = tidy(scores).sample(frac=1, random_state=0).astype({"task": kind, "algorithm": kind})
+    found = stats.to_rliable(table, cut=cut)
+    assert {name: matrix.tolist() for name, matrix in found.items()} == expected
+    assert all(matrix.dtype == np.float64 for matrix in found.values())
+
+
+def test_rliables_matrices_take_seeds_of_any_name():
+    table = tidy({"A": {"t": [1.0, 2.0], "u": [3.0, 4.0]}}).assign(seed=[7, 3, 100, 20])
+    assert stats.to_rliable(table)["A"].tolist() == [[2.0, 4.0], [1.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.iloc[1:], "A has 1 to 2 seeds on its tasks, .* Pass cut=True"),
+        (lambda t: t[~((t["algorithm"] == "B") & (t["task"] == "u"))], "B did not run u"),
+        (lambda t: t.assign(unit=["raw", *["normalised"] * 7]), "several units"),
+        (lambda t: pd.concat([t.assign(step=1), t.assign(step=2)]), "several steps of a run"),
+        (lambda t: t.assign(score=np.nan), "A on t with seed 0 is nan"),
+    ],
+)
+def test_tables_that_are_no_matrices_are_refused(change, message):
+    table = tidy({a: {"t": [1.0, 2.0], "u": [3.0, 4.0]} for a in "AB"})
+    with pytest.raises(CorerlError, match=message):
+        stats.to_rliable(change(table))
+
+
 def test_same_seed_same_interval_other_seed_another():
     table = of_matrix("A", random_scores(np.random.default_rng(8), 6, 5))
     one, again, other = (stats.estimate(table, seed=s, replicates=500) for s in (0, 0, 1))
@@ -134,6 +176,48 @@ def test_same_seed_same_interval_other_seed_another():
 def test_rows_may_come_in_any_order():
     table = of_matrix("A", random_scores(np.random.default_rng(9), 6, 5))
     assert stats.estimate(table.sample(frac=1, random_state=0)).value == iqm(table)
+
+
+def test_unequal_seeds_have_rliables_estimate_of_repeated_runs():
+    """The IQM cuts int(11 / 4) of 11 runs: 36 of 198 where all tasks have 66 seeds."""
+    rng = np.random.default_rng(15)
+    columns = [np.round(rng.normal(i, 1, n), 1) for i, n in enumerate((2, 3, 6))]
+    table = tidy({"A": {f"t{i}": list(column) for i, column in enumerate(columns)}})
+    repeated = np.stack([np.repeat(column, 66 // len(column)) for column in columns], axis=1)
+    for metric in ("median", "mean", "optimality_gap"):
+        found = stats.estimate(table, metric, replicates=0).value
+        assert found == pytest.approx(RLIABLE[metric](repeated), abs=1e-12)
+    middle = np.sort(repeated, axis=None)[36:-36]
+    assert iqm(table) == pytest.approx(middle.mean(), abs=1e-12)
+    assert metrics.aggregate_iqm(repeated) != pytest.approx(middle.mean(), abs=1e-3)
+
+
+# Of 3, 3 and 5 normal scores, as computed before rliable did.
+@pytest.mark.parametrize(
+    ("metric", "value", "low", "high"),
+    [
+        ("iqm", 1.2668304551204272, 0.7506558947175161, 1.825870560921016),
+        ("median", 1.6370820423606998, 0.6303841657130845, 2.084225669216795),
+        ("mean", 1.2722487224780634, 0.7935439643807307, 1.717411711488668),
+        ("optimality_gap", 0.289337633230509, 0.042798820094471, 0.5534392254349605),
+    ],
+)
+def test_estimates_and_intervals_of_unequal_seeds_stay(metric, value, low, high):
+    rng = np.random.default_rng(16)
+    table = tidy({"A": {f"t{i}": rng.normal(i, 1, n) for i, n in enumerate((3, 3, 5))}})
+    found = stats.estimate(table, metric, replicates=1000)
+    assert (found.value, found.low, found.high) == pytest.approx((value, low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", stats.METRICS)
+def test_algorithms_of_the_same_scores_are_level_to_the_last_bit(metric):
+    matrix = np.random.default_rng(17).normal(50, 20, (10, 15))
+    other = np.random.default_rng(18).permuted(matrix, axis=0)
+    values = [
+        stats.estimate(of_matrix("A", m), metric, gamma=100, replicates=0).value
+        for m in (matrix, other)
+    ]
+    assert values[0] == values[1]
 
 
 def test_ragged_tasks_count_equally():

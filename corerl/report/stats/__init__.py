@@ -1,15 +1,16 @@
 """Estimates over runs, with intervals: IQM, profiles, probability of improvement, CVaR.
 
 The estimates are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice" (rliable). Scores come as a tidy table, one row per run, with the columns
-`algorithm`, `task`, `seed` and `score`; no axis is ever positional, and tasks may have different
-numbers of seeds.
+Statistical Precipice", computed by `rliable.metrics`. The intervals come from our own bootstrap.
+Scores come as a tidy table, one row per run, with the columns `algorithm`, `task`, `seed` and
+`score`; no axis is ever positional, and tasks may have different numbers of seeds.
 
     from corerl.report import stats
 
     stats.aggregate(table, gamma=100)                         # every metric, of scores up to 100
     stats.estimate(table, "iqm", "IQL").low
     stats.probability_of_improvement(table, "IQL", "BC")
+    stats.to_rliable(table)                                   # its dictionary of score matrices
 """
 
 from corerl.report.stats.bootstrap import REPLICATES
@@ -28,7 +29,7 @@ from corerl.report.stats.estimates import (
     estimate,
     profiles,
 )
-from corerl.report.stats.score_tables import best, check, common_steps, final
+from corerl.report.stats.score_tables import best, check, common_steps, final, to_rliable
 
 __all__ = [
     "METRICS",
@@ -46,5 +47,6 @@ __all__ = [
     "mean_interval",
     "probability_of_improvement",
     "profiles",
+    "to_rliable",
     "welch_interval",
 ]

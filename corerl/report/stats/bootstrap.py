@@ -1,11 +1,11 @@
 """The stratified bootstrap: seeds are drawn with replacement within every task.
 
-A replicate is a weight on every run: how often it was drawn. Every estimate is therefore one
-function of weighted runs, written once; with all weights equal it is the point estimate. Runs
-are sorted once, before any replicate is drawn, so that no replicate sorts.
+A replicate is a weight on every run: how often it was drawn. Every estimate is therefore also a
+function of weighted runs; with all weights equal it is rliable's estimate. Runs are sorted once,
+before any replicate is drawn, so that no replicate sorts.
 
 Where tasks have different numbers of seeds every task counts the same: a run weighs 1 / (number of
-seeds of its task). With equal numbers all estimates equal rliable's.
+seeds of its task).
 """
 
 from collections.abc import Iterator
@@ -31,6 +31,14 @@ class Runs:
     @property
     def mass(self) -> float:
         return float(len(self.sizes) * self.sizes.max())
+
+    @property
+    def matrix(self) -> np.ndarray | None:
+        """Scores (seeds, tasks), ascending on each task; None where tasks have different numbers of seeds."""
+        if self.sizes.min() < self.sizes.max():
+            return None
+        by_task = self.score[np.argsort(self.task, kind="stable")]
+        return by_task.reshape(len(self.sizes), -1).T
 
 
 def sort_runs(score: np.ndarray, task: np.ndarray) -> Runs:

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pandas as pd
+from rliable import metrics
 from scipy import stats as scipy_stats
 
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import draws, percentiles
 from corerl.report.stats.estimates import Estimate, count_seeds
-from corerl.report.stats.score_tables import check, one_unit, rows_of
+from corerl.report.stats.score_tables import check, one_unit, scores_by_task
 
 
 def probability_of_improvement(
@@ -21,22 +22,23 @@ def probability_of_improvement(
 ) -> Estimate:
     """Returns P(a run of `x` scores above one of `y`) on a task, ties one half, averaged over tasks.
 
-    Per task this is the Mann-Whitney U statistic over n_x * n_y. Both algorithms need the same
-    tasks, and one unit on each. With drawn fractions w of each task's seeds a replicate is the mean
-    of w_x' C w_y.
+    The value is that of `rliable.metrics`, one task at a time because tasks may have different numbers of
+    seeds: the Mann-Whitney U statistic over n_x * n_y. Both algorithms need the same tasks, and one unit on
+    each. With drawn fractions w of each task's seeds a replicate is the mean of w_x' C w_y.
     """
-    pairs = _pairwise(check(table), x, y)
-    value = float(np.mean([c.mean() for c in pairs]))
-    sizes = np.array([c.shape for c in pairs])
+    pairs = _common_tasks(check(table), x, y)
+    each = [metrics.probability_of_improvement(a[:, None], b[:, None]) for a, b in pairs]
+    value = float(np.mean(each))
+    sizes = np.array([(len(a), len(b)) for a, b in pairs])
     low = high = np.nan
     if sizes.min() > 1 and replicates:
         low, high = percentiles(_replicate_pairs(pairs, sizes, replicates, seed), level)
     return Estimate(value, float(low), float(high), len(pairs), *count_seeds(sizes))
 
 
-def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
-    """Returns for each task (n_x, n_y): 1 where the run of x is above the run of y, one half at a tie."""
-    one, other = _by_task(table, x), _by_task(table, y)
+def _common_tasks(table: pd.DataFrame, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each task the scores of x (n_x,) and of y (n_y,)."""
+    one, other = scores_by_task(table, x), scores_by_task(table, y)
     lonely = sorted(set(one) ^ set(other))
     if lonely:
         raise CorerlError(
@@ -45,27 +47,24 @@ def _pairwise(table: pd.DataFrame, x: str, y: str) -> list[np.ndarray]:
         )
     for _, both in table[table["algorithm"].isin([x, y])].groupby("task", observed=True):
         one_unit(both)
-    pairs = ((one[t][:, None], other[t][None, :]) for t in one)
-    return [(a > b) + 0.5 * (a == b) for a, b in pairs]
+    return [(one[t], other[t]) for t in one]
 
 
-def _by_task(table: pd.DataFrame, algorithm: str) -> dict[str, np.ndarray]:
-    rows = rows_of(table, algorithm)
-    return {
-        t: g["score"].to_numpy(dtype=np.float64) for t, g in rows.groupby("task", observed=True)
-    }
+def _above(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns (n_x, n_y): 1 where the run of x is above the run of y, one half at a tie."""
+    return (x[:, None] > y) + 0.5 * (x[:, None] == y)
 
 
 def _replicate_pairs(
-    pairs: list[np.ndarray], sizes: np.ndarray, replicates: int, seed: int
+    pairs: list[tuple[np.ndarray, np.ndarray]], sizes: np.ndarray, replicates: int, seed: int
 ) -> np.ndarray:
-    parts = []
+    parts, matrices = [], [_above(a, b) for a, b in pairs]
     stops = np.cumsum(sizes.ravel())[:-1]
     for counts in draws(sizes.ravel(), replicates, seed):
         drawn = np.split(counts, stops, axis=1)
         above = [
             np.einsum("bi,bi->b", wx @ c, wy) / c.size
-            for c, wx, wy in zip(pairs, drawn[::2], drawn[1::2], strict=True)
+            for c, wx, wy in zip(matrices, drawn[::2], drawn[1::2], strict=True)
         ]
         parts.append(np.mean(above, axis=0))
     return np.concatenate(parts)

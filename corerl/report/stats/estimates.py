@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from rliable import metrics
 
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import REPLICATES, Runs, interval
@@ -80,6 +81,16 @@ def _statistic(metric: str, gamma: float) -> Callable[[Runs, np.ndarray], np.nda
     return known[metric]
 
 
+def rliable_metrics(gamma: float) -> dict[str, Callable[[np.ndarray], float]]:
+    """Returns rliable's function of a score matrix (runs, tasks) for each of METRICS."""
+    return {
+        "iqm": metrics.aggregate_iqm,
+        "median": metrics.aggregate_median,
+        "mean": metrics.aggregate_mean,
+        "optimality_gap": partial(metrics.aggregate_optimality_gap, gamma=gamma),
+    }
+
+
 def estimate(
     table: pd.DataFrame,
     metric: str = "iqm",
@@ -92,12 +103,20 @@ def estimate(
 ) -> Estimate:
     """Estimates one of METRICS for one algorithm, with its stratified bootstrap percentile interval.
 
+    The value is that of `rliable.metrics`, which needs the same number of seeds on every task. Where tasks
+    differ, every run weighs 1 / (seeds of its task). The mean, the median and the optimality gap are then
+    rliable's after repeating runs until all tasks have equally many. The IQM drops int(N / 4) / N of the
+    weight of all N runs on each side, and counts a run at the boundary in part.
+
     Seeds are drawn with replacement within every task; `gamma` is the optimality gap's threshold.
     The interval is NaN where a task has a single seed. `replicates=0` leaves the interval out.
     """
     runs = runs_of(table, algorithm)
-    statistic = _statistic(metric, gamma)
-    value = float(statistic(runs, runs.weight[None])[0])
+    statistic, scores = _statistic(metric, gamma), runs.matrix
+    if scores is None:
+        value = float(statistic(runs, runs.weight[None])[0])
+    else:
+        value = float(rliable_metrics(gamma)[metric](scores))
     largest = float(np.abs(runs.score).max())
     low, high = interval(runs, statistic, largest, replicates, seed, level)
     return Estimate(value, float(low), float(high), len(runs.sizes), *count_seeds(runs.sizes))

@@ -127,6 +127,36 @@ def runs_of(table: pd.DataFrame, algorithm: str | None = None) -> Runs:
     return sort_runs(table["score"].to_numpy(dtype=np.float64), task)
 
 
+def scores_by_task(table: pd.DataFrame, algorithm: str) -> dict[str, np.ndarray]:
+    """Returns one algorithm's scores `(seeds,)` on each task, in the table's order of rows."""
+    tasks = rows_of(table, algorithm).groupby("task", observed=True)
+    return {task: rows["score"].to_numpy(dtype=np.float64) for task, rows in tasks}
+
+
+def to_rliable(table: pd.DataFrame, *, cut: bool = False) -> dict[str, np.ndarray]:
+    """Returns rliable's `score_dict`: the scores `(runs, tasks)` of each algorithm.
+
+    Columns are the tasks in sorted order. A column holds its task's seeds in ascending order, so a row may
+    hold different seeds. `cut=True` keeps only the first seeds of every task, as many as an algorithm has on
+    each of its tasks.
+
+    Raises CorerlError where an algorithm's tasks have different numbers of seeds without `cut`, or where
+    algorithms have different tasks or units.
+    """
+    found = {}
+    for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
+        scores = scores_by_task(table.sort_values("seed", kind="stable"), algorithm)
+        sizes = [len(column) for column in scores.values()]
+        fewest, most = min(sizes), max(sizes)
+        if fewest < most and not cut:
+            raise CorerlError(
+                f"{algorithm} has {fewest} to {most} seeds on its tasks, but rliable needs the same number "
+                f"on each. Pass cut=True to keep the first {fewest} of every task."
+            )
+        found[algorithm] = np.stack([scores[task][:fewest] for task in sorted(scores)], axis=1)
+    return found
+
+
 def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
     """Returns the rows of one algorithm, one for each run."""
     check(table)

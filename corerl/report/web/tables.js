@@ -18,7 +18,7 @@ function updateTable(section, figure) {
     const equal = rows.filter(isShown).every((row) => row.dataset.metric || equalSteps(shownCells(row)));
     $$(".notes p", figure).filter((note) => note.textContent === data.unequalRule).forEach((note) => (note.hidden = equal));
   }
-  if (["scores", "improvement"].includes(figure.dataset.name)) {
+  if (["scores", "improvement", "rliable"].includes(figure.dataset.name)) {
     const count = section.shared.length, hidden = section.shared.some((task) => !now.tasks.includes(task));
     note(figure, count && hidden, `Aggregates and probabilities are over all ${count} tasks, hidden ones included.`);
   }
