@@ -42,10 +42,10 @@ SITE := $(CURDIR)/$(VENV)-gpu
 gpu:
 	$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(SITE) $(wildcard $(WHEELS)/*.whl)
 	PYTHONPATH=$(SITE) $(PYTHON) -m pip install --quiet --no-index --no-deps --no-build-isolation --upgrade --target $(SITE) .
-	PYTHONPATH=$(SITE) $(PYTHON) -P -m corerl.experiments.gpu $(GPU)
+	PYTHONPATH=$(SITE) $(PYTHON) -P -m corerl.bench.gpu $(GPU)
 else
 gpu: $(INSTALLED)
-	$(BIN)/python -P -m corerl.experiments.gpu $(GPU)
+	$(BIN)/python -P -m corerl.bench.gpu $(GPU)
 endif
 
 # The documentation into site/; a broken link ends it.

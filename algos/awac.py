@@ -35,8 +35,8 @@ from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, regression
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import Noise, unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases

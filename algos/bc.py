@@ -32,8 +32,8 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import categorical_log_prob
 from corerl.training import preprocessing
 from corerl.training.run import Run

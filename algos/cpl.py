@@ -46,8 +46,8 @@ from torch.nn import functional as F
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import GaussianPolicy, unsquashed
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs

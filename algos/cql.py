@@ -55,8 +55,8 @@ from corerl.nn import compile, conservative, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.conservative import Noise
 from corerl.nn.critics import ManyActionCritics
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases

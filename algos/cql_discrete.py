@@ -27,8 +27,8 @@ from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import action_values, of_action
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Sizes, Spec, Stateful
+from corerl.nn.mlp_settings import Hidden
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
 from corerl.training.run import Run

@@ -83,9 +83,9 @@ from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
 from corerl.training.deep_q import DeepQ
 from corerl.training.experience import EpsilonGreedy, Experience
-from corerl.training.racing import raced
 from corerl.training.run import Run
-from corerl.training.stocks import StockPlayer, Stocks
+from corerl.training.stock_play import StockPlayer, Stocks
+from corerl.training.stock_race import raced
 
 
 @dataclass

@@ -46,8 +46,8 @@ from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock

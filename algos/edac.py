@@ -42,8 +42,8 @@ from corerl.config import added, at_least, group, one_of, positive, require, wit
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.run import Run

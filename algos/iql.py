@@ -43,8 +43,8 @@ from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases

@@ -47,8 +47,8 @@ from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup

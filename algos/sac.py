@@ -48,8 +48,8 @@ from corerl.config import added, at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import Noise, TanhGaussian, Temperature
 from corerl.training.environments import Environments
 from corerl.training.run import Run

@@ -31,8 +31,8 @@ from corerl.config import added, at_least, group, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
 from corerl.training.run import Run

@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 OFFERED = {
     "Dataset": "corerl.data.dataset",
-    "load": "corerl.training.load",
-    "train": "corerl.experiments.notebook",
+    "load": "corerl.policies.load",
+    "train": "corerl.launch.python_api",
 }
 """What a notebook asks for, imported when it does: `import corerl` alone loads nothing."""
 

@@ -34,15 +34,15 @@ corerl COMMAND --help says more."""
 
 COMMANDS = {
     "evaluate": "corerl.ope.cli",
-    "play": "corerl.experiments.play",
-    "record": "corerl.experiments.film",
-    "export": "corerl.experiments.export",
-    "data": "corerl.experiments.data_cli",
-    "label": "corerl.experiments.label",
+    "play": "corerl.policies.play",
+    "record": "corerl.policies.record",
+    "export": "corerl.policies.export",
+    "data": "corerl.commands.data",
+    "label": "corerl.commands.label",
     "report": "corerl.report.cli",
     "tuning": "corerl.report.tuning",
-    "status": "corerl.experiments.status",
-    "bench": "corerl.experiments.bench",
+    "status": "corerl.launch.status",
+    "bench": "corerl.bench.bench",
 }
 
 
@@ -62,11 +62,11 @@ def main(argv: list[str] | None = None) -> int:
         _drop_output()
         return 0
     except (MemoryError, RuntimeError) as error:
-        from corerl.experiments import memory
+        from corerl.launch import out_of_memory
 
-        if not memory.is_full(error):
+        if not out_of_memory.is_full(error):
             raise
-        return _refuse(memory.told(error))
+        return _refuse(out_of_memory.told(error))
     except OSError as error:
         if error.filename:
             return _refuse(f"{error.filename}: {error.strerror}.")
@@ -103,12 +103,12 @@ def _run(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"corerl {corerl.__version__}")
         return 0
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see experiments/kernel.py
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see launch/matmul_library.py
     command, rest = argv[0], argv[1:]
     if command == "train":
         if sys.stderr.isatty():  # the imports take seconds, and a blank screen looks like a hang
             print("corerl: loading", file=sys.stderr, flush=True)
-        from corerl.experiments.train import main as train
+        from corerl.launch.train import main as train
 
         return train(rest)
     if command not in COMMANDS:

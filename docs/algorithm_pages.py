@@ -14,8 +14,8 @@ import pandas as pd
 import yaml
 
 from corerl import algos
-from corerl.experiments.composition import sweeps
-from corerl.experiments.tables import rows_of, variants
+from corerl.launch.composition import sweeps
+from corerl.launch.settings_tables import rows_of, variants
 from corerl.report.tables import short
 from corerl.training.spaces import ACTIONS
 

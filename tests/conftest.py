@@ -39,17 +39,17 @@ def short_episodes(monkeypatch) -> None:
 @pytest.fixture
 def data(tmp_path, monkeypatch, capsys):
     """`data(*words)` is `corerl data`, in folders of this test alone; what it prints."""
-    from corerl.experiments import data_cli
+    from corerl.commands import data
 
     monkeypatch.setenv("CORERL_DATA", str(tmp_path / "corerl"))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "300")
     parser = argparse.ArgumentParser()
-    data_cli.add_arguments(parser)
+    data.add_arguments(parser)
 
     def run(*words, status=0):
-        assert data_cli.run(parser.parse_args(words)) == status
+        assert data.run(parser.parse_args(words)) == status
         return capsys.readouterr().out
 
     return run

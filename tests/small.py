@@ -13,7 +13,7 @@ import torch
 
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
-from corerl.experiments.launch import launch
+from corerl.launch.launch import launch
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Interrupted, Run
 

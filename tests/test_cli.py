@@ -99,7 +99,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch):
     def stopped(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("corerl.experiments.bench.run", stopped)
+    monkeypatch.setattr("corerl.bench.bench.run", stopped)
     assert cli.main(["bench"]) == 130
 
 

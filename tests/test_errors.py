@@ -5,7 +5,7 @@ from small import config, train
 
 from corerl.algos import bc
 from corerl.errors import CorerlError, first_line
-from corerl.training.load import load
+from corerl.policies.load import load
 
 
 @pytest.mark.parametrize(

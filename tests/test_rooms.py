@@ -17,12 +17,16 @@ ROOMS = {
     "buffers": {"data", "runs"},  # how a replay is kept on the disk
     "runs": {"data"},
     "training": {"nn", "risk", "data", "buffers", "runs"},
-    "preferences": {"training", "nn", "risk", "data", "buffers", "runs"},
+    "policies": {"training", "nn", "data", "runs"},
+    "preferences": {"policies", "training", "nn", "risk", "data", "buffers", "runs"},
     "algos": {"training", "preferences", "nn", "risk", "data", "buffers", "runs"},
-    "experiments": {
-        *("algos", "envs", "training", "preferences", "nn", "risk", "data", "buffers", "runs"),
+    "launch": {
+        *("algos", "policies", "training", "preferences", "nn", "data", "buffers", "runs"),
     },
-    "ope": {"training", "preferences", "nn", "risk", "data", "buffers", "runs"},
+    "bench": {"launch", "algos", "training", "nn", "data", "runs"},
+    "recipes": {"launch", "algos", "training", "nn", "data", "buffers", "envs", "runs"},
+    "commands": {"launch", "policies", "preferences", "data", "runs"},
+    "ope": {"policies", "preferences", "nn", "risk", "data", "runs"},
     "report": {"data", "runs", "risk"},
 }
 """Which other rooms each may import; everything may import `OPEN`."""
@@ -30,7 +34,7 @@ OPEN = {"corerl", "errors", "config", "seeding"}
 ROOT_FILES = OPEN - {"corerl"} | {"cli", "__init__", "__main__"}
 EXCEPTIONS = {
     "corerl/__main__.py": {"cli"},
-    "corerl/cli.py": {"experiments", "report"},  # the command line leads to both
+    "corerl/cli.py": {"launch", "report"},  # the command line leads to both
     "corerl/ope/selection.py": {"report"},  # the colours that algorithms have in every figure
     "corerl/report/joint.py": {
         "algos",

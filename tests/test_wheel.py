@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.experiments import gpu
+from corerl.bench import gpu
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -82,6 +82,6 @@ def test_it_trains_from_any_folder(installed, tmp_path):
 
 
 def test_its_code_has_the_digest_of_the_checkout(installed, tmp_path):
-    code = "from corerl.experiments.gpu import _code; print(_code())"
+    code = "from corerl.bench.gpu import _code; print(_code())"
     there = python("-P", "-c", code, cwd=tmp_path, PYTHONPATH=str(installed)).strip()
     assert there == gpu._code()

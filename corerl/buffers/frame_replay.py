@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from corerl import seeding
-from corerl.buffers import room
+from corerl.buffers import memory_check
 from corerl.buffers.transfer import Outbox
 from corerl.config import require
 from corerl.runs.replay_files import Ring
@@ -86,7 +86,7 @@ class FrameReplay:
         self._frame = (shape[0] // stack, *shape[1:])
         self._capacity, self._stack = capacity, stack
         lead = (len(seeds), capacity)
-        self._frames = room.take((*lead, *self._frame), dtype, device, "algo.data.capacity")
+        self._frames = memory_check.take((*lead, *self._frame), dtype, device, "algo.data.capacity")
         self._actions = torch.zeros(lead, dtype=torch.int64, device=device)
         self._rewards = torch.zeros(*lead, sources, device=device)
         self._ends = torch.zeros(*lead, 3, dtype=torch.uint8, device=device)
@@ -183,7 +183,9 @@ class FrameReplay:
     def _place(self, kept: Tensor, count: int) -> None:
         """Makes memory for `count` frames of each seed, with those that `_kept` returned."""
         shape, setting = (len(kept), count, *self._frame), "algo.data.capacity"
-        self._reached = room.take(shape, self._frames.dtype, self._frames.device, setting).zero_()
+        self._reached = memory_check.take(
+            shape, self._frames.dtype, self._frames.device, setting
+        ).zero_()
         numbers = self._gone[:, None] + np.arange(kept.shape[1])
         self._reached[self._seeds, self._on_device(numbers % count)] = kept.to(self._reached.device)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
-from corerl.buffers import room
+from corerl.buffers import memory_check
 from corerl.buffers.packed import PackedRows
 from corerl.buffers.transfer import Outbox
 from corerl.config import require
@@ -136,7 +136,7 @@ class ReplayBuffer:
     ):
         self._sizes = [observation_dim, action_dim, 1, observation_dim, 1, 1]
         shape = (len(seeds), capacity, sum(self._sizes))
-        self._rows = room.take(shape, torch.float32, device, "capacity")
+        self._rows = memory_check.take(shape, torch.float32, device, "capacity")
         row = (len(seeds), sum(self._sizes))
         self._incoming = Outbox({"rows": (row, torch.float32)}, device)
         incoming = self._incoming.open()["rows"]

@@ -15,11 +15,11 @@ import numpy as np
 
 from corerl.data import own_files, simulators
 from corerl.data.columns import AS_NUMBERED, counted, cuts, missing
-from corerl.data.contents import NAMES, Contents, is_number, read
 from corerl.data.dataset import Dataset
+from corerl.data.dataset_checks import leaps, too_many_actions
+from corerl.data.file_columns import NAMES, Contents, is_number, read
+from corerl.data.file_reading import such
 from corerl.data.own_files import NEEDED
-from corerl.data.reading import such
-from corerl.data.soundness import leaps, too_many_actions
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, RowError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from corerl.data.reading import first_column, such, unit_actions
+from corerl.data.file_reading import first_column, such, unit_actions
 from corerl.errors import CorerlError, RowError
 
 EPISODES = (

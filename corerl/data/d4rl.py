@@ -25,7 +25,7 @@ import numpy as np
 from corerl.data import download, tables
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.reading import check_sizes, reading, unit_actions
+from corerl.data.file_reading import check_sizes, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
 # max_episode_steps of D4RL's registrations, longest matching prefix first.

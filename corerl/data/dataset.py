@@ -15,7 +15,7 @@ import numpy as np
 
 from corerl.data import arrays
 from corerl.data.columns import array, column, flags, floats, scaled, scaled_density
-from corerl.data.soundness import check
+from corerl.data.dataset_checks import check
 from corerl.errors import CorerlError
 
 

@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 
 from corerl.data import download, mixtures, suites
+from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.reading import check_sizes, npz, reading
-from corerl.data.replacing import replacing
+from corerl.data.file_reading import check_sizes, npz, reading
 from corerl.envs import cartpole, pendulum, stitch_maze
 from corerl.errors import CorerlError
 

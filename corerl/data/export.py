@@ -23,13 +23,13 @@ from gymnasium import spaces
 
 from corerl.data import minari, own_files
 from corerl.data.actions import Narrow
-from corerl.data.contents import SCALED
+from corerl.data.atomic_file import replacing
 from corerl.data.dataset import Dataset
+from corerl.data.dataset_checks import leaps
+from corerl.data.file_columns import SCALED
+from corerl.data.file_reading import one_line
 from corerl.data.observations import Flat, unflattened, wrapper
-from corerl.data.reading import one_line
-from corerl.data.replacing import replacing
 from corerl.data.simulators import unscaled
-from corerl.data.soundness import leaps
 from corerl.errors import CorerlError
 
 KEYS = {

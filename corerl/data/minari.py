@@ -33,8 +33,8 @@ from gymnasium.envs.registration import EnvSpec
 from corerl.data import download, tables
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
+from corerl.data.file_reading import one_line, reading, unit_actions
 from corerl.data.observations import by_name, widths
-from corerl.data.reading import one_line, reading, unit_actions
 from corerl.errors import CorerlError, nearest
 
 ROOT = "MINARI_DATASETS_PATH"

@@ -19,7 +19,7 @@ import numpy as np
 
 from corerl.data import download, tables
 from corerl.data.dataset import Dataset
-from corerl.data.reading import npz, unit_actions
+from corerl.data.file_reading import npz, unit_actions
 from corerl.errors import CorerlError
 
 REPOSITORY = (

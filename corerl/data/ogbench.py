@@ -24,7 +24,7 @@ import numpy as np
 from corerl.data import download, simulators
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.reading import npz, reading
+from corerl.data.file_reading import npz, reading
 from corerl.errors import CorerlError
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"

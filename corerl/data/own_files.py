@@ -2,7 +2,7 @@
 
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
-corerl/data/contents.py says which names and layouts are recognised; others are told by `data.columns`.
+corerl/data/file_columns.py says which names and layouts are recognised; others are told by `data.columns`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from corerl.config import Columns, Data
 from corerl.data import download
+from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
-from corerl.data.contents import Contents, first_text, observation_names, part, read
 from corerl.data.dataset import Dataset
-from corerl.data.replacing import replacing
+from corerl.data.file_columns import Contents, first_text, observation_names, part, read
 from corerl.errors import CorerlError, RowError
 
 WRITTEN = (

@@ -27,10 +27,10 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
-from corerl.data.contents import part
 from corerl.data.dataset import Dataset
+from corerl.data.file_columns import part
+from corerl.data.file_reading import one_line
 from corerl.data.observations import Flat, by_name, is_in, wrapper
-from corerl.data.reading import one_line
 from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest
 

@@ -38,7 +38,7 @@ ENVIRONMENTS |= {
 """Every set that can be made, and the environment that it is made and evaluated in."""
 
 # Mean returns over 1,000 episodes of uniform random actions and of the noise-free controller:
-# python -m corerl.experiments.recipes.pointmaze
+# python -m corerl.recipes.pointmaze
 MAZE_REFERENCE = {
     "pointmaze/umaze": (14.6, 233.1),
     "pointmaze/medium": (10.0, 459.8),

@@ -40,7 +40,7 @@ from corerl.data import (
     simulators,
 )
 from corerl.data.dataset import Dataset
-from corerl.data.reading import one_line
+from corerl.data.file_reading import one_line
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 

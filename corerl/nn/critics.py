@@ -119,7 +119,7 @@ def action_values(cfg: Any, spec: Spec, *sizes: int, **others) -> ActionValues:
     """Builds `ActionValues` for a spec, on its device; each action has numbers of `sizes`.
 
     Args:
-        cfg: with `hidden_layers`, `hidden_width` and `between` (nn/hidden.py).
+        cfg: with `hidden_layers`, `hidden_width` and `between` (nn/mlp_settings.py).
         others: as for `Encoder`.
     """
     outputs, dense = (spec.action_dim, *sizes), (cfg.hidden_layers, cfg.hidden_width)

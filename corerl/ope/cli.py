@@ -35,11 +35,11 @@ from corerl.ope.estimators import NEEDS_MODEL, weighs
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
+from corerl.policies import simulation
+from corerl.policies.load import load
+from corerl.policies.loaded_policy import Loaded
 from corerl.preferences import reward_distances
 from corerl.runs import terminal
-from corerl.training import simulation
-from corerl.training.load import load
-from corerl.training.loaded import Loaded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from corerl import seeding
 from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.training.loaded import Loaded
+from corerl.policies.loaded_policy import Loaded
 
 AT_ONCE = 4096
 """States of one call: what a transformer's or an ensemble's activations leave room for."""

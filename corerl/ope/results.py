@@ -14,9 +14,9 @@ from corerl.errors import CorerlError
 from corerl.ope.estimators import NEEDS_MODEL, NEEDS_WEIGHTS
 from corerl.ope.evaluation import Judgement, Row
 from corerl.ope.selection import Selection
+from corerl.policies.loaded_policy import Loaded
 from corerl.runs.directory import groups
 from corerl.runs.files import write_atomically
-from corerl.training.loaded import Loaded
 
 FILE = "ope.csv"
 KEYS = ("data", "discount", "facts")

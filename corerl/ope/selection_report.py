@@ -16,9 +16,9 @@ from corerl.ope.estimators import weighs
 from corerl.ope.evaluation import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
+from corerl.policies.load import Loaded
 from corerl.runs import terminal
 from corerl.runs.files import make_directory
-from corerl.training.load import Loaded
 
 
 def report(

@@ -16,11 +16,11 @@ from scipy import stats
 
 from corerl.data.dataset import Dataset, Transitions
 from corerl.errors import CorerlError
+from corerl.policies.loaded_policy import Loaded
 from corerl.preferences.relabelling import rows_of
 from corerl.preferences.reward_models import MarkovReward, ensemble_mean
 from corerl.risk.rewards import starc_of_rows
 from corerl.runs.files import write_atomically
-from corerl.training.loaded import Loaded
 
 FILE = "reward_distances.csv"
 ROWS = 20_000

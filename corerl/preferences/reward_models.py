@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.nn import networks, optim
-from corerl.nn.hidden import ACTIVATIONS
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.mlp_settings import ACTIVATIONS
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.comparisons import Comparisons
 from corerl.training.run import Run

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from corerl.data.reading import npz, one_line
+from corerl.data.file_reading import npz, one_line
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
 from corerl.report.units import SUCCESS_TASKS, UNITS, told

@@ -45,7 +45,7 @@ def _gpu(device: torch.device) -> str | None:
 
 
 def _kernel() -> str:
-    """Names the library that multiplies float32 matrices on the CPU; see corerl/experiments/kernel.py."""
+    """Names the library that multiplies float32 matrices on the CPU; see corerl/launch/matmul_library.py."""
     if not torch.backends.mkl.is_available():
         return "torch's"
     return "onednn" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "mkl"

@@ -20,8 +20,8 @@ from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
 from corerl.runs.checkpoint import exists, path_in
 from corerl.runs.directory import config_hash, read_status
-from corerl.runs.means import Means
-from corerl.runs.mirrors import Mirrors
+from corerl.runs.running_means import Means
+from corerl.runs.trackers import Mirrors
 
 SCORE_COLUMNS = (
     # One row per seed; `success` is the share of episodes that solved the task, where that is known.

@@ -6,8 +6,8 @@ from typing import Any
 from corerl import seeding
 from corerl.config import group, positive, within
 from corerl.nn import compile
-from corerl.nn.hidden import Hidden
 from corerl.nn.learner import Spec
+from corerl.nn.mlp_settings import Hidden
 from corerl.training.experience import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 

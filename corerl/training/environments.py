@@ -18,8 +18,8 @@ from corerl import seeding
 from corerl.buffers.transfer import Inbox, Outbox
 from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
+from corerl.training.environment_step import begin, close, note_crash, reset, step
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
-from corerl.training.stepping import begin, close, note_crash, reset, step
 
 
 class Step(NamedTuple):

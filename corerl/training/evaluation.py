@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl import seeding
 from corerl.config import require
 from corerl.runs.record import Episodes
-from corerl.training.stepping import begin, close, note_crash, step
+from corerl.training.environment_step import begin, close, note_crash, step
 
 SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""

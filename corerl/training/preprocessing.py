@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, one_of, positive, require, within
 from corerl.data.dataset import Dataset
-from corerl.data.soundness import leaps
+from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
 from corerl.training import spaces, weighting

@@ -14,7 +14,7 @@ from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.nn import policies
 from corerl.risk.stock_augmentation import next_stock
-from corerl.training.stepping import begin, close, note_crash, step
+from corerl.training.environment_step import begin, close, note_crash, step
 
 STOCK_LIMIT = 1e6
 """A stock is kept to plus-minus this, in units of `scale`: division by discount^t ends at infinity."""

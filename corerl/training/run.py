@@ -29,7 +29,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError, first_line
 from corerl.nn import compile
 from corerl.nn.learner import Spec
-from corerl.nn.lost import Watch
+from corerl.nn.unsaved_state import Watch
 from corerl.runs import checkpoint
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name

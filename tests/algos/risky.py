@@ -12,7 +12,7 @@ from small import Probe, config
 
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
-from corerl.experiments.tables import table
+from corerl.launch.settings_tables import table
 from corerl.risk import measures
 from corerl.training.preprocessing import Preprocess
 

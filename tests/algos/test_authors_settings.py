@@ -11,7 +11,7 @@ from corerl.algos.cal_ql import CalQL
 from corerl.algos.cql import CQL
 from corerl.algos.wsrl import WSRL
 from corerl.config import Config
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 

@@ -19,9 +19,9 @@ from corerl import algos, seeding
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.policies.load import load
 from corerl.runs import checkpoint, directory
-from corerl.runs.means import EPISODIC
-from corerl.training.load import load
+from corerl.runs.running_means import EPISODIC
 from corerl.training.run import Run
 
 UPDATES = 3

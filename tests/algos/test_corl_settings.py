@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from corerl.algos import awac, cql, dt, edac
 from corerl.config import Config
-from corerl.experiments.train import typed
+from corerl.launch.train import typed
 
 PLUMBING = {"buffer_size", "deterministic_torch", "max_action", "episode_len"}
 

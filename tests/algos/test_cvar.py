@@ -16,7 +16,7 @@ from corerl.buffers.frame_replay import DiscreteStep, Transitions
 from corerl.data.tasks import resolve
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.experiments.tables import table
+from corerl.launch.settings_tables import table
 from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import return_law
 from corerl.risk.quantiles import huber_quantile_loss, midpoints, quantile_loss
@@ -24,9 +24,9 @@ from corerl.risk.solvers import iterated, naive
 from corerl.risk.static_cvar import static
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.risk.stock_policy import stock_policies
-from corerl.training import racing
+from corerl.training import stock_race
 from corerl.training.experience import Collect
-from corerl.training.stocks import StockPlayer, Stocks
+from corerl.training.stock_play import StockPlayer, Stocks
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
 RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
@@ -352,8 +352,8 @@ def test_a_race_finds_the_stock_that_plays_best(monkeypatch):
 
         return successive_halving(listened, stocks, tau, episodes)
 
-    monkeypatch.setattr(racing, "successive_halving", spy)
-    first = racing.raced(agent, Coin, A, [0, 1])
+    monkeypatch.setattr(stock_race, "successive_halving", spy)
+    first = stock_race.raced(agent, Coin, A, [0, 1])
     assert [len(returns[0]) for _, returns in seen] == [220, 216, 219, 220]
     firsts, returns = seen[0]
     assert (returns[firsts <= 4] == 1).all() and set(returns[firsts > 4].tolist()) == {4.0, -4.0}
@@ -393,9 +393,9 @@ def test_a_race_discounts_what_training_took_for_rewards_and_meets_new_states_ea
         played.extend([play(stocks), play(stocks)])
         return stocks[:, 0]
 
-    monkeypatch.setattr(racing, "successive_halving", two_rounds)
+    monkeypatch.setattr(stock_race, "successive_halving", two_rounds)
     stocks = torch.zeros(2, 3)
-    racing.race(Halves, Stairs, [0, 1], stocks, tau=0.5, episodes=1, discount=0.5)
+    stock_race.race(Halves, Stairs, [0, 1], stocks, tau=0.5, episodes=1, discount=0.5)
     assert [x.tolist() for x in played] == [[[1 + 1 + 0.75] * 3] * 2] * 2
     assert len(set(met)) == 12
 
@@ -530,7 +530,7 @@ def test_quantiles_come_near_the_optimum_of_short_episodes(tmp_path, name, near,
         best = static(env.mdp, tau).value
         if race:
             make_env = resolve(f"risk/{name}").make_env
-            first = racing.raced(agent, make_env, env.mdp.sizes[1], SEEDS_LEARNED)
+            first = stock_race.raced(agent, make_env, env.mdp.sizes[1], SEEDS_LEARNED)
             found = cvars(agent, env, first)
         else:
             found = of_the_critic(agent, env)

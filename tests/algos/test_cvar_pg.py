@@ -18,7 +18,7 @@ from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
 from corerl.errors import CorerlError
-from corerl.experiments.tables import table
+from corerl.launch.settings_tables import table
 from corerl.nn import policies
 from corerl.nn.learner import Spec
 from corerl.risk import measures

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 
 TD = {"discount": 0.99, "polyak": 0.005}
 NET = {"batch_size": 256, "hidden_layers": 2, "hidden_width": 256}

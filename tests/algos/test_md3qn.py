@@ -16,7 +16,7 @@ from corerl.algos import hra, md3qn
 from corerl.algos.md3qn import MD3QN, Config
 from corerl.envs import mazes
 from corerl.errors import CorerlError
-from corerl.experiments.tables import table
+from corerl.launch.settings_tables import table
 from corerl.nn import kernels
 from corerl.nn.learner import Spec
 from corerl.training.experience import Collect

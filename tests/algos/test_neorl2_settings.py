@@ -34,7 +34,7 @@ from corerl.algos.edac import EDAC
 from corerl.algos.td3_bc import TD3BC
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
 from corerl.report import grids

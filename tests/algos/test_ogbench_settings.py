@@ -23,7 +23,7 @@ from agreement import (
 from corerl.algos.iql import IQL
 from corerl.algos.rebrac import ReBRAC
 from corerl.config import Config
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 CUBE = "ogbench/cube-single-play-singletask-v0"

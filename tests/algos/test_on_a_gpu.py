@@ -11,8 +11,8 @@ import torch
 from small import flatten
 
 from corerl.config import Eval
-from corerl.experiments.launch import launch
-from corerl.training.load import load
+from corerl.launch.launch import launch
+from corerl.policies.load import load
 
 GPU = "cuda:0"
 KINDS = ("bc", "hra")

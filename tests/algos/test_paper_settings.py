@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.config import Config
-from corerl.experiments.composition import cells
-from corerl.experiments.train import typed
+from corerl.launch.composition import cells
+from corerl.launch.train import typed
 
 
 def compose(algo, dataset: str, *overrides: str, table: str | None = None) -> Config:

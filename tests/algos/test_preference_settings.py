@@ -6,7 +6,7 @@ import pytest
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 
 TABLES = {  # cells, seeds, {(updates, between evaluations, episodes)}
     "ipl_gym": (2 * 4, [1, 2, 3, 4, 5], {(1_000_000, 5_000, 10)}),

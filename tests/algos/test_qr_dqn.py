@@ -196,7 +196,7 @@ def test_settings_out_of_range(module, bad):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qr_dqn", "iqn"])
 def test_it_learns_to_balance_a_pole(tmp_path, name):
-    from corerl.experiments.tables import table
+    from corerl.launch.settings_tables import table
 
     rows = table(name, "gym/CartPole-v1")
     data = {k.removeprefix("algo.data."): v for k, v in rows.items() if ".data." in k}

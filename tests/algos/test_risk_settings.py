@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from corerl.config import Config
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 
 UPDATES = {  # O-RAAC: max_episodes x eval_freq of json_params; CODAC: epochs x updates of train_offline.py
     "oraac_stochastic": {

@@ -13,7 +13,7 @@ from corerl.algos import sac
 from corerl.buffers.replay import Batch
 from corerl.config import Config, Eval
 from corerl.errors import CorerlError
-from corerl.experiments.tables import table
+from corerl.launch.settings_tables import table
 from corerl.nn.learner import Spec
 
 O, A, B = 3, 2, 16

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corerl.buffers import room
+from corerl.buffers import memory_check
 from corerl.buffers.frame_replay import FrameReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.errors import CorerlError
@@ -14,7 +14,7 @@ def atari(capacity: int) -> FrameReplay:
 
 
 def test_frames_that_do_not_fit_are_refused_with_their_size(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda device: 10e9)
+    monkeypatch.setattr(memory_check, "available", lambda device: 10e9)
     with pytest.raises(CorerlError) as told:
         atari(1_000_000)
     assert str(told.value).startswith(
@@ -24,13 +24,13 @@ def test_frames_that_do_not_fit_are_refused_with_their_size(monkeypatch):
 
 
 def test_vectors_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda device: 1e6)
+    monkeypatch.setattr(memory_check, "available", lambda device: 1e6)
     with pytest.raises(CorerlError, match=r"takes 0\.2 GB on cpu"):
         ReplayBuffer(17, 6, 1_000_000, [0], 256)
 
 
 def test_a_large_one_says_its_size_and_a_small_one_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(room, "WORTH_SAYING", 10**6)
+    monkeypatch.setattr(memory_check, "WORTH_SAYING", 10**6)
     atari(10)
     assert not capsys.readouterr().err
     atari(1000)
@@ -39,13 +39,13 @@ def test_a_large_one_says_its_size_and_a_small_one_nothing(monkeypatch, capsys):
 
 
 def test_only_a_trial_takes_replays_of_any_size(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda device: 1000)
-    with room.on_trial():
+    monkeypatch.setattr(memory_check, "available", lambda device: 1000)
+    with memory_check.on_trial():
         assert atari(10)._frames.shape[1] == 10
     with pytest.raises(CorerlError, match="are free"):
         atari(10)
 
 
 def test_what_is_free_is_known_here():
-    free = room.available(torch.device("cpu"))
+    free = memory_check.available(torch.device("cpu"))
     assert free is None or 10**7 < free < 10**14

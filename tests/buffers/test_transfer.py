@@ -21,7 +21,7 @@ from corerl.data.tasks import resolve
 from corerl.training.environments import Environments
 from corerl.training.experience import Collect, Experience
 from corerl.training.offline_to_online import Phases
-from corerl.training.stocks import Stocks
+from corerl.training.stock_play import Stocks
 
 SEEDS = [0, 1]
 

@@ -11,8 +11,8 @@ from damage import Reader
 
 from corerl import cli
 from corerl.errors import CorerlError
-from corerl.experiments import train
-from corerl.experiments.composition import cells
+from corerl.launch import train
+from corerl.launch.composition import cells
 from corerl.runs import files
 
 TRAIN = ("algo=iql", "task=corerl/pendulum", "seeds=[0,3]", "algo.expectile=0.8", "eval.every=20")

@@ -14,6 +14,7 @@ import torch
 import yaml
 from damage import Reader
 
+from corerl.policies import load
 from corerl.preferences import label_session, pickles, readers
 from corerl.preferences.comparisons import Comparisons
 from corerl.report import load as report
@@ -23,7 +24,6 @@ from corerl.report.scorefiles import read_d3rlpy_curves, read_file, read_neorl2,
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import read_settings, read_status
 from corerl.runs.record import SCORE_COLUMNS
-from corerl.training import load
 
 
 def make(name: str, folder: Path) -> Reader:

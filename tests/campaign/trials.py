@@ -16,7 +16,7 @@ from small import config, group
 
 from corerl.config import Eval
 from corerl.errors import CorerlError
-from corerl.experiments import launch
+from corerl.launch import launch
 from corerl.runs.directory import cell_directory
 
 JOBS = {

@@ -8,14 +8,14 @@ import pytest
 from small import config, train
 
 import corerl
+from corerl.commands.data_export import rollouts
 from corerl.config import Data, Eval
 from corerl.data import actions
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import of, resolve
 from corerl.errors import CorerlError
-from corerl.experiments.data_export import rollouts
-from corerl.experiments.export import export
-from corerl.experiments.launch import launch
+from corerl.launch.launch import launch
+from corerl.policies.export import export
 
 LOW, HIGH = -0.02, 0.06
 

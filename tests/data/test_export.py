@@ -8,7 +8,7 @@ from small import random_dataset
 
 from corerl.data import export, tasks
 from corerl.data.dataset import Dataset
-from corerl.data.soundness import leaps
+from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 
 DATA = random_dataset(100)

@@ -16,7 +16,7 @@ from corerl.data import export, observations, own_files, tasks
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.training.simulator_state import load_simulator, save_simulator
 
 
@@ -380,8 +380,8 @@ def test_a_simulator_is_restored_with_what_it_showed():
 
 
 def test_a_policy_reads_the_history_in_training_evaluation_loading_and_export(tmp_path):
-    from corerl.experiments.data_export import rollouts
-    from corerl.experiments.export import export
+    from corerl.commands.data_export import rollouts
+    from corerl.policies.export import export
 
     cfg = replace(config(tmp_path, "iql", steps=8, eval=Eval(every=8, episodes=2)), history=3)
     agent = corerl.load(train(cfg))

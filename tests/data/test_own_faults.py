@@ -18,7 +18,7 @@ from corerl.data import own_files, tasks
 from corerl.data.check import check
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 
 DATA = random_dataset(100)
 PLAIN = (DATA.observations, DATA.actions, DATA.rewards)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corerl.data.replacing import replacing
+from corerl.data.atomic_file import replacing
 from corerl.errors import CorerlError
 
 

@@ -15,7 +15,7 @@ from corerl.algos import sac
 from corerl.config import Eval
 from corerl.data import d4rl, embedded, suites, tasks
 from corerl.errors import CorerlError
-from corerl.experiments.recipes import collecting, mujoco, pointmaze
+from corerl.recipes import collecting, mujoco, pointmaze
 from corerl.runs import files
 from corerl.training.run import Interrupted
 

@@ -11,7 +11,7 @@ import yaml
 from blocks import ROOT, commands
 
 from corerl import algos
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 
 sys.path.insert(0, str(ROOT / "docs"))
 

@@ -10,9 +10,9 @@ from corerl.data import suites, tasks
 from corerl.envs import metaworld_suite
 from corerl.envs.metaworld_suite import MetaWorld
 from corerl.errors import CorerlError
-from corerl.experiments.recipes import metaworld
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
+from corerl.recipes import metaworld
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 needs_metaworld = pytest.mark.skipif(

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
-from corerl.nn.hidden import ACTIVATIONS, Hidden
+from corerl.nn.mlp_settings import ACTIVATIONS, Hidden
 from corerl.nn.networks import MLP, LayerNorm
 from corerl.runs.directory import config_hash
-from corerl.runs.means import EPISODIC
+from corerl.runs.running_means import EPISODIC
 
 
 def config_of(name: str) -> type:

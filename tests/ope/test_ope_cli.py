@@ -19,8 +19,8 @@ from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
 from corerl.ope import behaviour, evaluation, selection_report
 from corerl.ope import cli as ope_cli
+from corerl.policies.loaded_policy import Loaded
 from corerl.preferences import reward_distances
-from corerl.training.loaded import Loaded
 
 torch.set_num_threads(1)
 QUICK = ["--fqe", "steps=20", "hidden_width=8", "batch_size=16"]

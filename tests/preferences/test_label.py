@@ -16,7 +16,7 @@ from small import random_dataset
 from corerl.cli import main
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.preferences import label_session, sources, teachers
 from corerl.preferences.label_pictures import Pictures, placer
 from corerl.preferences.label_server import Server

@@ -8,7 +8,7 @@ import torch
 
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.nn.networks import Normalizer
 from corerl.preferences import loading, readers, sources, teachers
 from corerl.preferences.comparisons import Comparisons

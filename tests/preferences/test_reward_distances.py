@@ -15,11 +15,11 @@ from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
+from corerl.policies.load import load
 from corerl.preferences import reward_distances
 from corerl.preferences.reward_distances import distances
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
-from corerl.training.load import load
 
 torch.set_num_threads(1)
 TEACHER = Preferences(pairs=40, length=8)

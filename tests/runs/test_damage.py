@@ -13,7 +13,7 @@ from small import config, flatten, group, run, train
 
 from corerl.config import Eval
 from corerl.errors import CorerlError
-from corerl.experiments import launch
+from corerl.launch import launch
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import cell_directory, task_directory
 from corerl.runs.record import STEP_OF

@@ -7,7 +7,7 @@ from dataclasses import replace
 from small import config, group, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from corerl.experiments.launch import launch
+from corerl.launch.launch import launch
 from corerl.runs.tensorboard_logging import TensorBoardLogger
 
 

@@ -11,9 +11,9 @@ import pytest
 from small import config, group, train
 
 from corerl.config import Wandb
-from corerl.experiments.launch import launch
+from corerl.launch.launch import launch
 from corerl.runs.directory import cell_directory
-from corerl.runs.mirrors import Mirrors
+from corerl.runs.trackers import Mirrors
 
 pytestmark = pytest.mark.usefixtures("load_once")
 

@@ -13,9 +13,9 @@ from small import config
 
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments import launch
+from corerl.launch import launch
 from corerl.runs.directory import cell_directory
-from corerl.training import stepping
+from corerl.training import environment_step
 from corerl.training.environments import Environments
 from corerl.training.evaluation import Evaluator
 from corerl.training.rollouts import Collector
@@ -215,9 +215,9 @@ def test_a_close_that_hangs_or_raises_is_left(monkeypatch, capsys):
         def close(self):
             raise OSError("gone")
 
-    monkeypatch.setattr(stepping, "CLOSING", 0.2)
+    monkeypatch.setattr(environment_step, "CLOSING", 0.2)
     before = time.monotonic()
-    stepping.close([Raises(), Hangs()])
+    environment_step.close([Raises(), Hangs()])
     assert time.monotonic() - before < 10
     told = capsys.readouterr().err.splitlines()
     assert "Raises did not close" in told[0] and "did not close in 0.2 s" in told[1]

@@ -18,17 +18,17 @@ from corerl.cli import main
 from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.experiments.export import export
+from corerl.policies.export import export
+from corerl.policies.load import load, settings
+from corerl.policies.loaded_policy import Loaded
+from corerl.policies.simulation import simulate
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
 from corerl.runs import checkpoint
 from corerl.runs import directory as run_directory
 from corerl.training.evaluation import Evaluator
 from corerl.training.experience import Collect
-from corerl.training.load import load, settings
-from corerl.training.loaded import Loaded
 from corerl.training.offline_to_online import Online
-from corerl.training.simulation import simulate
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 

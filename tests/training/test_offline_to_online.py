@@ -24,6 +24,7 @@ from corerl.algos import (
 )
 from corerl.config import RENAMED
 from corerl.errors import CorerlError
+from corerl.policies.load import load
 from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
 from corerl.runs.directory import cell_directory
@@ -31,7 +32,6 @@ from corerl.training import preprocessing, return_labels
 from corerl.training import pretrained as pretrained_runs
 from corerl.training.demonstrations import Demos
 from corerl.training.environments import Environments
-from corerl.training.load import load
 from corerl.training.offline_to_online import EndReward, Online, Phases
 from corerl.training.run import Run
 

@@ -16,7 +16,7 @@ from corerl.config import Eval
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
-from corerl.experiments.launch import launch
+from corerl.launch.launch import launch
 from corerl.nn import encoders
 from corerl.training import spaces
 

@@ -20,8 +20,8 @@ import torch
 
 from corerl.algos import td3_bc
 from corerl.config import Config
-from corerl.experiments.composition import cells as composed
-from corerl.experiments.process import numerics
+from corerl.launch.composition import cells as composed
+from corerl.launch.process_setup import numerics
 from corerl.report.grids import cell_of
 from corerl.training import preprocessing
 from corerl.training.evaluation import Evaluator

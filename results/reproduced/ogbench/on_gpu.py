@@ -22,8 +22,8 @@ import torch
 from corerl.config import Config
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
-from corerl.experiments.composition import cells as composed
-from corerl.experiments.process import numerics
+from corerl.launch.composition import cells as composed
+from corerl.launch.process_setup import numerics
 from corerl.nn.learner import Spec
 from corerl.seeding import generators
 from corerl.training.evaluation import Evaluator

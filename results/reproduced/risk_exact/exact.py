@@ -20,7 +20,7 @@ import torch
 from corerl.algos.cvar import CVaR, train
 from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
-from corerl.experiments.composition import cells
+from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.solvers import iterated, naive

@@ -1,0 +1,123 @@
+"""Compares segments of a task's data by eye: `corerl label TASK --pairs 200`.
+
+Opens a page on this machine. Keys: left, right, down (equal), s (skip),
+z (undo), space (pause). Every answer is saved at once; Ctrl-C ends, and the
+same command goes on.
+
+  corerl label corerl/pendulum --pairs 200 --out labels/anna.npz --labeller anna
+  corerl label corerl/pendulum --agreement labels/anna.npz labels/ben.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import webbrowser
+from pathlib import Path
+
+from corerl.config import require
+from corerl.data.tasks import Task
+from corerl.launch import task_arguments
+from corerl.preferences import label_session
+from corerl.preferences.label_pictures import Pictures
+from corerl.preferences.label_server import Server
+from corerl.preferences.label_session import Session
+from corerl.preferences.sources import vectors
+from corerl.runs import files
+
+CROP = 64
+"""Steps that IPL cuts out of each segment unless told otherwise; shorter segments it must take whole."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
+    add("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
+    add("--pairs", type=int, default=200)
+    add("--length", type=int, default=64, help="steps of a segment")
+    add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
+    add("--out", type=Path, help="the file (default: labels/TASK.npz)")
+    add("--labeller", default="", help="who labels, for tables")
+    add("--port", type=int, default=0, help="default: a free one")
+    add("--no-browser", action="store_true", help="only print the address")
+    add(
+        "--agreement",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="of labellers, and with the true rewards",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves the page until Ctrl-C, or prints how files agree."""
+    os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")  # pygame's window would swallow SIGTERM
+    task = task_arguments.task_of(args.task, args.settings)
+    if args.agreement:
+        return _agree(task, args.agreement)
+    require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
+    require(args.length > 0, f"--length {args.length} must be positive")
+    dataset = vectors(task.load())
+    out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
+    require(out.suffix == ".npz", f"--out {out} must end in .npz")
+    busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
+    with files.held(out.with_name(f".{out.name}.lock"), busy):
+        session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
+        command = _training(task, args.settings, session)
+        server = Server(session, lambda: Pictures(task, dataset), command, args.port)
+        _serve(server, args.no_browser)
+    state = session.state()
+    print(f"\n{state['answered']} of {state['total']} answered, {state['skipped']} skipped: {out}")
+    print(command)
+    return 0
+
+
+def _training(task: Task, settings: list[str], session: Session) -> str:
+    """Returns the command that trains on the labels."""
+    words = ["corerl train algo=ipl", task_arguments.in_shell(task, settings)]
+    words += ["algo.preferences.source=file"]
+    words += [task_arguments.override("algo.preferences.path", str(session.path))]
+    words += ["algo.crop=null"] if session.length < CROP else []
+    return " ".join(words)
+
+
+def _serve(server: Server, no_browser: bool) -> None:
+    """Serves the page until Ctrl-C."""
+    out = server.session.path
+    print(f"{server.address}\nLabels go to {out} at every answer; Ctrl-C ends.", flush=True)
+    if not no_browser:
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def _agree(task: Task, paths: list[Path]) -> int:
+    """Prints a line per pair of labellers, and per labeller with the oracle of the true rewards."""
+    labellers, dataset = label_session.by_name(paths), task.load()
+    for name, file in labellers.items():
+        require(
+            label_session.is_of(str(file["sha256"]), dataset),
+            f"{name}'s labels are on other data than {task.id} is here",
+        )
+    rows = [
+        (f"{one}, {other}", label_session.agreement(labellers[one], labellers[other]))
+        for one, other in itertools.combinations(labellers, 2)
+    ]
+    rows += [
+        (f"{name}, true rewards", label_session.with_teacher(file, dataset))
+        for name, file in labellers.items()
+    ]
+    width = max(len(name) for name, _ in rows)
+    print(f"{'':{width}}  pairs   same  kappa  opposed")
+    for name, found in rows:
+        print(
+            f"{name:{width}}  {found['pairs']:5}  {found['same']:5.0%}  {found['kappa']:5.2f}  "
+            f"{found['opposed']:6.0%}"
+        )
+    return 0

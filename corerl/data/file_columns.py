@@ -1,0 +1,358 @@
+"""What a file holds, under our names of fields: npz, HDF5, CSV and Parquet.
+
+Recognised are the names of D4RL, Minari, d3rlpy, NeoRL-2 and gymnasium. Observations may be dictionaries:
+`observations/position`, `observations/velocity`. In a table a vector is several columns, `obs_0, obs_1, ...`,
+or one column of lists. HDF5 may be flat (D4RL; d3rlpy 1), hold a group per episode (Minari) or an array per
+field and episode (d3rlpy 2).
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from corerl.config import Columns
+from corerl.data import tabular
+from corerl.data.file_reading import Npz, check_sizes, reading
+from corerl.errors import CorerlError
+
+NAMES = {
+    "observations": ("observations", "observation", "obs", "states", "state", "s"),
+    "actions": ("actions", "action", "act", "acts", "a"),
+    "rewards": ("rewards", "reward", "rew", "r"),
+    "next_observations": (
+        *("next_observations", "next_observation", "next_obs", "observations_next", "obs_next"),
+        *("next_states", "next_state"),
+    ),
+    "terminated": ("terminated", "terminals", "terminal", "terminations", "dones", "done"),
+    "truncated": ("truncated", "timeouts", "timeout", "truncations", "truncation"),
+    "has_next": ("has_next",),
+    "behaviour_log_prob": (
+        *("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
+        "infos/action_log_probs",
+    ),
+    "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
+}
+"""Our fields, and what others call them, the least ambiguous first."""
+VECTORS = ("observations", "actions", "next_observations")
+KINDS = {
+    ".npz": "npz",
+    ".hdf5": "hdf5",
+    ".h5": "hdf5",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+}
+
+
+SCALED = "in [-1, 1]"
+"""What the attribute `actions` of an HDF5 file says where they are scaled already, as in our own exports."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file's arrays by field, its names of each array's columns, and whether its actions are scaled.
+
+    `others` are the names of what is in the file and was not read.
+    """
+
+    arrays: dict[str, np.ndarray]
+    labels: dict[str, list[str]]
+    others: list[str]
+    path: Path
+    scaled: bool = False
+
+    def row(self, row: int) -> str:
+        """Names a row of the file: its line in a CSV file, where that is known."""
+        return f"row {row}" if self._lines is None else f"line {self._lines[row]}"
+
+    def place(self, field: str, row: int, column: int | tuple[int, ...] | None = None) -> str:
+        """Names an entry of a field by its row and its column in the file."""
+        if isinstance(column, tuple):
+            column = int(np.ravel_multi_index(column, self.arrays[field].shape[1:]))
+        labels = self.labels[field]
+        return f"{self.row(row)}, {labels[min(column or 0, len(labels) - 1)]}"
+
+    def how_to_name(self, field: str) -> str:
+        """Returns the setting that names a field's columns, and what there is to name."""
+        choice = f", of {', '.join(self.others[:30])}" if self.others else ""
+        return f"data.columns.{field}=NAME{choice}"
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """Names and widths of the arrays `observations/...` of a dictionary's parts, as they are laid."""
+        names = [re.sub(r"\[\d+\]$", "", label) for label in self.labels["observations"]]
+        if kind_of(self.path) not in ("npz", "hdf5") or not all("/" in name for name in names):
+            return ()
+        return tuple((part(name), len(list(columns))) for name, columns in groupby(names))
+
+    @property
+    def done(self) -> str:
+        """The name of the ends where it is `done` or `dones`, which mark time limits too; else empty."""
+        name = self.labels.get("terminated", [""])[0].removeprefix("column ")
+        return name if name.lower() in ("done", "dones") else ""
+
+    @cached_property
+    def _lines(self) -> list[int] | None:
+        if kind_of(self.path) != "csv":
+            return None
+        found = tabular.lines(self.path)
+        known = all(len(array) == len(found) for array in self.arrays.values())
+        return found if known else None
+
+
+def first_text(contents: Contents, field: str) -> tuple[str, Any]:
+    """Returns the place and the value of the first entry that is not a number."""
+    array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
+    for row, values in enumerate(array):
+        for column, value in enumerate(values):
+            if not is_number(value):
+                return contents.place(field, row, column), value
+    return contents.place(field, 0), array.flat[0]
+
+
+def is_number(value: Any) -> bool:
+    """Tells whether a cell holds a number; an empty one holds NaN, which counts."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def read(path: Path, columns: Columns | None = None) -> Contents:
+    """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
+    columns = columns or Columns()
+    kind = kind_of(path)
+    if kind is None:
+        raise CorerlError(
+            f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
+        )
+    with _reading(path, kind):
+        if kind in ("csv", "parquet"):
+            return Contents(*_of_table(tabular.read(path, kind), columns), path)
+        if kind == "npz":
+            with zipfile.ZipFile(path) as archive:
+                return Contents(*_of_arrays(Npz(archive), columns), path)
+        with h5py.File(path, "r") as file:
+            check_sizes(file)
+            scaled = str(file.attrs.get("actions")) == SCALED
+            return Contents(*_of_arrays(_flattened(file), columns), path, scaled)
+
+
+def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
+    return reading(path, f"of the kind that its name says, {kind}", "repair it")
+
+
+def kind_of(path: Path) -> str | None:
+    """Returns the kind of a file by the end of its name, None where it is none of `KINDS`."""
+    return next((k for suffix, k in KINDS.items() if path.name.lower().endswith(suffix)), None)
+
+
+def observation_names(path: Path) -> list[str]:
+    """Returns the names of an npz or HDF5 file's arrays of observations: several where they are parts.
+
+    Raises:
+        CorerlError: the file is unreadable.
+    """
+    kind = kind_of(path)
+    if kind not in ("npz", "hdf5"):
+        return []
+    with _reading(path, kind):
+        if kind == "npz":
+            with zipfile.ZipFile(path) as archive:
+                available = list(Npz(archive))
+        else:
+            with h5py.File(path, "r") as file:
+                available = list(_arrays(next(_episodes(file), file)))
+    return _match(available, Columns()).get("observations", [])
+
+
+def part(name: str) -> str:
+    """Returns the part of an observation that an array `observations/...` holds."""
+    return name.partition("/")[2] or name
+
+
+def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
+    """Finds the names `observations/...` of the first known name, sorted, as gymnasium sorts a dictionary."""
+    for name in known:
+        found = sorted(n for n in available if n.lower().startswith(f"{name}/"))
+        if found:
+            return found
+    return []
+
+
+# Arrays by name: npz and HDF5.
+
+
+def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict, list[str]]:
+    arrays, labels = {}, {}
+    matched = _match(file.keys(), columns)
+    for field, found in matched.items():
+        parts = [_steps(name, file[name][()]) for name in found]
+        parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
+        arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
+        widths = [part[0].size if part.ndim > 1 else 1 for part in parts]
+        labels[field] = [
+            f"{name}[{i}]" if width > 1 else name
+            for name, width in zip(found, widths, strict=True)
+            for i in range(width)
+        ]
+    return arrays, labels, _others(file, matched)
+
+
+def _others(available: Iterable[str], found: dict[str, list[str]]) -> list[str]:
+    read = set(chain.from_iterable(found.values()))
+    return [name for name in available if name not in read]
+
+
+def _steps(name: str, array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    if not array.ndim:
+        raise CorerlError(f"{name} is a single value, and no array with a row per step.")
+    if not len(array):
+        raise CorerlError(f"{name} has no rows.")
+    return array
+
+
+def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
+    """Maps each field to names in the file: those in `columns`, else the first that is recognised."""
+    available = list(available)
+    by_lower = {name.lower(): name for name in reversed(available)}
+    found: dict[str, list[str]] = {}
+    for field, known in NAMES.items():
+        wanted = getattr(columns, field)
+        if wanted is not None:
+            found[field] = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+            missing = [name for name in found[field] if name not in available]
+            if missing:
+                raise CorerlError(
+                    f"it has no column {missing[0]}, which data.columns.{field} names; it holds "
+                    f"{', '.join(available[:30])}."
+                )
+        else:
+            names = [by_lower[name] for name in known if name in by_lower]
+            if names := names[:1] or _parts(available, known):
+                found[field] = names
+    order = [part(name) for name in found.get("observations", [])]
+    if len(following := found.get("next_observations", [])) == len(order) > 1:
+        with suppress(ValueError):  # other names, told in an order of their own
+            following.sort(key=lambda name: order.index(part(name)))
+    return found
+
+
+def _flattened(file: h5py.File) -> Mapping[str, Any]:
+    """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
+    if episodes := sorted(_episodes(file), key=lambda group: _number(group.name)):
+        return _joined(map(_arrays, episodes))
+    if "columns" in file and "num_episodes" in file:  # d3rlpy 2
+        keys = [key.decode() for key in file["columns"][()]]
+        count = int(file["num_episodes"][()])
+        return _joined({key: file[f"{key}_{i}"] for key in keys} for i in range(count))
+    if "episode_terminals" in file:  # d3rlpy 1
+        ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
+        cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
+        return {**{key: file[key] for key in file}, "truncated": cut}
+    return _arrays(file)
+
+
+def _episodes(file: h5py.File) -> Iterator[h5py.Group]:
+    """Finds the groups of episodes; whatever stands beside them, or beside rewards of all, is no episode."""
+    groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+    return iter(()) if "rewards" in file else groups
+
+
+def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it at any depth."""
+    arrays = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            arrays |= {f"{name}/{key}": array for key, array in _arrays(item).items()}
+        else:
+            arrays[name] = item
+    return arrays
+
+
+def _number(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0
+
+
+def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Joins episodes one after the other; where they have a last observation, it is what followed."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for number, episode in enumerate(episodes):
+        steps = len(episode["rewards"])
+        rows = {
+            key: np.asarray(value[()])
+            for key, value in episode.items()
+            if isinstance(value, h5py.Dataset)
+        }
+        for key in [key for key in rows if key.partition("/")[0] == "observations"]:
+            if rows[key].ndim and len(states := rows[key]) == steps + 1:
+                rows |= {key: states[:-1], f"next_{key}": states[1:]}
+        if (
+            rows.get("terminated") is not None and rows["terminated"].ndim == 0
+        ):  # d3rlpy 2: of the whole
+            rows["terminated"] = (
+                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
+            )
+        rows["episode"] = np.full(steps, number)
+        for key, value in rows.items():
+            if value.ndim and len(value) == steps:
+                parts.setdefault(key, []).append(value)
+    return {key: np.concatenate(value) for key, value in parts.items()}
+
+
+# Columns by name: CSV and Parquet.
+
+
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict, list[str]]:
+    """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
+    found = _match(table, columns)
+    for field in NAMES:
+        if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
+            found[field] = numbered
+    arrays = {
+        field: tabular.stacked([table[name] for name in names]) for field, names in found.items()
+    }
+    widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
+    labels = {
+        field: names
+        if len(names) == widths[field]
+        else [f"{names[0]}[{i}]" for i in range(widths[field])]
+        for field, names in found.items()
+    }
+    labels = {field: [f"column {name}" for name in names] for field, names in labels.items()}
+    return arrays, labels, _others(table, found)
+
+
+def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> list[str]:
+    """Finds the numbered columns of a field, where it has no column or one of a more ambiguous name.
+
+    Raises:
+        CorerlError: they and the column may both be the field's vectors.
+    """
+    known = NAMES[field]
+    numbered, (single, *_) = tabular.numbered(table, known), found.get(field, [""])
+    if not (single and numbered):
+        return numbered
+    if field not in VECTORS:
+        return []
+    name = single.lower().partition("/")[0]
+    if clear := tabular.numbered(table, known[: known.index(name)]):
+        return clear
+    raise CorerlError(
+        f"its columns {single} and {numbered[0]} may both be {field}: say which with "
+        f"data.columns.{field}={single} or data.columns.{field}=[{','.join(numbered)}]."
+    )

@@ -1,1 +1,0 @@
-"""Experiments: from a command line to cells, jobs and times."""

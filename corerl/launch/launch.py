@@ -1,0 +1,326 @@
+"""The runs of one configuration: which seeds are missing, and in which processes they run.
+
+On a GPU all seeds are one program. On a CPU stacking gains nothing, so each seed is a process of its
+own with one thread, one per core at a time; a seed is an identity, so the numbers are the same.
+"""
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import gymnasium
+import torch
+import yaml
+from gymnasium import wrappers
+
+from corerl.config import Config, Settings, require, seed_list
+from corerl.data import tasks
+from corerl.data.observations import wrapper
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.launch import seed_processes, worker
+from corerl.launch.continuation import continue_shorter
+from corerl.launch.process_setup import numerics
+from corerl.launch.worker import BUSY, DONE, Busy
+from corerl.nn import compile
+from corerl.runs import checkpoint, code, files
+from corerl.runs.directory import (
+    LONGEST,
+    cell_directory,
+    counted,
+    group_name,
+    read_status,
+    settings,
+    strays,
+)
+from corerl.runs.directory import groups as groups_of
+from corerl.runs.progress import Display
+from corerl.training import spaces
+from corerl.training.environment_step import close, reset, step
+from corerl.training.preprocessing import Preprocess
+from corerl.training.run import idle, pick_device
+from corerl.training.weighting import Weighting
+
+NO_DATA = "no dataset, and the algorithm learns from one"
+
+
+class SeedsFailed(CorerlError):
+    """Some seeds of a cell failed; their directories say why."""
+
+
+class Diverged(SeedsFailed):
+    """Every seed of a cell diverged."""
+
+
+def launch(cfg: Config, place: str = "") -> None:
+    """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
+
+    `place` is which cell of a sweep it is, for people.
+
+    Raises:
+        CorerlError: a setting, the data or the machine does not allow it.
+        SeedsFailed: some seeds failed.
+        KeyboardInterrupt: stopped by a signal; Interrupted: after saving.
+    """
+    device = pick_device(cfg.device)
+    compile.resolve(cfg.compile, device, cfg.steps)
+    with numerics(cfg):
+        _launch(cfg, device, place)
+
+
+def _launch(cfg: Config, device: torch.device, place: str) -> None:
+    task = tasks.of(cfg)
+    check_steps(cfg)
+    require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
+    if task.has_env:
+        _check_simulator(cfg, task)
+    if task.collection == "file":
+        spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
+    on_gpu = device.type == "cuda"
+    processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
+    cell = cell_directory(cfg)
+    continue_shorter(cfg)
+    for stray in strays(cell):
+        print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
+    groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
+    _tell_other_code(cfg, groups)
+    if not groups:
+        print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
+        refuse_diverged(cfg)
+        return
+    write_settings(cfg)
+    (cell / "error.txt").unlink(missing_ok=True)
+    _tell_idle(cfg)
+    if task.collection == "file" and not _from_data(cfg.algo):
+        print(
+            f"corerl: {cfg.label or cfg.algo.label} learns in {task.env} alone, and nothing from {task.id}.",
+            file=sys.stderr,
+        )
+    title = f"{cfg.label or cfg.algo.label} {cfg.task}"
+    with Display(title, groups, processes, cfg.steps, place) as display:
+        if min(processes, len(groups)) == 1:
+            ended = [(worker.train(cfg, seeds, display.show), seeds) for seeds in groups]
+        else:
+            ended = seed_processes.train(cfg, groups, processes, display)
+    _refuse_unfinished(cfg, ended)
+    refuse_diverged(cfg)
+
+
+def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
+    """Warns of seeds from before the algorithm's code changed: settings name a run, and they are the same.
+
+    Those that are trained now say so themselves (`Record.go_on`), or begin anew.
+    """
+    cell, trained = cell_directory(cfg), {seed for seeds in planned for seed in seeds}
+    left = [(folder, seeds) for folder, seeds in groups_of(cell) if trained.isdisjoint(seeds)]
+    old = code.of_another(left, cfg.algo.name)
+    if old:
+        print(
+            f"corerl: {_listed([old])} in {cell} began with other code of {cfg.algo.name}.py than it has "
+            f"now, and {'stay as they are' if len(old) > 1 else 'stays as it is'}. With label=NAME, another "
+            "name in tables, the new code is a run of its own.",
+            file=sys.stderr,
+        )
+
+
+def _tell_idle(cfg: Config) -> None:
+    """Warns of a run that ends before its random beginning does: its scores are of initial weights."""
+    for name, steps in idle(cfg.algo).items():
+        if steps >= cfg.steps:
+            print(
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first {steps:,} "
+                f"steps only fill the replay ({name}), and steps={cfg.steps:,}. Give more steps, or lower "
+                f"{name}.",
+                file=sys.stderr,
+            )
+    if getattr(cfg.algo, "phase", None) == "both":
+        before = cfg.algo.online.pretrain_steps + cfg.algo.online.warmup_steps
+        if before >= cfg.steps:
+            print(
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update online: pre-training "
+                f"and warm-up are {before:,} steps (algo.online.pretrain_steps and warmup_steps), and "
+                f"steps={cfg.steps:,} counts them. Give more steps, or lower these.",
+                file=sys.stderr,
+            )
+
+
+def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
+    """Raises where a group failed, or is another process's: those that are not are done all the same."""
+    cell, name = cell_directory(cfg), f"{cfg.label or cfg.algo.label} on {cfg.task}"
+    busy = [
+        seeds
+        for status, seeds in ended
+        if status == BUSY and _status(cell / group_name(seeds)).get("state") != "done"
+    ]
+    failed = [seeds for status, seeds in ended if status not in (DONE, BUSY)]
+    where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
+    told = f"Another process is training in {where}; wait for it or stop it."
+    if failed:
+        written = any((cell / group_name(seeds) / "error.txt").exists() for seeds in failed)
+        raise SeedsFailed(
+            f"{name}: {_listed(failed)} failed{f', and error.txt in {cell}/seeds-* says why' * written}. The "
+            f"same command runs only what is missing.{f' {told}' if busy else ''}"
+        )
+    if busy:
+        raise Busy(told)
+
+
+def _listed(groups: list[list[int]]) -> str:
+    seeds = sorted(seed for seeds in groups for seed in seeds)
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def refuse_diverged(cfg: Config) -> None:
+    """Raises where no seed of a cell has a result: no success, though nothing is left to run."""
+    wanted, told = set(seed_list(cfg.seeds)), {}
+    for directory, seeds in counted(cell_directory(cfg)):
+        diverged = _status(directory).get("diverged", {})
+        told |= {seed: diverged[str(seed)] for seed in seeds if str(seed) in diverged}
+    if wanted <= told.keys():
+        steps = ", ".join(f"seed {seed} by step {told[seed]}" for seed in sorted(wanted)[:10])
+        raise Diverged(
+            f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged (NaN or overflow, or its "
+            f"environment crashed; {steps}), so there is no result."
+        )
+
+
+def _status(directory: Path) -> dict:
+    """Reads a status; empty also where it is damaged: the checkpoint then tells what is unfinished."""
+    try:
+        return read_status(directory)
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        return {}
+
+
+def check_steps(cfg: Config) -> None:
+    """Notices before training that the steps do not end with an update, or that the policy gets none."""
+    cfg.policy_steps()
+    for holder, name, what in (
+        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
+        (cfg.algo, "policy_delay", "critic updates for each of the policy"),
+    ):
+        every = getattr(holder, name.rpartition(".")[2], 1)
+        require(
+            cfg.steps % every == 0,
+            f"steps={cfg.steps} must be a multiple of algo.{name}={every}, the {what}",
+        )
+
+
+def _check_simulator(cfg: Config, task: Task) -> None:
+    """Notices before training that the simulator is missing, or is nothing for the algorithm."""
+    try:
+        env = task.make_env()
+    except CorerlError as error:
+        if not cfg.eval.episodes:
+            return
+        raise CorerlError(missing(str(error), for_evaluation(cfg.algo))) from error
+    try:
+        spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+        _tell_own_statistics(env, task.id)
+        _try(env, task.id)
+    finally:
+        close([env])
+
+
+def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
+    """Warns of numbers whose scale another environment of the same task does not share."""
+    for kind in (wrappers.NormalizeObservation, wrappers.NormalizeReward):
+        found = wrapper(env, kind)
+        if found is not None and found.update_running_mean:
+            print(
+                f"corerl: {task} is in a {kind.__name__}, whose statistics each environment gathers by "
+                "itself: what is learned on one scale is evaluated on others, and the same policy scores "
+                "differently every time. Leave it out, or fix its statistics (update_running_mean=False).",
+                file=sys.stderr,
+            )
+
+
+def _try(env: gymnasium.Env, task: str) -> None:
+    """Makes one step: what an environment of one's own does wrong is told before hours of training."""
+    try:
+        step(env, env.action_space.sample(), reset(env, None, seed=0).shape)
+    except ValueError as error:
+        raise CorerlError(f"The environment of {task} cannot be used: {error}") from error
+
+
+def for_evaluation(algo: Settings) -> bool:
+    """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
+    return _from_data(algo) and getattr(algo, "phase", "offline") == "offline"
+
+
+def lacks_data(algo: Settings, task: Task) -> bool:
+    """Tells whether an algorithm, as it is set, begins with data where the task has none."""
+    begins = _from_data(algo) and getattr(algo, "phase", "offline") != "online"
+    return begins and not task.has_data
+
+
+def _from_data(algo: Settings) -> bool:
+    data = getattr(algo, "data", None)
+    return isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
+
+
+def missing(why: str, evaluates: bool) -> str:
+    """Says why there is no simulator, and how to do without where it only `evaluates`."""
+    return f"{why.rstrip('.')}; to train without evaluating: eval.episodes=0" if evaluates else why
+
+
+def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:
+    """Plans the groups of seeds to train: unfinished ones as they were begun, then those not yet begun.
+
+    A group that another process trains is one of the first also before it has saved: on a GPU its seeds
+    would be trained again in a group of their own.
+    """
+    covered: set[int] = set()
+    groups = []
+    for directory, begun in groups_of(cell):
+        if not set(begun) & set(seeds):
+            continue
+        if _status(directory).get("state") == "done":
+            covered |= set(begun)
+        elif checkpoint.exists(checkpoint.path_in(directory)) or files.is_held(directory / ".lock"):
+            covered |= set(begun)
+            groups.append(begun)
+    fresh = [seed for seed in seeds if seed not in covered]
+    if together and fresh:
+        return groups + _chunks(sorted(fresh), min(processes, len(fresh)))
+    return groups + [[seed] for seed in fresh]
+
+
+def _chunks(seeds: list[int], count: int) -> list[list[int]]:
+    """Cuts sorted seeds into as many pieces, each of neighbours: `seeds-0-99` is a short name for a folder.
+
+    Raises:
+        CorerlError: there are so many gaps that a name is too long.
+    """
+    cuts = [i * len(seeds) // count for i in range(count + 1)]
+    chunks = [seeds[first:last] for first, last in pairwise(cuts)]
+    longest = max(len(group_name(chunk)) for chunk in chunks)
+    require(
+        longest <= LONGEST,
+        f"{len(seeds)} seeds with gaps between them make a folder's name of {longest} characters, where "
+        f"{LONGEST} are allowed: give seeds in a row, or a processes= above {count}",
+    )
+    return chunks
+
+
+def keep_failure(cfg: Config, error: Exception) -> None:
+    """Leaves in the cell's directory why it did not even begin, where `corerl status` finds it.
+
+    Seeds that failed have said so in directories of their own.
+    """
+    if isinstance(error, SeedsFailed | Busy):
+        return
+    text = "".join(traceback.format_exception(error))
+    with suppress(CorerlError):  # the disk may be what failed
+        write_settings(cfg)
+        files.write_atomically(cell_directory(cfg) / "error.txt", text.encode())
+
+
+def write_settings(cfg: Config) -> None:
+    content = yaml.safe_dump(settings(cfg) | {"seeds": cfg.seeds}, sort_keys=False)
+    files.make_directory(cell_directory(cfg))
+    files.write_atomically(cell_directory(cfg) / "config.yaml", content.encode())

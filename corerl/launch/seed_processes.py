@@ -1,0 +1,251 @@
+"""Groups of seeds in processes of their own, which end when this one is told to stop."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from corerl.config import Config
+from corerl.errors import CorerlError
+from corerl.launch import worker
+from corerl.launch.process_setup import lasting_output, numerics
+from corerl.runs import files
+from corerl.runs.directory import cell_directory, group_name, read_status
+from corerl.runs.progress import Display
+from corerl.training.run import Interrupted
+
+SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
+"""What a status must have to be shown."""
+
+
+class Child(NamedTuple):
+    """A process that trains these seeds, when it began, and what it writes to stderr."""
+
+    process: BaseProcess
+    seeds: list[int]
+    since: float
+    stderr: TextIO
+
+
+def train(
+    cfg: Config, groups: list[list[int]], processes: int, display: Display
+) -> list[tuple[int, list[int]]]:
+    """Trains one process per group, `processes` at a time, each with its share of the cores.
+
+    Returns every group and the exit status of its process.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    waiting, ended = list(groups), []
+    running: list[Child] = []
+    with _forwarded_signals(running) as stopped:
+        while running or (waiting and not stopped):
+            while waiting and len(running) < processes and not stopped:
+                running.append(_started(cfg, waiting.pop(0), threads))
+                if stopped:  # while it started, so that it was not told
+                    running[-1].process.terminate()
+            time.sleep(0.2)
+            for child in list(running):
+                status = child.process.exitcode
+                _pass_on(child)
+                # What another process finished since the plan was done before the child began.
+                _show_status(
+                    display, cfg, child.seeds, 0.0 if status == worker.DONE else child.since
+                )
+                if status is not None:
+                    running.remove(child)
+                    ended.append((status, child.seeds))
+                    if status not in (worker.DONE, worker.BUSY) and not stopped:
+                        _keep_reason(cfg, child, status)
+                    child.stderr.close()
+    if len(stopped) > 1:  # which ended the children at once
+        raise KeyboardInterrupt
+    if stopped:
+        raise Interrupted
+    return ended
+
+
+def _started(cfg: Config, seeds: list[int], threads: int) -> Child:
+    """Starts a child that trains these seeds.
+
+    Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent, who passes it
+    on: an interpreter that has not begun would end in a traceback.
+    """
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_child, args=(cfg, seeds, threads, os.getpid()))
+    resource_tracker.ensure_running()  # else it would start now, with this child's stderr
+    since = time.time()
+    with (
+        _handled(signal.SIG_IGN, signal.SIGINT),
+        _without_script(),
+        _spawning(),
+        _stderr_to_file() as stderr,
+    ):
+        process.start()
+    return Child(process, seeds, since, stderr)
+
+
+@contextmanager
+def _spawning() -> Iterator[None]:
+    """Makes `spawn` the start method that children inherit; joblib's own one is unknown to them."""
+    method = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(method, force=True)
+
+
+@contextmanager
+def _stderr_to_file() -> Iterator[TextIO]:
+    """Points this process's stderr at a file without a name, for a child to inherit; yields its reader."""
+    with tempfile.NamedTemporaryFile("ab") as file:
+        reader = open(file.name, encoding="utf-8", errors="replace")  # noqa: SIM115  read while it runs
+        sys.stderr.flush()
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield reader
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _pass_on(child: Child) -> None:
+    """Prints what the child has written to stderr since the last call."""
+    if text := child.stderr.read():
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def _keep_reason(cfg: Config, child: Child, status: int) -> None:
+    """Writes why a child died to error.txt of its seeds, unless it did so itself."""
+    directory = cell_directory(cfg) / group_name(child.seeds)
+    if status < 0:
+        reason = f"killed by signal {-status} (9 is also how a full memory ends a process)"
+        print(f"corerl: {group_name(child.seeds)} was {reason}", file=sys.stderr)
+    else:
+        child.stderr.seek(0)
+        reason = child.stderr.read().strip() or f"ended with exit status {status} and no message"
+    with suppress(CorerlError, OSError):  # the disk may be what failed
+        kept = directory / "error.txt"
+        if not kept.exists() or kept.stat().st_mtime < child.since:  # that of an earlier attempt
+            files.make_directory(directory)
+            files.write_atomically(kept, reason.encode())
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Hides the calling script from children: imported again, it would train again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _show_status(display: Display, cfg: Config, seeds: list[int], since: float) -> None:
+    """Shows how far a group is; an older status than `since` tells of an attempt that has ended."""
+    name = group_name(seeds)
+    with suppress(CorerlError):
+        status = read_status(cell_directory(cfg) / name)
+        if status.keys() >= SHOWN and status.get("updated", 0.0) >= since:
+            display.show(f"{cfg.label or cfg.algo.label} {cfg.task} {name}", status)
+
+
+def _child(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
+    """Trains one group in a child process, quietly; the parent reads `status.json`."""
+    with numerics(cfg, threads), lasting_output():
+        _work(cfg, seeds, parent)
+
+
+def _work(cfg: Config, seeds: list[int], parent: int) -> None:
+    # Otherwise a stop before the first update would leave a status of "running".
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def show(name: str, status: dict) -> None:
+        # The parent was killed: save and stop rather than run on unseen.
+        if os.getppid() != parent and status["state"] == "running":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        sys.exit(worker.train(cfg, seeds, show))
+    except CorerlError as error:
+        print(f"corerl: {error}", file=sys.stderr)
+        sys.exit(worker.FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        # Nothing is left to save, and the parent passes on a Ctrl-C that this process may have had already.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def terminated_like_ctrl_c() -> Iterator[None]:
+    """Lets SIGTERM stop this process's children too, and itself as Ctrl-C does.
+
+    Otherwise it would end this process alone, and the workers of a launcher would train on. Children with a
+    process group of their own are left alone, as a terminal's Ctrl-C leaves them. They are sent SIGTERM:
+    what a script starts in the background ignores SIGINT, and so do its children.
+    """
+
+    def stop(number, frame) -> None:
+        for child in _children():
+            with suppress(ProcessLookupError):
+                if os.getpgid(child) == os.getpgrp():
+                    os.kill(child, signal.SIGTERM)
+        raise KeyboardInterrupt
+
+    with _handled(stop, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM interrupt a launcher's worker also where no update runs: submitit has it ignored there."""
+    with _handled(signal.default_int_handler, signal.SIGTERM):
+        yield
+
+
+def _children() -> list[int]:
+    """Returns the ids of this process's children; none where no /proc tells."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text(encoding="utf-8").split()]
+
+
+@contextmanager
+def _forwarded_signals(running: list[Child]) -> Iterator[list[int]]:
+    """Forwards stop signals of this process to its children, which save and end."""
+    stopped: list[int] = []
+
+    def forward(number, frame) -> None:
+        stopped.append(number)
+        for child in running:
+            if child.process.is_alive():
+                os.kill(child.process.pid, signal.SIGTERM)
+
+    with _handled(forward, signal.SIGINT, signal.SIGTERM):
+        yield stopped
+
+
+@contextmanager
+def _handled(handler: Callable | signal.Handlers, *numbers: int) -> Iterator[None]:
+    """Handles these signals so, and afterwards as before; outside the main thread the caller handles them."""
+    old = {}
+    with suppress(ValueError):
+        for number in numbers:
+            old[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)

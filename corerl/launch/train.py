@@ -1,0 +1,369 @@
+"""`corerl train`: Hydra composes the cells and its launchers run them, here or elsewhere.
+
+Precedence: the defaults in the algorithm's `Config`, then every row of `configs/<algo>.yaml` whose
+pattern matches the task, then the command line. A row's keys are spelled as on the command line.
+"""
+
+import argparse
+import importlib
+import inspect
+import math
+import os
+import re
+import shlex
+import sys
+import textwrap
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+
+import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from corerl import algos
+from corerl.config import Columns, Config, Data, Eval, Wandb, require
+from corerl.errors import CorerlError
+from corerl.launch.composition import (
+    cells,
+    for_each_cell,
+    hydra_flags,
+    search_folder,
+    settings_first,
+    typed,
+    with_own_files,
+    with_sweep,
+    with_todays_names,
+)
+from corerl.launch.config_store import register
+from corerl.launch.hydra_errors import UNREADABLE, no_such, sentence
+from corerl.launch.process_setup import lasting_output
+from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
+from corerl.launch.settings_tables import file_of, of_d4rl, variants
+from corerl.runs.files import Busy
+from corerl.training.run import Interrupted
+
+DRY_RUN = "--dry-run"
+SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
+"""What Hydra leaves open in a search with Optuna: scores are made large, and the same command makes the
+same trials, so that it resumes."""
+NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
+STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
+
+
+def main(arguments: list[str]) -> int:
+    """Trains what the command line composes. Returns the exit status."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(_help(with_own_files(arguments)))
+        return 0
+    dry = DRY_RUN in arguments
+    arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
+    flags = _refuse(arguments)
+    arguments = settings_first(arguments)
+    if flags.cfg == "job":
+        return _show(cells(arguments), flags.package)
+    if dry:
+        from corerl.launch.dry_run import show
+
+        return show(cells(arguments))
+    with lasting_output():
+        return _launch(arguments, informs=bool(flags.cfg or flags.info))
+
+
+def _show(listed: list[Config], package: str | None) -> int:
+    """Prints the settings of every cell as it would run, tables and all, or the part named `package`."""
+    for cfg in listed:
+        found = OmegaConf.select(OmegaConf.create(asdict(cfg)), package or "")
+        require(found is not None, f"--package {package}: there is no such setting, or it is null")
+        print(f"---\n{OmegaConf.to_yaml(found)}" if OmegaConf.is_config(found) else found)
+    return 0
+
+
+@dataclass
+class Outcome:
+    """What became of the cells: whether any began here, what went wrong, and what another process trains.
+
+    Nothing of it is known where a launcher runs copies of this process elsewhere.
+    """
+
+    begun: bool = False
+    problems: list[str] = field(default_factory=list)
+    busy: list[tuple[str, Config]] = field(default_factory=list)
+
+
+def _launch(arguments: list[str], informs: bool = False) -> int:
+    """Runs the command line; where it `informs`, Hydra prints what it is asked and nothing runs."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
+    named = with_own_files(_with_search(arguments))
+    register()
+    outcome = Outcome()
+    try:
+        _hydra_run(named, outcome)
+    except KeyboardInterrupt as stop:
+        told = (
+            "stopped and saved" if isinstance(stop, Interrupted) else "stopped; what is saved stays"
+        )
+        command = shlex.join(["corerl", "train", *arguments])
+        print(f"corerl: {told}. Resume with the same command: {command}", file=sys.stderr)
+        return 130
+    if not informs:
+        _tell_end(named, outcome)
+    return 0
+
+
+def _hydra_run(named: list[str], outcome: Outcome) -> None:
+    """Has Hydra compose the cells and its launcher run them, here or elsewhere.
+
+    Raises:
+        Interrupted: stopped by a signal, after saving.
+        CorerlError: what Hydra, the sweeper or the launcher refuses, or cannot do.
+    """
+    count, here = _count(named), os.getpid()
+
+    def job(cfg: DictConfig) -> float | None:
+        outcome.begun = True
+        with lasting_output(), nullcontext() if os.getpid() == here else stopped_by_sigterm():
+            found = _job(cfg, outcome, count)
+        # Optuna ends at NaN, and takes None for a failed trial; its like want a number.
+        to_optuna = HydraConfig.get().sweeper._target_.endswith(".OptunaSweeper")
+        return None if to_optuna and math.isnan(found) else found
+
+    try:
+        sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
+        launched = hydra.main(
+            version_base="1.3", config_path="pkg://corerl.configs", config_name="config"
+        )
+        with terminated_like_ctrl_c():
+            launched(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise CorerlError(sentence(error)) from error
+    except CorerlError:
+        raise
+    except Exception as error:
+        if "No trials are completed" in str(error):  # Optuna's, which writes no results then
+            raise CorerlError(NO_TRIAL) from error
+        if outcome.begun:
+            raise
+        if isinstance(error, UNREADABLE):
+            raise CorerlError(sentence(error)) from error
+        if isinstance(error, OSError) and error.filename:
+            raise CorerlError(f"{error.filename}: {error.strerror}.") from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
+
+
+def _tell_end(named: list[str], outcome: Outcome) -> None:
+    """Prints what a search has found.
+
+    Raises:
+        CorerlError: cells are not done.
+    """
+    problems = list(outcome.problems)
+    searched = search_folder(named)
+    if searched:
+        _tell_best(searched)
+    elif not outcome.begun:
+        problems += _unfinished(named)
+    problems += [problem for problem, cell in outcome.busy if _left(cell)]
+    if len(problems) == 1:
+        raise CorerlError(problems[0])
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
+
+
+def _with_search(arguments: list[str]) -> list[str]:
+    """Adds `SEARCH` to the command line of a search, less what it gives itself."""
+    if "hydra/sweeper=optuna" not in arguments:
+        return arguments
+    given = {argument.lstrip("+").split("=")[0] for argument in arguments}
+    if "hydra/sweeper/sampler=grid" in arguments:  # it has no seed
+        given |= {"hydra.sweeper.sampler.seed"}
+    return [*arguments, *(f"{key}={value}" for key, value in SEARCH.items() if key not in given)]
+
+
+def _tell_best(folder: Path) -> None:
+    """Prints what a searching sweeper has found and written into the folder of the runs."""
+    path = folder / "optimization_results.yaml"
+    if path.exists():
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        best = found.get("best_value")  # Optuna's name; other sweepers have their own
+        chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
+        told = f"found {path}" if best is None else f"best {best:.2f} with {chosen} ({path})"
+        print(f"corerl: {told}", file=sys.stderr)
+
+
+def _count(arguments: list[str]) -> int | None:
+    """Counts the cells; None where a sweeper chooses them as it goes, or they do not compose."""
+    if not {"-m", "--multirun"} & set(with_sweep(arguments)):
+        return 1
+    try:
+        return len(cells(arguments))
+    except CorerlError:
+        return None
+
+
+def _unfinished(arguments: list[str]) -> list[str]:
+    """Lists unfinished cells by their directories, after a launcher that ran them elsewhere."""
+    from corerl.launch import launch
+
+    problems = []
+    for cfg in cells(arguments):
+        if left := _left(cfg):
+            told = "; ".join(dict.fromkeys(g.message for g in left if g.message))
+            seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
+            where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
+            problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
+            continue
+        try:
+            launch.refuse_diverged(cfg)
+        except launch.Diverged as error:
+            problems.append(str(error))
+    return problems
+
+
+def _left(cfg: Config) -> list:
+    """Returns the groups of a cell that are not done, in whatever process."""
+    from corerl.launch import status
+
+    return [group for group in status.of_cell(cfg) if group.state != "done"]
+
+
+def _refuse(arguments: list[str]) -> argparse.Namespace:
+    """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed.
+
+    Returns Hydra's flags.
+    """
+    flags, unknown = hydra_flags(arguments)
+    require(
+        not flags.hydra_help, "corerl train has no flag --hydra-help; --help lists every setting"
+    )
+    for flag in (a for a in unknown if a.startswith("-")):
+        raise CorerlError(
+            f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."
+        )
+    for argument in arguments:
+        if argument[:1] in "+~" and not argument.lstrip("+~").startswith("hydra"):
+            raise CorerlError(
+                f"{argument}: settings are neither added nor removed; change one with name=value."
+            )
+    return flags
+
+
+def _help(arguments: list[str]) -> str:
+    """Lists every setting with its default and comment, as the dataclasses state them.
+
+    Raises:
+        CorerlError: there is no algorithm of a name that is given.
+    """
+    given = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    chosen = [variants().get(name, name) for names in given for name in names.split(",")]
+    known = algos.names()
+    for name in chosen:
+        require(name in known, no_such("algorithm", name, sorted([*known, *variants()])))
+    lines = [
+        "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
+        "       corerl train -m algo=NAME,NAME task=ID,ID ...       every combination",
+        "       corerl train sweep=NAME                             a file of sweeps/",
+        f"       corerl train ... {DRY_RUN}           what would run, and for how long",
+        "",
+        *_listed("algo: ", [*known, "or a file of your own, algo=my_algo.py"]),
+        *_listed("algo with other settings (configs/): ", list(variants())),
+        "an algorithm's settings: corerl train algo=NAME --help",
+        "task: corerl data list",
+        "",
+        *_fields(Config(), ""),
+        *_fields(Eval(), "eval."),
+        *_fields(Wandb(), "wandb."),
+        *_fields(Data(), "data."),
+        *_fields(Columns(), "data.columns."),
+    ]
+    for name in chosen:
+        cfg = importlib.import_module(f"corerl.algos.{name}").Config()
+        lines += ["", *_fields(cfg, "algo.")]
+        for part, settings in vars(cfg).items():
+            lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
+    return "\n".join(lines)
+
+
+def _listed(head: str, names: list[str]) -> list[str]:
+    return textwrap.wrap(
+        head + ", ".join(names), 80, subsequent_indent="  ", break_on_hyphens=False
+    )
+
+
+def _fields(settings: object, prefix: str) -> list[str]:
+    """Returns a line per field of a dataclass instance, its value and the comment beside it."""
+    comments: dict[str, str] = {}  # its own fields first, then those of the classes it extends
+    for kind in type(settings).__mro__[:-1]:
+        source = inspect.getsource(kind).split("    def ")[0]
+        found = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
+        comments = comments | {name: text for name, text in found if name not in comments}
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return [
+        f"  {f'{prefix}{name}={values[name]}':<36} {comment}".rstrip()
+        for name, comment in comments.items()
+        if name in values and not is_dataclass(values[name])
+    ]
+
+
+def _job(cfg: DictConfig, outcome: Outcome, count: int | None) -> float:
+    """Runs one cell. In a sweep its failure is kept in its directory, so that the others still run.
+
+    What another process is training may be done by the end of the sweep, so that it is kept apart.
+
+    Returns its mean last score, for a sweeper that searches; NaN where it has none.
+    """
+    from corerl.launch import last_scores, launch, worker
+
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    job = None
+    try:
+        require(
+            not HydraConfig.get().job.chdir,
+            "hydra.job.chdir would move the runs, which lie below root=: leave it out",
+        )
+        chosen = HydraConfig.get().overrides.task
+        job = typed(cfg, chosen)
+        _tell_of_d4rl(job, chosen)
+        launch.launch(job, _place(count))
+        return last_scores.objective(job)
+    except Exception as error:
+        if not in_sweep and not isinstance(error, CorerlError):
+            raise
+        told = worker.told(error)
+        if isinstance(error, Busy) and job is not None:
+            outcome.busy.append((told, job))
+        else:
+            outcome.problems.append(told)
+        if in_sweep:
+            print(f"corerl: {told}", file=sys.stderr)
+            if job is not None:
+                launch.keep_failure(job, error)
+    return math.nan
+
+
+def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
+    """Says which settings a table has for D4RL's sets like this one of Minari's, which it does not take."""
+    name = job.table or job.algo.name
+    keys = {override.split("=")[0] for override in chosen}
+    rows = {k: v for k, v in of_d4rl(name, job.task).items() if k not in keys}
+    if rows:
+        listed = " ".join(f"{key}={value}" for key, value in rows.items())
+        print(
+            f"corerl: {file_of(name)} has settings for D4RL's sets like {job.task}, which is other data "
+            f"and does not take them; where they suit: {listed}",
+            file=sys.stderr,
+        )
+
+
+def _place(count: int | None) -> str:
+    """Names the place: `cell 2 of 9`; nothing where there is one."""
+    if HydraConfig.get().mode != RunMode.MULTIRUN:
+        return ""
+    number = HydraConfig.get().job.num + 1
+    return f"cell {number}" if count is None else f"cell {number} of {count}"

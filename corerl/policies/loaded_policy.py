@@ -1,0 +1,368 @@
+"""Trained policies of a run, in memory: they act, and are judged (corerl/policies/load.py makes them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from corerl.config import Config, require
+from corerl.data import own_files, tasks
+from corerl.data.columns import array, floats
+from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
+from corerl.training.experience import EpsilonGreedy
+from corerl.training.offline_stocks import OfflineStockPlayer
+from corerl.training.run import pick_device
+
+
+class Loaded:
+    """Trained policies of S seeds of one run.
+
+    Attributes:
+        cfg: the run's settings. path: its folder. task: what it was trained on.
+        seeds: the S seeds. steps: `(S,)` updates that each has had.
+    """
+
+    def __init__(self, cfg: Config, path: Path, parts: Sequence[Restored], seed: int | None = None):
+        self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
+        self.task: Task = tasks.of(cfg)
+        self._frames: np.ndarray | None = None
+        self._begun: int | None = None  # episodes of each seed
+        self._acted: tuple[int, ...] | None = None  # shape of the last actions, less features
+        every = [s for part in self._parts for s in part.seeds]
+        self.seeds = every if seed is None else [seed]
+        self.steps = [part.step for part in self._parts for s in part.seeds if s in self.seeds]
+        self._order = sorted(range(len(every)), key=every.__getitem__)
+        if seed is None:
+            self.seeds = [every[i] for i in self._order]
+            self.steps = [self.steps[i] for i in self._order]
+
+    @property
+    def label(self) -> str:
+        """The algorithm's name in tables."""
+        return self.cfg.label or self.cfg.algo.label
+
+    @property
+    def device(self) -> torch.device:
+        """The device on which the policies compute."""
+        return pick_device(self.cfg.device)
+
+    @property
+    def remembers(self) -> bool:
+        """True if actions depend on the episode: then call `reset` at its start, `earned` after steps."""
+        return any(part.remembers for part in self._parts)
+
+    @property
+    def tau(self) -> float | None:
+        """The level of CVaR that it plays for; None where that is not chosen in play."""
+        act = self._parts[0].act
+        return act.tau if isinstance(act, OfflineStockPlayer) else None
+
+    def play_for(self, tau: float) -> None:
+        """Chooses the level of CVaR to play for, from the next episode on."""
+        require(
+            self.tau is not None,
+            f"{self.label} cannot play for another tau: what it learned is of one level, or none. Leave tau "
+            "out, or train algo=cvar_offline, which serves every level",
+        )
+        require(0 < tau <= 1, f"tau={tau:g} is not in (0, 1]")
+        for part in self._parts:
+            part.act.tau = tau
+
+    def only(self, seed: int) -> Loaded:
+        """Returns the policy of one seed, whose actions have no seed axis."""
+        parts = [part for part in self._parts if seed in part.seeds]
+        if not parts:
+            known = ", ".join(map(str, self.seeds))
+            raise CorerlError(f"{self.path} has no seed {seed}; there are {known}.")
+        return Loaded(self.cfg, self.path, parts, seed)
+
+    # Acting.
+
+    def act(self, observations: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the actions with which the policy is evaluated, at raw observations.
+
+        A policy that was trained with `history=K` reads the latest K of the calls since `reset`, or K that
+        are given side by side, oldest first, `(K * O,)`.
+
+        Args:
+            observations: one, `(O,)`, or n of them, `(n, O)`; the same for every seed. A dictionary's parts,
+                each as the environment shows it or as a vector, are laid side by side in the order of
+                training.
+
+        Returns:
+            `(S, A)` or `(S, n, A)`, without A where actions are numbers; without S for one seed.
+        """
+        shape = self.shapes.observation
+        if isinstance(observations, Mapping):
+            observations = self._side_by_side(observations)
+        observations = array(observations, "observations")
+        history = self.task.history
+        if history > 1 and (observations.shape or (0,))[-1] * history == shape[0]:
+            observations = self._with_history(observations)
+        several = observations.shape[: observations.ndim - len(shape)]
+        if observations.shape != (*several, *shape) or len(several) > 1 or several == (0,):
+            raise CorerlError(
+                f"{self.label} on {self.task.id} acts at observations of shape {shape} or (n, "
+                f"{', '.join(map(str, shape))}), not {observations.shape}."
+            )
+        observations = _as_kept(observations, shape, self._kept)
+        tensor = torch.from_numpy(observations if several else observations[None])
+        self._follow(len(tensor))
+        actions = self(tensor.to(self.device).expand(len(self.seeds), *tensor.shape))
+        actions = actions.cpu().numpy()
+        actions = actions if several else actions[:, 0]
+        self._acted = (len(self.seeds), *several)[self._seed is not None :]
+        return actions if self._seed is None else actions[0]
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """Names of an observation's parts, in the order of training; none where it is no dictionary."""
+        if names := own_files.parts(self.task.data):
+            return tuple(names)
+        if not self.task.has_env:
+            return ()
+        return tuple(self._spaces)
+
+    @cached_property
+    def _spaces(self) -> dict[str, spaces.Space]:
+        """Spaces of an observation's parts in the environment; none where it is no dictionary."""
+        env = self.task.make_env()
+        env.close()
+        return getattr(wrapper(env, Flat), "parts", {})
+
+    def _side_by_side(self, given: Mapping[str, Any]) -> np.ndarray:
+        given = by_name(given)
+        if set(self.parts) != set(given):
+            raise CorerlError(
+                f"{self.label} on {self.task.id} acts at observations with the parts "
+                f"{', '.join(self.parts) or '(none)'}, not {', '.join(given)}."
+            )
+        known = {}
+        with suppress(CorerlError):  # without a simulator, every part is a vector
+            known = self._spaces
+        return flattened({name: given[name] for name in self.parts}, known)
+
+    def _with_history(self, observations: np.ndarray) -> np.ndarray:
+        """Returns the latest frames of each of n episodes side by side, `(O,)` or `(n, O)` as given."""
+        if self._frames is None:
+            self._frames = first(observations, self.task.history)
+        elif self._frames.shape[1:] != observations.shape:
+            raise CorerlError(
+                f"observations were {self._frames.shape[1:]} at the last call and are {observations.shape}: "
+                "call reset() where other episodes begin."
+            )
+        else:
+            self._frames = later(self._frames, observations)
+        return np.concatenate(list(self._frames), -1)
+
+    def _follow(self, episodes: int) -> None:
+        """Begins the episodes of a policy that remembers, where nobody did; refuses another number."""
+        if self._begun is None:
+            self.begin(len(self.seeds), episodes)
+        require(
+            not self.remembers or self._begun == episodes,
+            f"the number of episodes is {self._begun} since the last reset, and the observations are of "
+            f"{episodes}: call reset({episodes}) where other episodes begin",
+        )
+
+    def reset(self, episodes: int = 1) -> None:
+        """Begins `episodes` episodes of every seed, for a policy that remembers."""
+        self._frames = None
+        self.begin(len(self.seeds), episodes)
+
+    def earned(self, rewards: np.ndarray) -> None:
+        """Tells a policy that remembers what its last actions earned.
+
+        Args:
+            rewards: one of each action that `act` returned, `(S,)` or `(S, n)`; of one seed a number or
+                `(n,)`.
+        """
+        require(self._acted is not None, "rewards are of actions: call act() before earned()")
+        rewards = torch.as_tensor(rewards, dtype=torch.float32, device=self.device)
+        require(
+            rewards.shape == self._acted,
+            f"the rewards have shape {tuple(rewards.shape)}, and act() returned actions of shape "
+            f"{self._acted}, features apart: give the reward of each",
+        )
+        self.reward(rewards.reshape(len(self.seeds), -1))
+
+    # As an evaluator calls it (corerl/training/evaluation.py).
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor) -> Tensor:
+        """Acts at `(S, n, O)`: returns `(S, n, A)`, or `(S, n)` where actions are numbers."""
+        return self._gather(lambda part, x: part.act(x), observations)
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        """Forgets; n episodes of each seed begin."""
+        self._begun, self._acted = episodes, None
+        for part in self._parts:
+            if hasattr(part.act, "begin"):
+                part.act.begin(len(part.seeds), episodes)
+
+    def reward(self, rewards: Tensor) -> None:
+        """Takes the rewards `(S, n)` of the last actions."""
+        self._gather(lambda part, x: part.act.reward(x) if part.remembers else None, rewards)
+
+    # What is judged of it.
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations `(S, n, O)`.
+
+        Raises:
+            CorerlError: the algorithm's policy has no density.
+        """
+        return self._gather(lambda part, *x: part.log_prob(*x), observations, actions)
+
+    def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Samples actions `(S, n, A)` at raw observations, from normal noise `(S, n, A)`.
+
+        Raises:
+            CorerlError: the algorithm's policy is deterministic.
+        """
+        return self._gather(lambda part, *x: part.sample(*x), observations, noise)
+
+    @torch.no_grad()
+    def greedy(self, observations: Tensor) -> tuple[Tensor, float]:
+        """Returns numbered actions `(S, n)`, and the share of actions that are random instead."""
+        first = self._parts[0].act
+        if not isinstance(first, EpsilonGreedy):
+            return self(observations), 0.0
+        acts = self._gather(lambda part, x: part.act._act(x), observations)
+        return acts, first._epsilon
+
+    def states(self) -> list[tuple[list[int], dict[str, Any]]]:
+        """Returns the seeds of each group that was trained together, and its run's parts by name:
+        `agent`, `buffer`, and for a learner from comparisons `reward`."""
+        return [(part.seeds, part.state) for part in self._parts]
+
+    def _gather(self, function: Callable, *inputs: Tensor) -> Any:
+        """Calls `function` on every group's share of the inputs `(S, ...)`; joins outputs in seed order."""
+        if self._seed is not None:  # the group's other seeds are asked about the same
+            part = self._parts[0]
+            wide = [x.expand(len(part.seeds), *x.shape[1:]) for x in inputs]
+            out = function(part, *wide)
+            place = part.seeds.index(self._seed)
+            return None if out is None else out[place : place + 1]
+        rank = {seed: i for i, seed in enumerate(self.seeds)}
+        outs = [
+            function(part, *(x[[rank[s] for s in part.seeds]] for x in inputs))
+            for part in self._parts
+        ]
+        return None if outs[0] is None else torch.cat(outs)[self._order]
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of observations and actions: the environment's, or the data's without a simulator."""
+        return self._shapes_and_kept[0]
+
+    @property
+    def _kept(self) -> type:
+        """The type in which it sees observations: images' bytes as bytes, everything else as float32."""
+        return self._shapes_and_kept[1]
+
+    @cached_property
+    def _shapes_and_kept(self) -> tuple[Shapes, type]:
+        return shapes_of(self.task, self._parts[0].spec)
+
+
+def _as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
+    """Returns observations `(..., *shape)` in the type of those that were learned from, of type `kept`.
+
+    Raises:
+        CorerlError: those were images' bytes, which are scaled by 255, and these are numbers beyond; or
+            these are no real numbers.
+    """
+    if kept != np.uint8 or x.dtype == np.uint8:
+        return floats(x, "observations").astype(kept_as(shape, x.dtype), copy=False)
+    whole = x.dtype.kind in "iu"
+    require(
+        not (x < 0).any() and not (x > (255 if whole else 1)).any(),
+        f"images are bytes in 0..255 (uint8) or such divided by 255, and these are {x.dtype} from "
+        f"{x.min():g} to {x.max():g}: give the environment's own",
+    )
+    return x.astype(np.uint8 if whole else np.float32)
+
+
+class Shapes(NamedTuple):
+    """An observation's shape, how many actions are numbered (None: they are vectors), their features."""
+
+    observation: tuple[int, ...]
+    count: int | None
+    features: int
+
+
+def shapes_of(task: Task, spec: Spec | None = None) -> tuple[Shapes, type]:
+    """Returns the shapes that a policy sees and acts in, and the type in which observations are kept.
+
+    They are the environment's; without a simulator those of `spec`, or else the data's.
+    """
+    with suppress(CorerlError):
+        if task.has_env:
+            env = task.make_env()
+            env.close()
+            space, count = env.observation_space, getattr(env.action_space, "n", None)
+            features = 1 if count is not None else env.action_space.shape[0]
+            shapes = Shapes(space.shape, count and int(count), features)
+            return shapes, kept_as(space.shape, space.dtype)
+    if spec is not None and (vector := np.ravel(spec.observation_dim)).size == 1:
+        ends = (spec.action_dim, 1) if spec.numbered else (None, spec.action_dim)
+        return Shapes((int(vector[0]),), *ends), np.float32
+    data = task.load()
+    count = int(data.actions.max()) + 1 if data.discrete else None
+    shape = data.observations.shape[1:]
+    shapes = Shapes(shape, count, 1 if data.discrete else data.actions.shape[1])
+    return shapes, kept_as(shape, data.observations.dtype)
+
+
+class Restored:
+    """One group of seeds: its parts by their names in the checkpoint, and the policy that is evaluated."""
+
+    def __init__(
+        self, seeds: list[int], step: int, state: dict[str, Any], act: Callable, spec: Spec
+    ):
+        self.seeds, self.step, self.state, self.act, self.spec = seeds, step, state, act, spec
+
+    @property
+    def remembers(self) -> bool:
+        return hasattr(self.act, "reward")
+
+    @torch.no_grad()
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        agent, policy = self._stochastic()
+        if hasattr(agent, "log_prob"):
+            return agent.log_prob(observations, actions)
+        return policy.log_prob(agent.normalizer(observations), actions)
+
+    @torch.no_grad()
+    def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        agent, policy = self._stochastic()
+        if hasattr(agent, "log_prob"):
+            return agent.explore(observations, noise)
+        drawn = policy.sample(agent.normalizer(observations), noise)
+        return drawn[0] if isinstance(drawn, tuple) else drawn
+
+    def _stochastic(self) -> tuple[Any, Any]:
+        """Returns the agent, and where it does not say so itself the policy that has a density."""
+        agent = self.state.get("agent")
+        policy = getattr(agent, "policy", None)
+        known = hasattr(agent, "log_prob") or (
+            hasattr(policy, "sample") and hasattr(policy, "log_prob")
+        )
+        if not known or getattr(agent.cfg, "policy", None) == "deterministic":
+            raise CorerlError(
+                f"The policy of {type(agent).__name__} has no density that is known: judge the actions that "
+                "it takes (--policy act)."
+            )
+        return agent, policy
