@@ -130,14 +130,14 @@ class _Loader(SourceFileLoader):
         except CorerlError:
             raise
         except Exception as error:
-            raise CorerlError(_told(error, file)) from error
+            raise CorerlError(_reported(error, file)) from error
         finally:
             __path__.remove(str(file.parent))
             sys.path.remove(str(file.parent))
         _check_content(module, file)
 
 
-def _told(error: Exception, file: Path) -> str:
+def _reported(error: Exception, file: Path) -> str:
     """Says where, in the file or one beside it, an import ended, and why."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(f.filename, f.lineno) for f in frames if Path(f.filename).parent == file.parent]

@@ -22,7 +22,7 @@ Differences, each with its reason:
     cost then counts the part beyond them.
  6. Fine-tuning changes nothing but the data: actions are samples, and the dataset is the replay's
     beginning (paper and CORL).
- 7. Where actions are numbered, critics read them one-hot and the policy is categorical.
+ 7. Where actions are discrete, critics read them one-hot and the policy is categorical.
 """
 
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ from corerl.nn import compile, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
-from corerl.nn.policies import Noise, unsquashed
+from corerl.nn.mlp_settings import MLPSettings
+from corerl.nn.policies import PolicyNoise, unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     actions = "any"
     name: str = "awac"
     label: str = "AWAC"
@@ -70,8 +70,8 @@ class AWAC(GaussianActing):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.policy = unsquashed(cfg, spec, bound=lambda mean: mean, **cfg.between)
-        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
+        self.policy = unsquashed(cfg, spec, bound=lambda mean: mean, **cfg.mlp_options)
+        self.critic = Critics([O, A, *hidden], rngs, **cfg.mlp_options).to(device)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
         self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
@@ -102,10 +102,10 @@ class AWAC(GaussianActing):
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples actions within the bounds; numbered ones as one-hot vectors."""
+        """Samples actions within the bounds; discrete ones as one-hot vectors."""
         return self.policy.draw(self.policy(observations), noise)
 
-    def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+    def update(self, batch: Batch, noise: PolicyNoise) -> dict[str, Tensor]:
         """Takes one step of the critics, then one of the policy."""
         metrics = self._critic_step(batch, noise.next_actions)
         metrics |= self._policy_step(batch, noise.actions)
@@ -125,7 +125,7 @@ def train(cfg: Config, run: Run) -> None:
     for step in run.steps(agent=agent, buffer=buffer, noise=noise, **phases.parts):
         phases.act(step, agent.explore)
         if phases.learns(step):
-            metrics = update(phases.sample(step), Noise(*noise.next().unbind(1)))
+            metrics = update(phases.sample(step), PolicyNoise(*noise.next().unbind(1)))
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)

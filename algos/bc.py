@@ -1,6 +1,6 @@
 """Behaviour cloning, and %BC: cloning the best episodes only (Chen et al. 2021, section 5.1).
 
-A tanh policy regressed to the data's actions by mean squared error, or where actions are numbered by the
+A tanh policy regressed to the data's actions by mean squared error, or where actions are discrete by the
 cross-entropy of their logits. Every offline method has to beat it.
 
     python algos/bc.py task=corerl/pendulum steps=20000 seeds=3
@@ -33,7 +33,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import categorical_log_prob
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -41,7 +41,7 @@ from corerl.training.validation import BestPolicy, squared_error
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     actions = "any"
     name: str = "bc"
     label: str = "BC"
@@ -78,12 +78,12 @@ class BC(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec):
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
-        between = cfg.between
+        mlp_options = cfg.mlp_options
         if cfg.leak:
-            between["activation"] = partial(F.leaky_relu, negative_slope=cfg.leak)
-        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, **between).to(spec.device)
+            mlp_options["activation"] = partial(F.leaky_relu, negative_slope=cfg.leak)
+        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, **mlp_options).to(spec.device)
         self.normalizer = spec.normalizer
-        self.squash, self.batch_size, self.numbered = cfg.squash, cfg.batch_size, spec.numbered
+        self.squash, self.batch_size, self.discrete = cfg.squash, cfg.batch_size, spec.discrete
         self.chosen = None
         if cfg.validate_every:
             self.chosen = BestPolicy(self.policy, spec.seeds).to(spec.device)
@@ -91,8 +91,8 @@ class BC(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the squared error, mean over batch and dimensions; of numbered actions, cross-entropy."""
-        if self.numbered:
+        """Computes the squared error, mean over batch and dimensions; of discrete actions, cross-entropy."""
+        if self.discrete:
             logits = self.policy(batch.observations)
             loss = -categorical_log_prob(logits, batch.actions).mean(-1)
             return loss, {"policy_loss": loss}
@@ -102,7 +102,7 @@ class BC(Stateful):
 
     def _action(self, policy: nn.Module, observations: Tensor) -> Tensor:
         output = policy(observations)
-        if self.numbered:
+        if self.discrete:
             return output.argmax(-1)
         return torch.tanh(output) if self.squash else output
 

@@ -49,10 +49,10 @@ from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing, return_labels
 from corerl.training.conservative_noise import ConservativeNoise
@@ -61,7 +61,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     name: str = "cal_ql"
     label: str = "Cal-QL"
 
@@ -185,7 +185,7 @@ def bellman_and_gap(
 
 
 def all_losses(
-    agent: Any, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+    agent: Any, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Adds every loss of a step of `agent`, either's learner; no parameter is in two of them.
 
@@ -218,7 +218,7 @@ class CalQL(SquashedActing):
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         outer = networks.orthogonal(1e-2) if cfg.init == "authors" else networks.orthogonal()
         options = {"init": networks.orthogonal(), "output_init": outer}
-        options["activation"] = cfg.between["activation"]
+        options["activation"] = cfg.mlp_options["activation"]
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
         if cfg.log_std_multiplier is None:
@@ -273,7 +273,7 @@ class CalQL(SquashedActing):
         return multiplier.detach() * excess, -multiplier * excess.detach()
 
     def update(
-        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+        self, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
     ) -> dict[str, Tensor]:
         """Takes one step of everything."""
         metrics = self._step(batch, returns, noise, uniforms, subsets)

@@ -53,7 +53,7 @@ from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
 from corerl.risk import distortions
@@ -185,7 +185,7 @@ class CODAC(SquashedActing):
         return loss, {"policy_loss": loss}
 
     def critic_loss(
-        self, batch: Batch, noise: Noise, uniforms: Tensor, which: Tensor, proposed: Tensor
+        self, batch: Batch, noise: CQLNoise, uniforms: Tensor, which: Tensor, proposed: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds both critics' quantile regression, the conservative term and the multiplier's loss.
 
@@ -253,7 +253,7 @@ class CODAC(SquashedActing):
         `noise` (S, 2 + 2 n, B, A) has the parts of `Noise`, `uniforms` are (S, 3, B, N).
         """
         n = self.cfg.samples
-        parts = Noise(*noise.split([1, 1, n, n], 1))
+        parts = CQLNoise(*noise.split([1, 1, n, n], 1))
         policy_noise = parts.actions[:, 0]
         metrics = self._alpha_step(batch, policy_noise)
         metrics |= self._critic_step(batch, parts, uniforms[:, :2], which, proposed)

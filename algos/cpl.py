@@ -47,7 +47,7 @@ from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import GaussianPolicy, unsquashed
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs
@@ -58,7 +58,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "cpl"
     label: str = "CPL"
 
@@ -101,7 +101,7 @@ class CPL(GaussianActing):
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
-        self.policy = unsquashed(cfg, spec, init=networks.orthogonal(1.0), **cfg.between)
+        self.policy = unsquashed(cfg, spec, init=networks.orthogonal(1.0), **cfg.mlp_options)
         self.normalizer = spec.normalizer
         if cfg.reference:
             self.reference = optim.target_of(self.policy)

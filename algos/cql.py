@@ -53,10 +53,10 @@ from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, networks, optim
 from corerl.nn.acting import SquashedActing
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import ScaledTanhGaussian, TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
@@ -64,7 +64,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     name: str = "cql"
     label: str = "CQL"
 
@@ -177,7 +177,7 @@ class CQL(SquashedActing):
         return loss, {"policy_loss": loss}
 
     def critic_loss(
-        self, batch: Batch, noise: Noise, uniforms: Tensor
+        self, batch: Batch, noise: CQLNoise, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds eq. 4 for both critics and the Lagrange multiplier's loss. `uniforms` (S, n, B, A)."""
         with torch.no_grad():
@@ -235,15 +235,15 @@ class CQL(SquashedActing):
         alpha_prime = torch.exp(self.log_alpha_prime()).clamp(0, 1e6)
         return alpha_prime.detach() * excess.sum(1), -alpha_prime * excess.detach().mean(1)
 
-    def update(self, batch: Batch, noise: Noise, uniforms: Tensor) -> dict[str, Tensor]:
+    def update(self, batch: Batch, noise: CQLNoise, uniforms: Tensor) -> dict[str, Tensor]:
         """Takes one step of everything."""
         return self._update(self._policy_step, batch, noise, uniforms)
 
-    def warm_start(self, batch: Batch, noise: Noise, uniforms: Tensor) -> dict[str, Tensor]:
+    def warm_start(self, batch: Batch, noise: CQLNoise, uniforms: Tensor) -> dict[str, Tensor]:
         """Takes one step of everything, in which the policy clones the data."""
         return self._update(self._cloning_step, batch, noise, uniforms)
 
-    def _update(self, policy_step: GradientStep, batch: Batch, noise: Noise, uniforms: Tensor):
+    def _update(self, policy_step: GradientStep, batch: Batch, noise: CQLNoise, uniforms: Tensor):
         policy_noise, order = noise.actions[:, 0], self.cfg.order
         at = policy_noise if self.cfg.tuning == "log" else noise.backup
         alpha, metrics = self._alpha_step.gradients(batch, at)
@@ -273,14 +273,16 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
     shared = {"shared_output": cfg.shared_output}
-    critic = ManyActionCritics(sizes, rngs, init=inner, output_init=outer, **shared, **cfg.between)
+    critic = ManyActionCritics(
+        sizes, rngs, init=inner, output_init=outer, **shared, **cfg.mlp_options
+    )
     if cfg.init == "corl":
         inner, outer = networks.torch_init, networks.xavier(1e-2)
     if cfg.init == "official":
         outer = networks.uniform(1e-3)
     sizes = [O, *[cfg.hidden_width] * cfg.policy_layers, A]
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-    others = {"init": inner, "output_init": outer} | limits | cfg.between
+    others = {"init": inner, "output_init": outer} | limits | cfg.mlp_options
     if cfg.log_std_multiplier is None:
         return TanhGaussian(sizes, spec.lead, rngs, **others), critic
     multiplier = cfg.log_std_multiplier
@@ -305,7 +307,7 @@ def train(cfg: Config, run: Run) -> None:
         phases.act(step, agent.explore)
         if phases.learns(step):
             step_of_all = warm_start if step <= cloned else update
-            noise = Noise(*normal.next().split(agent.draws, 1))
+            noise = CQLNoise(*normal.next().split(agent.draws, 1))
             metrics = step_of_all(phases.sample(step), noise, uniforms.next())
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)

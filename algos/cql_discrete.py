@@ -1,6 +1,6 @@
 """Discrete CQL (Kumar, Zhou, Tucker and Levine 2020, arXiv:2006.04779): CQL(H) on a deep Q-network.
 
-With numbered actions the log-sum-exp of eq. 4 is exact, so nothing is sampled:
+With discrete actions the log-sum-exp of eq. 4 is exact, so nothing is sampled:
 
     w * (log sum_a exp Q(s, a) - Q(s, a_data))  +  the Bellman error of DQN or QR-DQN
 
@@ -28,7 +28,7 @@ from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import action_values, of_action
 from corerl.nn.learner import GradientStep, Sizes, Spec, Stateful
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import preprocessing
 from corerl.training.run import Run
@@ -36,8 +36,8 @@ from corerl.training.weighting import Weighting
 
 
 @dataclass
-class Config(Hidden):
-    actions = "numbered"
+class Config(MLPSettings):
+    actions = "discrete"
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 
@@ -111,8 +111,8 @@ build = DiscreteCQL
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, shape, actions = preprocessing.numbered(run, cfg.data, cfg.batch_size)
-    agent = DiscreteCQL(cfg, run.spec(Sizes(shape, actions, numbered=True)))
+    buffer, shape, actions = preprocessing.load_discrete(run, cfg.data, cfg.batch_size)
+    agent = DiscreteCQL(cfg, run.spec(Sizes(shape, actions, discrete=True)))
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())

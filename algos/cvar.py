@@ -1,4 +1,4 @@
-"""Deep CVaR with numbered actions: static by the stock (Pires et al. 2025, arXiv:2501.13028), and others.
+"""Deep CVaR with discrete actions: static by the stock (Pires et al. 2025, arXiv:2501.13028), and others.
 
 A quantile critic Z(s, a) as in QR-DQN (static has another too, below); `objective` says what an action is
 chosen for, and what is learned. X is the discounted return, higher is better, and tau in (0, 1] is the mass

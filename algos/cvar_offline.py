@@ -47,7 +47,7 @@ from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import smoothed
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import next_stock, shortfall, start_stock
@@ -59,7 +59,7 @@ LEVELS = 1024
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "cvar_offline"
     label: str = "Static CVaR (TD3+BC)"
 
@@ -144,10 +144,10 @@ class CVaROffline(Stateful):
         self.cfg = cfg
         inputs, A, device = spec.observation_dim + 1, spec.action_dim, spec.device
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs, **cfg.between)
+        actor = networks.MLP([inputs, *hidden, A], spec.lead, spec.rngs, **cfg.mlp_options)
         self.actor = actor.to(device)
         sizes = [inputs + A, *hidden, cfg.fractions]
-        self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs, **cfg.between).to(device)
+        self.critic = networks.MLP(sizes, (spec.seeds, 2), spec.rngs, **cfg.mlp_options).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.stocks = Stocks(np.zeros(1) if to_go is None else to_go).to(device)

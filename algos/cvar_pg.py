@@ -92,7 +92,7 @@ class Config(Settings):
     max_steps: int = positive(1_000)  # longer episodes are cut
     scale: float = positive(1.0)  # of returns: what networks see and predict is divided by it
     trace: float = within(1.0, "[0, 1]")  # lambda of the advantages; 1: no bootstrap
-    entropy: float = at_least(0, 0.0)  # weight of the policy's entropy, where actions are numbered
+    entropy: float = at_least(0, 0.0)  # weight of the policy's entropy, where actions are discrete
     std: float = positive(0.5)  # of a Gaussian policy, at first
     std_final: float = positive(0.05)
     lr: float = positive(3e-3)
@@ -142,7 +142,7 @@ class CVaRPG(Stateful):
         self.cfg, device = cfg, spec.device
         sizes = [spec.observation_dim + 2, *[cfg.hidden_width] * cfg.hidden_layers]
         counts = (spec.action_dim, cfg.etas if cfg.objective == "ecrm" else 0)
-        policy = policies.CompoundPolicy(sizes, counts, spec.numbered, spec.rngs)
+        policy = policies.CompoundPolicy(sizes, counts, spec.discrete, spec.rngs)
         self.policy = policy.to(device)
         critic = networks.MLP([*sizes, 1], spec.lead, spec.rngs, activation=torch.tanh)
         self.critic = critic.to(device)
@@ -258,7 +258,7 @@ def parts(agent: CVaRPG, spec: Spec) -> dict[str, Any]:
 def train(cfg: Config, run: Run) -> None:
     collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)
     agent = CVaRPG(cfg, run.spec(collector))
-    width = 2 if collector.numbered else collector.action_dim + 1
+    width = 2 if collector.discrete else collector.action_dim + 1
     shape = (cfg.max_steps + 1, cfg.episodes, width)
     noise = run.normal("noise", *shape, block=1)
     update = compile.captured(agent.update, run.mode)

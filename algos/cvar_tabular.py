@@ -50,7 +50,7 @@ from corerl.training.tabular import TabularPlayer
 
 @dataclass
 class Config(Settings):
-    actions = "numbered"
+    actions = "discrete"
     name: str = "cvar_tabular"
     label: str = "exact CVaR"
 

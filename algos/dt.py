@@ -7,7 +7,7 @@ K steps and is trained to name the action; at evaluation the return-to-go is the
     python algos/dt.py task=corerl/cartpole steps=2000 seeds=3
     corerl train algo=dt task=d4rl/hopper-medium-v2 seeds=3
 
-Numbered actions are read one-hot and named by their logits, with the cross-entropy as loss.
+Discrete actions are read one-hot and named by their logits, with the cross-entropy as loss.
 The default is the authors' Gym code; `table=dt_corl` is CORL's settings, which made CORL's scores.
 
 What differs, and its switch:
@@ -89,10 +89,10 @@ class Transformer(transformer.Trunk):
         observation_dim: int,
         action_dim: int,
         rngs: list[torch.Generator],
-        numbered: bool = False,
+        discrete: bool = False,
     ):
         super().__init__()
-        self.bound = (lambda logits: logits) if numbered else torch.tanh
+        self.bound = (lambda logits: logits) if discrete else torch.tanh
         lead, width = (len(rngs),), cfg.width
         small = networks.normal(0.02)
         outside = small if cfg.init == "corl" else networks.torch_init
@@ -170,9 +170,9 @@ class DT(Stateful):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.numbered = cfg, spec.numbered
+        self.cfg, self.discrete = cfg, spec.discrete
         sizes = spec.observation_dim, spec.action_dim
-        self.transformer = Transformer(cfg, *sizes, spec.rngs, spec.numbered).to(spec.device)
+        self.transformer = Transformer(cfg, *sizes, spec.rngs, spec.discrete).to(spec.device)
         self.normalizer = spec.normalizer
         self.optimizer = optim.Adam(
             self.transformer.parameters(), cfg.lr, weight_decay=cfg.weight_decay
@@ -184,7 +184,7 @@ class DT(Stateful):
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the actions' squared error, or cross-entropy, mean over a seed's steps and dimensions."""
         actions = self.transformer(windows, keys)
-        if self.numbered:
+        if self.discrete:
             per_step = -categorical_log_prob(actions, windows.actions) * windows.valid
         else:
             per_step = (actions - windows.actions).square().mean(-1) * windows.valid
@@ -198,12 +198,12 @@ class DT(Stateful):
         """Takes one step; `keys` are for dropout."""
         return self._step(windows, keys)
 
-    def player(self, target: float) -> "Player":
+    def player(self, target: float) -> "DTPlayer":
         """Makes a policy that asks for the return `target`, raw."""
-        return Player(self, target)
+        return DTPlayer(self, target)
 
 
-class Player:
+class DTPlayer:
     """A policy in n episodes of each seed at once, with a memory of the last K steps of each."""
 
     def __init__(self, agent: DT, target: float):
@@ -222,10 +222,10 @@ class Player:
         windows = self._context.observe(self.agent.normalizer(observations), self._ask)
         actions = self.agent.transformer(windows)[:, :, -1]
         best = actions.argmax(-1)
-        if self.agent.numbered:
+        if self.agent.discrete:
             actions = F.one_hot(best, actions.shape[-1]).to(actions.dtype)
         self._context.record_actions(actions)
-        return best if self.agent.numbered else actions
+        return best if self.agent.discrete else actions
 
     def reward(self, rewards: Tensor) -> None:
         """Subtracts what was earned, `(S, n)` raw, from what is asked for."""
@@ -247,10 +247,10 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
 
 def train(cfg: Config, run: Run) -> None:
     dataset, buffer, normalizer = load_windows(cfg, run)
-    told = facts(cfg, dataset)
-    agent = DT(cfg, run.spec(buffer, normalizer, facts=told))
+    reported = facts(cfg, dataset)
+    agent = DT(cfg, run.spec(buffer, normalizer, facts=reported))
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
-    targets = sorted(told["targets"], reverse=True)
+    targets = sorted(reported["targets"], reverse=True)
     largest, *others = [agent.player(target) for target in targets]
     also = {f"target {other.target:g}": other for other in others}
     update = compile.captured(agent.update, run.mode)

@@ -201,7 +201,7 @@ class DTR(Stateful):
         return metrics | policy_metrics
 
 
-class Player:
+class DTRPlayer:
     """A policy in n episodes of each seed at once that asks for multiples of the best return in the data.
 
     A step's candidates are the policy's actions under several returns-to-go; the target critics choose.
@@ -266,7 +266,7 @@ build = DTR
 
 def parts(agent: DTR, spec: Spec) -> dict[str, Any]:
     """Returns the policy that is evaluated, and the learned reward."""
-    return {"policy": Player(agent, spec.identities), "reward": unfitted(agent.cfg.reward, spec)}
+    return {"policy": DTRPlayer(agent, spec.identities), "reward": unfitted(agent.cfg.reward, spec)}
 
 
 def train(cfg: Config, run: Run) -> None:
@@ -289,7 +289,7 @@ def train(cfg: Config, run: Run) -> None:
     agent = DTR(cfg, run.spec(buffer, normalizer, policy_steps))
     keys = transformer.dropout_keys(run.seeds, 2 * agent.transformer.places, run.device)
     order = run.uniform("order", 1)
-    player = Player(agent, run.seeds)
+    player = DTRPlayer(agent, run.seeds)
     fit = compile.captured(reward.update, run.mode)
     update = compile.captured(agent.update, run.mode)
     state = {"reward": reward, "pairs": pairs, "agent": agent, "buffer": buffer}

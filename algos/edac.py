@@ -43,14 +43,14 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "edac"
     label: str = "EDAC"
 
@@ -118,7 +118,7 @@ def _narrow_normal(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
     bias.fill_(0.1)
 
 
-class Noise(NamedTuple):
+class EDACNoise(NamedTuple):
     """Standard normal draws `(S, B, A)` for samples of the policy."""
 
     temperature: Tensor  # at the states, where the temperature is stepped before the policy
@@ -142,9 +142,11 @@ class EDAC(SquashedActing):
             "neorl2": ((networks.torch_init, networks.torch_init), _narrow_normal),
         }[cfg.init]
         inits = dict(zip(("init", "output_init"), of_policy, strict=True))
-        policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.between)
+        policy = TanhGaussian(
+            [O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.mlp_options
+        )
         inits = {"init": of_critic, "output_init": networks.uniform(3e-3)}
-        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.between)
+        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.mlp_options)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         self.log_alpha = networks.Scalar(0.0, spec.seeds).to(device)
@@ -205,7 +207,7 @@ class EDAC(SquashedActing):
         pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))
         return pairs.mean(-1) / (gradient.shape[1] - 1)
 
-    def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+    def update(self, batch: Batch, noise: EDACNoise) -> dict[str, Tensor]:
         """Takes one step of everything."""
         if self.cfg.order == "alpha_actor_critic":
             metrics = self._alpha_step(batch, noise.temperature)
@@ -216,7 +218,7 @@ class EDAC(SquashedActing):
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics
 
-    def _joint_step(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+    def _joint_step(self, batch: Batch, noise: EDACNoise) -> dict[str, Tensor]:
         """Takes all gradients at the start of the step, from one sample, but for `critic_last`."""
         alpha, metrics = self._alpha_step.gradients(batch, noise.actions)
         policy, policy_metrics = self._policy_step.gradients(batch, noise.actions)
@@ -238,7 +240,7 @@ def train(cfg: Config, run: Run) -> None:
     noise = run.normal("noise", 3, cfg.batch_size, buffer.action_dim)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise):
-        metrics = update(buffer.sample(), Noise(*noise.next().unbind(1)))
+        metrics = update(buffer.sample(), EDACNoise(*noise.next().unbind(1)))
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

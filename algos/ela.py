@@ -49,7 +49,7 @@ from corerl.training.tabular import Learners, TabularLearner, TabularPlayer
 
 @dataclass
 class Config(Settings):
-    actions = "numbered"
+    actions = "discrete"
     name: str = "ela"
     label: str = "ELA"
 

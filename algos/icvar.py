@@ -53,7 +53,7 @@ from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, pla
 
 @dataclass
 class Config(Settings):
-    actions = "numbered"
+    actions = "discrete"
     name: str = "icvar"
     label: str = "ICVaR"
 

@@ -51,7 +51,7 @@ from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import unsquashed
 from corerl.preferences import loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
@@ -62,7 +62,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "ipl"
     label: str = "IPL"
 
@@ -124,7 +124,7 @@ class Points(NamedTuple):
         return cls(batch, pairs.labels, pairs.actions.shape[3] - 1)
 
 
-class Noise(NamedTuple):
+class IPLNoise(NamedTuple):
     """Standard normal draws for form=awac, `(S, N, A)` each."""
 
     next_states: Tensor
@@ -137,7 +137,7 @@ class IPL(GaussianActing):
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        options = {"init": networks.orthogonal(1.0)} | cfg.between
+        options = {"init": networks.orthogonal(1.0)} | cfg.mlp_options
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.critic = Critics([O, A, *hidden], rngs, cfg.critics, **options).to(device)
         self.policy = unsquashed(cfg, spec, **options)
@@ -248,7 +248,7 @@ class IPL(GaussianActing):
         """
         points = Points.of(pairs, replay)
         if self.cfg.form == "awac":
-            metrics = self._update_awac(points, Noise(*draws.unbind(1)))
+            metrics = self._update_awac(points, IPLNoise(*draws.unbind(1)))
         else:
             metrics = self._update_iql(points, draws)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
@@ -260,7 +260,7 @@ class IPL(GaussianActing):
         metrics |= self._policy_and_critic_step(points, target_q, keys)
         return metrics | {"target_q": target_q.mean(-1)}
 
-    def _update_awac(self, points: Points, noise: Noise) -> dict[str, Tensor]:
+    def _update_awac(self, points: Points, noise: IPLNoise) -> dict[str, Tensor]:
         metrics = self._critic_step(points, noise.next_states)
         return metrics | self._policy_step(points, metrics["q"], noise.states)
 

@@ -2,7 +2,7 @@
 
 Never asks the critic about an action that is not in the data: a value function is fitted to an upper
 expectile of Q over the data's actions (eq. 5), Q is backed up through that value (eq. 6), and the
-policy is extracted by advantage-weighted regression (eq. 7). Where actions are numbered, critics read them
+policy is extracted by advantage-weighted regression (eq. 7). Where actions are discrete, critics read them
 one-hot and the policy is categorical: no equation changes.
 
     python algos/iql.py task=corerl/pendulum steps=20000 seeds=3
@@ -44,7 +44,7 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import unsquashed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Phases
@@ -52,7 +52,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     actions = "any"
     name: str = "iql"
     label: str = "IQL"
@@ -95,7 +95,7 @@ class IQL(GaussianActing):
         }[cfg.init]
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        options = {"init": init} | cfg.between
+        options = {"init": init} | cfg.mlp_options
         normed = options | ({"layer_norm": 1e-6} if cfg.critic_layer_norm else {})
         self.critic = Critics([O, A, *hidden], rngs, **normed).to(device)
         self.value = StateValue([O, *hidden], rngs, **normed).to(device)

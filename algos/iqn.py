@@ -67,11 +67,11 @@ class ImplicitQuantiles(nn.Module):
         super().__init__()
         shape, rngs = spec.observation_dim, spec.rngs
         layers = 0 if len(shape) == 3 else 1  # the convolutions are features enough (eq. 4)
-        self.encoder = Encoder(shape, layers, cfg.hidden_width, rngs, **cfg.between)
+        self.encoder = Encoder(shape, layers, cfg.hidden_width, rngs, **cfg.mlp_options)
         self.embedding = networks.Linear(cfg.cosines, self.encoder.features, spec.lead, rngs)
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         sizes = [self.encoder.features, *hidden, spec.action_dim]
-        self.head = networks.MLP(sizes, spec.lead, rngs, **cfg.between)
+        self.head = networks.MLP(sizes, spec.lead, rngs, **cfg.mlp_options)
         self.cosines = networks.Cosines(cfg.cosines)
 
     def forward(self, observations: Tensor, fractions: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ read for facts, nothing is copied), and its switch.
 
     item               paper              authors                           ours              switch
  1  inputs             vectors, images;   as the paper                      vectors           -
-                       numbered actions
+                       discrete actions
  2  copy of targets    every 250 updates  before updates 1, 251, ..., with  the authors'      target_every
                                           as many of the encoders
  3  scale of rewards   -                  their mean size, with a zero for  without zeros     -

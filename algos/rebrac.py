@@ -37,7 +37,7 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Online, Phases
@@ -45,7 +45,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     name: str = "rebrac"
     label: str = "ReBRAC"
 
@@ -86,10 +86,10 @@ class ReBRAC(TanhActing):
             "glorot": (networks.xavier(), networks.xavier(0.1), networks.xavier()),
         }[cfg.init]
         inits = {"init": init, "output_init": of_actor}
-        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits, **cfg.between)
+        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits, **cfg.mlp_options)
         inits = {"init": init, "output_init": of_critic}
-        between = cfg.between | {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
-        critic = Critics([O, A, *hidden], rngs, **inits, **between)
+        mlp_options = cfg.mlp_options | {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
+        critic = Critics([O, A, *hidden], rngs, **inits, **mlp_options)
         self.actor, self.critic = actor.to(spec.device), critic.to(spec.device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)

@@ -48,7 +48,7 @@ from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import TanhGaussian, Temperature
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import FineTuning, Online, Phases, check_warmup
@@ -56,7 +56,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     name: str = "rlpd"
     label: str = "RLPD"
 
@@ -107,7 +107,7 @@ class RLPD(SquashedActing):
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.target_entropy = -A / 2 if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        options = {"init": networks.xavier(), "activation": cfg.between["activation"]}
+        options = {"init": networks.xavier(), "activation": cfg.mlp_options["activation"]}
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options)
         norms = {"layer_norm": 1e-6 if cfg.layer_norm else None, "norm_first": True}

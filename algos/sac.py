@@ -49,14 +49,14 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
-from corerl.nn.policies import Noise, TanhGaussian, Temperature
+from corerl.nn.mlp_settings import MLPSettings
+from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "sac"
     label: str = "SAC"
 
@@ -114,7 +114,7 @@ class SAC(SquashedActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         init = {"torch": networks.torch_init, "glorot": networks.xavier()}[cfg.init]
-        options = {"init": init} | cfg.between
+        options = {"init": init} | cfg.mlp_options
         self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
         self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.target = optim.target_of(self.critic)
@@ -139,7 +139,7 @@ class SAC(SquashedActing):
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
         return regression(self.critic(batch.observations, batch.actions), y)
 
-    def update(self, batches: list[Batch], noises: list[Noise]) -> dict[str, Tensor]:
+    def update(self, batches: list[Batch], noises: list[PolicyNoise]) -> dict[str, Tensor]:
         """Takes one critic step per batch; policy and temperature follow every `actor_every`-th of them."""
         metrics = {}
         for count, (batch, noise) in enumerate(zip(batches, noises, strict=True), start=1):
@@ -174,7 +174,7 @@ def train(cfg: Config, run: Run) -> None:
             actions = explore(envs.look(), exploration.next())
         actions = envs.receive(actions)  # on the host before the update: see difference 10
         if step > cfg.random_steps:
-            noises = [Noise(*noise.next().unbind(1)) for _ in updates]
+            noises = [PolicyNoise(*noise.next().unbind(1)) for _ in updates]
             metrics = update([replay.sample() for _ in updates], noises)
             run.log(step, metrics | {"episode_return": envs.episode_returns})
         replay.add(envs.step(actions))

@@ -32,14 +32,14 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import smoothed
 from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden):
+class Config(MLPSettings):
     name: str = "td3_bc"
     label: str = "TD3+BC"
 
@@ -68,8 +68,10 @@ class TD3BC(TanhActing):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         actor_hidden = [cfg.hidden_width] * (cfg.actor_layers or cfg.hidden_layers)
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
-        self.actor = networks.MLP([O, *actor_hidden, A], spec.lead, rngs, **cfg.between).to(device)
-        self.critic = Critics([O, A, *hidden], rngs, **cfg.between).to(device)
+        self.actor = networks.MLP([O, *actor_hidden, A], spec.lead, rngs, **cfg.mlp_options).to(
+            device
+        )
+        self.critic = Critics([O, A, *hidden], rngs, **cfg.mlp_options).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.normalizer = spec.normalizer

@@ -58,10 +58,10 @@ from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
 from corerl.nn.acting import SquashedActing
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import TanhGaussian
 from corerl.training import preprocessing, return_labels
 from corerl.training.conservative_noise import ConservativeNoise
@@ -70,7 +70,7 @@ from corerl.training.run import Run
 
 
 @dataclass
-class Config(Hidden, FineTuning):
+class Config(MLPSettings, FineTuning):
     name: str = "wsrl"
     label: str = "WSRL"
 
@@ -144,7 +144,7 @@ class Policy(TanhGaussian):
 
 def _layers(cfg: Config) -> dict:
     norms = {"layer_norm": 1e-6, "norm_first": True} if cfg.layer_norm else {}
-    return {"init": networks.orthogonal(), "activation": cfg.between["activation"]} | norms
+    return {"init": networks.orthogonal(), "activation": cfg.mlp_options["activation"]} | norms
 
 
 @torch.no_grad()
@@ -214,7 +214,7 @@ class WSRL(SquashedActing):
         return self.multiplier().detach() * excess, -self.multiplier() * excess.detach()
 
     def update(
-        self, batch: Batch, returns: Tensor, noise: Noise, uniforms: Tensor, subsets: Tensor
+        self, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
     ) -> dict[str, Tensor]:
         """Takes one step of pre-training."""
         metrics = self._pretraining_step(batch, returns, noise, uniforms, subsets)

@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
         if not out_of_memory.is_full(error):
             raise
-        return _refuse(out_of_memory.told(error))
+        return _refuse(out_of_memory.reported(error))
     except OSError as error:
         if error.filename:
             return _refuse(f"{error.filename}: {error.strerror}.")

@@ -97,7 +97,7 @@ class Settings:
 
     Attributes:
         prefix: what stands before a setting's name on the command line.
-        actions: of an algorithm, which it takes: `continuous`, `numbered` or `any`.
+        actions: of an algorithm, which it takes: `continuous`, `discrete` or `any`.
         images: of an algorithm, whether observations may be images besides vectors.
     """
 
@@ -121,8 +121,8 @@ class Settings:
         top = f"{name.removesuffix('_min')}_max"
         low, high = getattr(self, name), getattr(self, top, None)
         if name.endswith("_min") and None not in (low, high):
-            told = f"{self.prefix}{name}={low} must not be above {self.prefix}{top}={high}"
-            require(low <= high, told)
+            reported = f"{self.prefix}{name}={low} must not be above {self.prefix}{top}={high}"
+            require(low <= high, reported)
 
     def needed_actions(self) -> tuple[str, str]:
         """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""
@@ -141,8 +141,8 @@ def _check(value: float, declared: Field, shown: str) -> None:
         return
     usual = LARGEST_NUMBER if "float" in str(declared.type) else LARGEST_COUNT
     most = next((LARGEST[end] for end in LARGEST if declared.name.endswith(end)), usual)
-    told = f"at most {most:,}" if value > 0 else f"at least -{most:,}"
-    require(abs(value) <= most, f"{shown} must be {told}")
+    reported = f"at most {most:,}" if value > 0 else f"at least -{most:,}"
+    require(abs(value) <= most, f"{shown} must be {reported}")
 
 
 def _inside(value: float, interval: str) -> bool:

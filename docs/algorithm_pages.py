@@ -20,7 +20,7 @@ from corerl.report.tables import short
 from corerl.training.spaces import ACTIONS
 
 ROOT = Path(__file__).parents[1]
-RATES = ROOT / "corerl" / "experiments" / "rates.csv"
+RATES = ROOT / "corerl" / "launch" / "rates.csv"
 SOURCE = re.compile(r"^    (\w+): (?:[^#\n]|\n {8})*?(?:# *(.*))?$", re.MULTILINE)
 
 
@@ -121,9 +121,11 @@ def settings_of(settings: Any, prefix: str = "algo.") -> Iterator[str]:
     yield "\n".join(rows)
     for name, value in values.items():
         if is_dataclass(value):
-            told = (inspect.getdoc(type(value)) or "").split("\n\n")[0]
-            told = "" if told.startswith(f"{type(value).__name__}(") else described(told)
-            yield f"### `{prefix}{name}`\n\n{told}"
+            reported = (inspect.getdoc(type(value)) or "").split("\n\n")[0]
+            reported = (
+                "" if reported.startswith(f"{type(value).__name__}(") else described(reported)
+            )
+            yield f"### `{prefix}{name}`\n\n{reported}"
             yield from settings_of(value, f"{prefix}{name}.")
 
 
@@ -187,20 +189,20 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     ):
         spread = f" ± {rows.value.std():.1f}" if len(rows) > 1 else ""
         alike = (theirs.task == task) & (theirs.algorithm == algorithm) & (theirs.metric == unit)
-        told = theirs[alike].drop_duplicates(["mean", "std", "steps", "protocol"])
-        shown = [_published_number(row) for row in told.itertuples()]
+        reported = theirs[alike].drop_duplicates(["mean", "std", "steps", "protocol"])
+        shown = [_published_number(row) for row in reported.itertuples()]
         steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
         lines.append(
             f"| {', '.join(filter(None, (task, cell, unit)))} "
             f"| {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
             f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
         )
-    told = (
+    reported = (
         "Mean and standard deviation over seeds of the last evaluation, in the runs that the last column "
         "leads to, which says with which settings. Where the steps are fewer than those of the published "
         "number, or its protocol is another, the two are no comparison."
     )
-    return "\n".join([told, "", *lines])
+    return "\n".join([reported, "", *lines])
 
 
 def _published_number(row: Any) -> str:
@@ -237,8 +239,8 @@ def cost(name: str) -> str:
     if not rows:
         return ""
     head = ["| settings | device | updates/s | hours of a million |", "| --- | --- | ---: | ---: |"]
-    told = "One seed, evaluation not counted. Of other sizes `--dry-run` says an estimate."
-    return "\n".join(["## Cost", "", told, "", *head, *rows])
+    reported = "One seed, evaluation not counted. Of other sizes `--dry-run` says an estimate."
+    return "\n".join(["## Cost", "", reported, "", *head, *rows])
 
 
 def stumbles(name: str) -> str:

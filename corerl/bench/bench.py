@@ -3,7 +3,7 @@
 One update is one critic (or policy, where there is no critic) update of one seed; `total` counts all
 seeds. Data: Gaussian transitions of HalfCheetah's size (17 observations, 6 actions). Every row is the
 median of windows of about a second, after warming up; no window evaluates or saves. An online algorithm
-acts in HalfCheetah-v4 (with numbered actions in a maze or a table), and its update is an environment step
+acts in HalfCheetah-v4 (with discrete actions in a maze or a table), and its update is an environment step
 with all that belongs to it. An algorithm of two phases is timed in its first.
 """
 

@@ -224,9 +224,9 @@ def _tests(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
             code, text = done.result()
             failed = code not in (0, OUT_OF_TIME)
             lines = text.strip().splitlines() or [""]
-            told = "\n".join(lines[-25:] if failed else lines[-1:])
-            result = {"what": calls[done], "failed": failed, "told": told}
-            if code == OUT_OF_TIME or (not failed and "passed" not in told):
+            reported = "\n".join(lines[-25:] if failed else lines[-1:])
+            result = {"what": calls[done], "failed": failed, "reported": reported}
+            if code == OUT_OF_TIME or (not failed and "passed" not in reported):
                 result["problem"] = "out of time" if code == OUT_OF_TIME else "skipped"
             yield result
 
@@ -241,8 +241,8 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     with subprocess.Popen(command, encoding="utf-8", errors="replace", **pipes) as process:
         try:
-            told, _ = process.communicate(timeout=until - time.monotonic())
-            return process.returncode, told
+            reported, _ = process.communicate(timeout=until - time.monotonic())
+            return process.returncode, reported
         except subprocess.TimeoutExpired:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -250,8 +250,8 @@ def _call(command: list[str], until: float) -> tuple[int, str]:
         finally:  # its children too: they would keep the pipe open
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        told, _ = process.communicate()
-    return OUT_OF_TIME, f"{told}\nout of time"
+        reported, _ = process.communicate()
+    return OUT_OF_TIME, f"{reported}\nout of time"
 
 
 def _bench(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
@@ -313,7 +313,7 @@ def _demo(plan: Plan, until: float, _: Found) -> Iterator[dict[str, Any]]:
     yield _trained(command, root, until, "sweep=demo")
     report = ["report", str(root), "--out", str(plan.runs / "report")]
     code, text = _call([sys.executable, "-P", "-m", "corerl.cli", *report], until)
-    yield {"what": "report of the demo", "status": code, "told": text[-3000:]}
+    yield {"what": "report of the demo", "status": code, "reported": text[-3000:]}
 
 
 def _trained(command: list[str], below: Path, until: float, what: str) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def _trained(command: list[str], below: Path, until: float, what: str) -> dict[s
         "status": code,
         "seconds": round(time.monotonic() - start),
         "runs": [{key: status.get(key) for key in kept} for status in statuses],
-        "told": "" if code == 0 else text[-1500:],
+        "reported": "" if code == 0 else text[-1500:],
     }
 
 

@@ -29,8 +29,8 @@ def line(result: dict[str, Any]) -> str:
     """Formats one result for the terminal."""
     if "rate" in result:
         return f"{result['what']}: {result['rate']:,.0f} updates/s in sum, {result['ran']}"
-    told = result.get("problem") or result.get("told") or f"status {result.get('status')}"
-    return f"{result['what']}: {told.strip().splitlines()[-1] if told.strip() else 'done'}"
+    reported = result.get("problem") or result.get("reported") or f"status {result.get('status')}"
+    return f"{result['what']}: {reported.strip().splitlines()[-1] if reported.strip() else 'done'}"
 
 
 def _machine(facts: dict[str, Any]) -> str:
@@ -122,27 +122,27 @@ def _run(run: dict[str, Any]) -> str:
     for one in run.get("runs", []):
         seeds = len(one["seeds"])
         result = one["score"] if one["score"] is not None else one["return"]
-        told = (
+        reported = (
             ""
             if result is None
             else f", {'score' if one['score'] is not None else 'return'} {result:.1f}"
         )
         text += (
             f"- {one['state']} at {one['step']:,} of {one['steps']:,}, {seeds} seeds, "
-            f"{one['updates_per_s']:,.0f} updates/s of each seed, ran as {one['compile']}{told}\n"
+            f"{one['updates_per_s']:,.0f} updates/s of each seed, ran as {one['compile']}{reported}\n"
         )
-    if run.get("told"):
+    if run.get("reported"):
         text += f"\n```\n{run['told'].strip()}\n```\n"
     return text
 
 
 def _broken(broken: dict[str, str]) -> str:
-    told = [
+    reported = [
         f"Stage `{stage}` failed:\n\n```\n{text.strip()}\n```\n"
         for stage, text in broken.items()
         if text
     ]
-    return "\n".join(["## What failed\n", *told]) if told else ""
+    return "\n".join(["## What failed\n", *reported]) if reported else ""
 
 
 def _seconds(seconds: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Times algorithms in processes that start and compile side by side, each with nothing beside it."""
+"""Benchmarks several algorithms, one at a time, while the start-up of others overlaps."""
 
 import fcntl
 import multiprocessing

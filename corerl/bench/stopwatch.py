@@ -26,7 +26,7 @@ TASKS = {
     "cvar": "risk/B",
     "cvar_pg": "risk/D2",
 }
-"""Where numbered actions are asked for; all others act in, or learn of, `gym/HalfCheetah-v4`."""
+"""Where discrete actions are asked for; all others act in, or learn of, `gym/HalfCheetah-v4`."""
 
 
 class Case(NamedTuple):

@@ -1,4 +1,4 @@
-"""Replay for numbered actions: each observation once, n-step returns, a reward per source.
+"""Replay for discrete actions: each observation once, n-step returns, a reward per source.
 
 An Atari transition holds eight frames of which one is new. Here a frame is stored once, as bytes where
 it is bytes; stacks and next observations are put together when a batch is drawn. The frame that a truncated
@@ -21,7 +21,7 @@ from corerl.runs.replay_files import Ring
 
 
 class DiscreteStep(NamedTuple):
-    """One step of S seeds with numbered actions; observations keep the environment's shape."""
+    """One step of S seeds with discrete actions; observations keep the environment's shape."""
 
     observations: np.ndarray  # (S, ...) float32, or uint8 where the environment's are
     actions: np.ndarray  # (S,) int64

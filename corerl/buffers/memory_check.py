@@ -1,4 +1,4 @@
-"""A check that there is memory for a replay, before it is taken."""
+"""Checks that a replay fits into memory before it is allocated."""
 
 import math
 import sys

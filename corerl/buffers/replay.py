@@ -46,10 +46,10 @@ class OfflineBuffer(PackedRows):
             are not non-negative `(N,)` with a positive sum.
 
     Attributes:
-        numbered: whether actions are numbers, held as one-hot vectors.
+        discrete: whether actions are discrete, held as one-hot vectors.
     """
 
-    numbered = False
+    discrete = False
 
     def __init__(
         self,

@@ -39,10 +39,10 @@ class SequenceBuffer(PackedRows):
         probabilities: of the rows that windows start at, `(N,)`; None draws them uniformly.
 
     Attributes:
-        numbered: whether actions are numbers, held as one-hot vectors.
+        discrete: whether actions are discrete, held as one-hot vectors.
     """
 
-    numbered = False
+    discrete = False
 
     def __init__(
         self,

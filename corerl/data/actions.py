@@ -43,7 +43,7 @@ def narrowed(dataset: Dataset, within: Range) -> Dataset:
     """Returns the dataset with actions that are -1 and 1 at the ends of the range.
 
     Raises:
-        CorerlError: an action lies outside it, or actions are numbered.
+        CorerlError: an action lies outside it, or actions are discrete.
     """
     require(
         not dataset.discrete,
@@ -60,7 +60,7 @@ class Narrow(gymnasium.ActionWrapper):
     """Takes actions in [-1, 1] and puts them into the range.
 
     Raises:
-        CorerlError: the environment's actions are numbered, or others in number than the range has.
+        CorerlError: the environment's actions are discrete, or others in number than the range has.
     """
 
     def __init__(self, env: gymnasium.Env, within: Range):

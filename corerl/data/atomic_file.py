@@ -1,4 +1,4 @@
-"""Files that are there once they are whole."""
+"""Writes a file atomically: it appears once it is complete."""
 
 import secrets
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ EPISODES = (
     "lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
     "(terminated, truncated, or episode)"
 )
-AS_NUMBERED = "where they are numbered, write them as whole numbers (1, not 1.0; an integer dtype)"
+AS_NUMBERED = "where they are discrete, write them as whole numbers (1, not 1.0; an integer dtype)"
 
 
 def array(x: Any, field: str) -> np.ndarray:
@@ -82,9 +82,9 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
         raise CorerlError(f"Dataset {id}, observations: the dictionary is empty.")
     for name in names:
         if isinstance(inner := given.get(name), Mapping):
-            told = ", ".join(f"{name}/{key}" for key in inner)
+            reported = ", ".join(f"{name}/{key}" for key in inner)
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} is a dictionary itself: write {told} in its place."
+                f"Dataset {id}, observations: part {name} is a dictionary: write {reported} in its place."
             )
         if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
             raise CorerlError(
@@ -129,7 +129,7 @@ def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
 
 
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
-    """Scales actions of the box [low, high] to [-1, 1]; numbered ones, (N,) integers, as they are.
+    """Scales actions of the box [low, high] to [-1, 1]; discrete ones, (N,) integers, as they are.
 
     True and false are the numbers 1 and 0.
 
@@ -139,8 +139,8 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     if actions.dtype == bool:
         _refuse_switches(id, actions, low)
         actions = actions.astype(np.int64)
-    numbered = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
-    if numbered:
+    discrete = actions.dtype.kind in "iu" and actions.size == len(actions) and low is None
+    if discrete:
         return actions.reshape(-1)
     _refuse_kind(actions, "actions")
     actions = np.asarray(actions, np.float32)

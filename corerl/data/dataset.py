@@ -143,7 +143,7 @@ class Dataset:
             episode: (N,) numbers or names, or (N, K), several in a row; where any changes, an episode was
                 cut off unless it terminated.
             behaviour_log_prob: (N,) log-densities of the actions in the units in which they are given, or
-                log-probabilities of numbered ones, where they are known.
+                log-probabilities of discrete ones, where they are known.
             low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
             id: what tables call it.
 

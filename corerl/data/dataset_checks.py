@@ -1,4 +1,4 @@
-"""Whether the arrays of a Dataset fit each other: shapes, dtypes, ends of episodes, finite numbers."""
+"""Checks of a Dataset's arrays: shapes, dtypes, ends of episodes, finite numbers."""
 
 from __future__ import annotations
 

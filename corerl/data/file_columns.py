@@ -1,4 +1,4 @@
-"""What a file holds, under our names of fields: npz, HDF5, CSV and Parquet.
+"""The columns of a file under our names of fields: npz, HDF5, CSV and Parquet.
 
 Recognised are the names of D4RL, Minari, d3rlpy, NeoRL-2 and gymnasium. Observations may be dictionaries:
 `observations/position`, `observations/velocity`. In a table a vector is several columns, `obs_0, obs_1, ...`,

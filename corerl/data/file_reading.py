@@ -1,4 +1,4 @@
-"""Shared by the file readers: one kind of error, and actions in the unit box."""
+"""Shared parts of the file readers: error messages, and scaling of actions to [-1, 1]."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
         place = contents.place(error.field, error.row, error.column)
         raise CorerlError(f"file/{name}, {place}: it {error.problem}.") from error
     except CorerlError as error:
-        told = str(error)
-        raise error if name in told else CorerlError(f"{path}, {told}") from error
+        reported = str(error)
+        raise error if name in reported else CorerlError(f"{path}, {reported}") from error
 
 
 def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:

@@ -183,11 +183,11 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
     if env.observation_space.shape != shape:
         return f"observations are {shape} in the data and {env.observation_space.shape} there"
     actions = env.action_space
-    numbered = isinstance(actions, spaces.Discrete)
-    if not isinstance(actions, spaces.Box) and not (numbered and actions.start == 0):
+    discrete = isinstance(actions, spaces.Discrete)
+    if not isinstance(actions, spaces.Box) and not (discrete and actions.start == 0):
         return f"actions are {actions} there, neither vectors nor numbers from 0"
-    if dataset.discrete != numbered:
-        kinds = ("numbered", "vectors") if dataset.discrete else ("vectors", "numbered")
+    if dataset.discrete != discrete:
+        kinds = ("discrete", "vectors") if dataset.discrete else ("vectors", "discrete")
         return f"actions are {kinds[0]} in the data and {kinds[1]} there"
     if dataset.discrete:
         largest, known = int(dataset.actions.max()), int(env.action_space.n)
@@ -274,8 +274,8 @@ def _order(env: gymnasium.Env, columns: Sequence[str]) -> list[str]:
         return []
     names, known = [part(name) for name in columns], by_name(env.observation_space)
     shared = any(is_in(place, name) for place in known for name in names)
-    told = min(len(names), len(known)) > 1 and any("/" in name for name in columns)
-    return names if shared or told else []
+    reported = min(len(names), len(known)) > 1 and any("/" in name for name in columns)
+    return names if shared or reported else []
 
 
 def _pad_observations(env: gymnasium.Env, n: int) -> gymnasium.Env:

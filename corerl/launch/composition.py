@@ -79,12 +79,12 @@ def hydra_flags(arguments: list[str]) -> tuple[Namespace, list[str]]:
         CorerlError: a flag lacks its value, or has one that it does not take, or the folder of settings
             is none.
     """
-    told = io.StringIO()
+    reported = io.StringIO()
     try:
-        with redirect_stderr(told):
+        with redirect_stderr(reported):
             flags, unknown = get_args_parser().parse_known_args(arguments)
     except SystemExit as error:  # argparse has printed a page
-        reason = told.getvalue().strip().rpartition("error: ")[2]
+        reason = reported.getvalue().strip().rpartition("error: ")[2]
         raise CorerlError(f"Cannot read the flags: {reason}.") from error
     folder = flags.config_dir
     require(not folder or Path(folder).is_dir(), f"--config-dir {folder} is not a folder")

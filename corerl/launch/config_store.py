@@ -1,4 +1,4 @@
-"""What Hydra chooses from at `algo=`: the algorithms, and the tables of their variants."""
+"""The choices of `algo=` for Hydra: algorithms, and tables of their settings."""
 
 import importlib
 import inspect

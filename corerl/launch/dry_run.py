@@ -57,8 +57,8 @@ def show(cells: list[Config]) -> int:
         )
     console = terminal.console()
     console.print(table)
-    told = [f"note {number}: {text}" for text, number in notes.items()]
-    for line in told + _totals(rows, gpu):
+    reported = [f"note {number}: {text}" for text, number in notes.items()]
+    for line in reported + _totals(rows, gpu):
         console.print(terminal.plain(line), soft_wrap=not console.is_terminal)
     return 0
 
@@ -97,8 +97,8 @@ def _room(row: Row, gpu: str | None) -> tuple[str, str]:
     processes = row.cfg.processes or len(os.sched_getaffinity(0))
     together = row.seeds if gpu else min(row.seeds, processes)
     return (
-        memory_estimate.told(together * row.size_of_seed.memory),
-        memory_estimate.told(row.seeds * row.size_of_seed.disk),
+        memory_estimate.reported(together * row.size_of_seed.memory),
+        memory_estimate.reported(row.seeds * row.size_of_seed.disk),
     )
 
 

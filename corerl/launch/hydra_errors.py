@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's many-line errors, each as one sentence in the words of the command line."""
+"""Translates Hydra's and OmegaConf's errors to one sentence each."""
 
 import difflib
 import importlib

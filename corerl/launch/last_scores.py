@@ -1,4 +1,4 @@
-"""The last evaluation of every seed of a cell, as its directory has it."""
+"""Reads the last evaluation of every seed of a cell."""
 
 from __future__ import annotations
 

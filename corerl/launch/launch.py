@@ -157,15 +157,15 @@ def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
     ]
     failed = [seeds for status, seeds in ended if status not in (DONE, BUSY)]
     where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
-    told = f"Another process is training in {where}; wait for it or stop it."
+    reported = f"Another process is training in {where}; wait for it or stop it."
     if failed:
         written = any((cell / group_name(seeds) / "error.txt").exists() for seeds in failed)
         raise SeedsFailed(
             f"{name}: {_listed(failed)} failed{f', and error.txt in {cell}/seeds-* says why' * written}. The "
-            f"same command runs only what is missing.{f' {told}' if busy else ''}"
+            f"same command runs only what is missing.{f' {reported}' if busy else ''}"
         )
     if busy:
-        raise Busy(told)
+        raise Busy(reported)
 
 
 def _listed(groups: list[list[int]]) -> str:
@@ -175,12 +175,12 @@ def _listed(groups: list[list[int]]) -> str:
 
 def refuse_diverged(cfg: Config) -> None:
     """Raises where no seed of a cell has a result: no success, though nothing is left to run."""
-    wanted, told = set(seed_list(cfg.seeds)), {}
+    wanted, reported = set(seed_list(cfg.seeds)), {}
     for directory, seeds in counted(cell_directory(cfg)):
         diverged = _status(directory).get("diverged", {})
-        told |= {seed: diverged[str(seed)] for seed in seeds if str(seed) in diverged}
-    if wanted <= told.keys():
-        steps = ", ".join(f"seed {seed} by step {told[seed]}" for seed in sorted(wanted)[:10])
+        reported |= {seed: diverged[str(seed)] for seed in seeds if str(seed) in diverged}
+    if wanted <= reported.keys():
+        steps = ", ".join(f"seed {seed} by step {reported[seed]}" for seed in sorted(wanted)[:10])
         raise Diverged(
             f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged (NaN or overflow, or its "
             f"environment crashed; {steps}), so there is no result."

@@ -1,4 +1,4 @@
-"""What a run will take, from its own parts: memory, disk, and the operations of an update."""
+"""Estimates memory, disk and matmul operations of a run before it starts."""
 
 import importlib
 from collections.abc import Iterator
@@ -178,6 +178,6 @@ def _bytes(state: Any) -> int:
     return 0
 
 
-def told(size: float) -> str:
+def reported(size: float) -> str:
     """Writes a size as `1.2 GB` or `34 MB`."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"

@@ -1,4 +1,4 @@
-"""A memory that is full, told in the words of the settings that fill it."""
+"""Turns out-of-memory errors into the settings to lower."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def is_full(error: BaseException) -> bool:
     )
 
 
-def told(error: BaseException, cfg: Config | None = None) -> str:
+def reported(error: BaseException, cfg: Config | None = None) -> str:
     """Says how much was asked for, and which settings to lower: those furthest above their defaults."""
     found = SIZE.search(str(error))
     where = "the GPU" if "CUDA" in str(error) else "this machine"

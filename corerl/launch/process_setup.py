@@ -1,4 +1,4 @@
-"""The setup of every process that trains."""
+"""Sets up every process that trains: threads, precision, output."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Groups of seeds in processes of their own, which end when this one is told to stop."""
+"""Trains groups of seeds in processes of their own, and stops them when this one stops."""
 
 import multiprocessing
 import os

@@ -148,15 +148,15 @@ def run(args: argparse.Namespace) -> int:
     words = ("task", "algorithm", "seeds", "state")
     table = terminal.table((*words, "step", "score"), left=words)
     counts: dict[str, int] = {}
-    told: dict[str, None] = {}  # below, where there is room for a sentence
+    reported: dict[str, None] = {}  # below, where there is room for a sentence
     for group in found:
         counts[group.state] = counts.get(group.state, 0) + len(group.seeds)
         row = _row(group)
         table.add_row(*map(terminal.plain, row))
         if group.message:
-            told[f"{row[1]} on {group.task} {group.state}: {group.message}"] = None
+            reported[f"{row[1]} on {group.task} {group.state}: {group.message}"] = None
     terminal.console().print(table)
-    for line in told:
+    for line in reported:
         print(terminal.plain(line))
     states = ", ".join(f"{count} seeds {state}" for state, count in sorted(counts.items()))
     print(terminal.plain(states))

@@ -104,11 +104,11 @@ def _launch(arguments: list[str], informs: bool = False) -> int:
     try:
         _hydra_run(named, outcome)
     except KeyboardInterrupt as stop:
-        told = (
+        reported = (
             "stopped and saved" if isinstance(stop, Interrupted) else "stopped; what is saved stays"
         )
         command = shlex.join(["corerl", "train", *arguments])
-        print(f"corerl: {told}. Resume with the same command: {command}", file=sys.stderr)
+        print(f"corerl: {reported}. Resume with the same command: {command}", file=sys.stderr)
         return 130
     if not informs:
         _tell_end(named, outcome)
@@ -193,8 +193,8 @@ def _tell_best(folder: Path) -> None:
         found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         best = found.get("best_value")  # Optuna's name; other sweepers have their own
         chosen = " ".join(f"{key}={value}" for key, value in found.get("best_params", {}).items())
-        told = f"found {path}" if best is None else f"best {best:.2f} with {chosen} ({path})"
-        print(f"corerl: {told}", file=sys.stderr)
+        reported = f"found {path}" if best is None else f"best {best:.2f} with {chosen} ({path})"
+        print(f"corerl: {reported}", file=sys.stderr)
 
 
 def _count(arguments: list[str]) -> int | None:
@@ -214,10 +214,12 @@ def _unfinished(arguments: list[str]) -> list[str]:
     problems = []
     for cfg in cells(arguments):
         if left := _left(cfg):
-            told = "; ".join(dict.fromkeys(g.message for g in left if g.message))
+            reported = "; ".join(dict.fromkeys(g.message for g in left if g.message))
             seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
             where = f"{cfg.label or cfg.algo.label} on {cfg.task}"
-            problems.append(f"{where}: seeds {seeds} are not done{f': {told}' if told else '.'}")
+            problems.append(
+                f"{where}: seeds {seeds} are not done{f': {reported}' if reported else '.'}"
+            )
             continue
         try:
             launch.refuse_diverged(cfg)
@@ -335,13 +337,13 @@ def _job(cfg: DictConfig, outcome: Outcome, count: int | None) -> float:
     except Exception as error:
         if not in_sweep and not isinstance(error, CorerlError):
             raise
-        told = worker.told(error)
+        reported = worker.reported(error)
         if isinstance(error, Busy) and job is not None:
-            outcome.busy.append((told, job))
+            outcome.busy.append((reported, job))
         else:
-            outcome.problems.append(told)
+            outcome.problems.append(reported)
         if in_sweep:
-            print(f"corerl: {told}", file=sys.stderr)
+            print(f"corerl: {reported}", file=sys.stderr)
             if job is not None:
                 launch.keep_failure(job, error)
     return math.nan

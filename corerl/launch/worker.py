@@ -75,7 +75,7 @@ def _seeded(run: Run) -> Iterator[None]:
 
 
 def _report_failure(run: Run, error: BaseException) -> None:
-    problem = told(error, run.cfg)
+    problem = reported(error, run.cfg)
     try:
         run.fail("failed", problem)
         text = "".join(traceback.format_exception(error))
@@ -85,7 +85,7 @@ def _report_failure(run: Run, error: BaseException) -> None:
     print(f"corerl: {run.name} failed: {problem}", file=sys.stderr)
 
 
-def told(error: BaseException, cfg: Config | None = None) -> str:
+def reported(error: BaseException, cfg: Config | None = None) -> str:
     """Returns one line: our own sentence, or the last line of the traceback.
 
     `cfg` is what was trained, for a sentence about a full memory.
@@ -93,7 +93,7 @@ def told(error: BaseException, cfg: Config | None = None) -> str:
     if isinstance(error, CorerlError):
         return str(error)
     if out_of_memory.is_full(error):
-        return out_of_memory.told(error, cfg)
+        return out_of_memory.reported(error, cfg)
     return traceback.format_exception_only(error)[-1].strip()
 
 

@@ -52,7 +52,7 @@ class Mode(str):
         self.demanded, self.ran, self.problem = False, str(name), ""
         self.tell: Callable[[str], None] = lambda text: None
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Says how updates run, and why that is not as planned."""
         return f"{self.ran} ({self.problem})" if self.problem else self.ran
 

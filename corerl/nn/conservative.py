@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl.nn.policies import TanhGaussian
 
 
-class Noise(NamedTuple):
+class CQLNoise(NamedTuple):
     """Standard normal draws `(S, K, B, A)`, each for K samples of the policy at a state."""
 
     actions: Tensor  # K = 1
@@ -25,7 +25,7 @@ def proposals(
     policy: TanhGaussian,
     observations: Tensor,
     next_observations: Tensor,
-    noise: Noise,
+    noise: CQLNoise,
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Returns actions to push down, and their log-densities: uniform, of pi(.|s) and of pi(.|s').

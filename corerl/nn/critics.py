@@ -1,4 +1,4 @@
-"""Values of states, critics of state and action, and values of every numbered action."""
+"""Values of states, critics of state and action, and values of every discrete action."""
 
 import math
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ class StateValue(MLP):
 
 
 class ActionValues(nn.Module):
-    """Numbers for every numbered action: `(S, B, *shape)` to `(S, B, A, *sizes)`.
+    """Numbers for every discrete action: `(S, B, *shape)` to `(S, B, A, *sizes)`.
 
     Args:
         shape: of an observation, a vector or an image.
@@ -123,7 +123,7 @@ def action_values(cfg: Any, spec: Spec, *sizes: int, **others) -> ActionValues:
         others: as for `Encoder`.
     """
     outputs, dense = (spec.action_dim, *sizes), (cfg.hidden_layers, cfg.hidden_width)
-    options = cfg.between | others
+    options = cfg.mlp_options | others
     return ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options).to(spec.device)
 
 

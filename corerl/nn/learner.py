@@ -18,12 +18,12 @@ class Spec:
 
     Attributes:
         observation_dim: features of an observation, or the shape of an image.
-        action_dim: features of an action, or the number of numbered actions.
+        action_dim: features of an action, or the number of discrete actions.
         rngs: one CPU generator per seed for initial weights, so that S of them make S learners.
         normalizer: of observations, before the policy; a part of the agent's state.
         device: where everything is computed. mode: `off`, `compile` or `graph`.
         steps: updates of the whole run, for schedules.
-        numbered: whether actions are numbers; batches then hold them as one-hot vectors.
+        discrete: whether actions are discrete; batches then hold them as one-hot vectors.
         sources: rewards of a step that are kept apart, K.
         identities: the S seeds, for what draws random numbers when it acts.
         facts: numbers and tensors of the data that the agent needs to act, by name.
@@ -38,7 +38,7 @@ class Spec:
     device: torch.device | str = "cpu"
     mode: str = "off"
     steps: int = 1
-    numbered: bool = False
+    discrete: bool = False
     sources: int = 1
     identities: Sequence[int] = ()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Spec:
         return {
             "observation_dim": self.observation_dim,
             "action_dim": self.action_dim,
-            "discrete": self.numbered,
+            "discrete": self.discrete,
             "steps": self.steps,
             "sources": self.sources,
             "facts": self.facts,
@@ -72,12 +72,12 @@ class Sizes(NamedTuple):
 
     observation_dim: int | tuple[int, ...]
     action_dim: int
-    numbered: bool = False
+    discrete: bool = False
 
     @classmethod
     def of(cls, env: Any) -> "Sizes":
-        """Returns the sizes of an environment with vector observations and numbered actions."""
-        return cls(env.observation_space.shape[0], int(env.action_space.n), numbered=True)
+        """Returns the sizes of an environment with vector observations and discrete actions."""
+        return cls(env.observation_space.shape[0], int(env.action_space.n), discrete=True)
 
 
 class Stateful:

@@ -1,4 +1,4 @@
-"""What stands between the layers of an algorithm's own perceptrons, as settings."""
+"""Settings of an algorithm's ordinary multilayer perceptrons: activation and LayerNorm."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +21,15 @@ ACTIVATIONS = {
 
 
 @dataclass
-class Hidden(Settings):
-    """A base of the `Config` of an algorithm whose networks are rectified perceptrons."""
+class MLPSettings(Settings):
+    """Base of the `Config` of an algorithm whose networks are ordinary multilayer perceptrons."""
 
     activation: str = added(one_of(*ACTIVATIONS))
     layer_norm: bool = added(False)  # after every hidden activation
 
     @property
-    def between(self) -> dict[str, Any]:
-        """Options of `MLP`, and of what is made of one."""
+    def mlp_options(self) -> dict[str, Any]:
+        """Returns the options of `MLP`, and of networks that are made of one."""
         return {
             "activation": ACTIVATIONS[self.activation],
             "layer_norm": 1e-5 if self.layer_norm else None,

@@ -16,7 +16,7 @@ from corerl.nn.learner import Spec
 from corerl.nn.networks import MLP, Scalar, orthogonal
 
 
-class Noise(NamedTuple):
+class PolicyNoise(NamedTuple):
     """Standard normal draws `(S, B, A)` for samples of the policy."""
 
     next_actions: Tensor
@@ -72,9 +72,9 @@ class GaussianPolicy(nn.Module):
 
 
 class CategoricalPolicy(nn.Module):
-    """Probabilities of A numbered actions, with `GaussianPolicy`'s methods.
+    """Probabilities of A discrete actions, with `GaussianPolicy`'s methods.
 
-    Actions are one-hot vectors `(S, B, A)`, as buffers hold numbered ones.
+    Actions are one-hot vectors `(S, B, A)`, as buffers hold discrete ones.
 
     Args:
         sizes: features of the observation, of each hidden layer, and the number of actions.
@@ -106,20 +106,20 @@ class CategoricalPolicy(nn.Module):
 def unsquashed(
     cfg: Any, spec: Spec, *, bound: Callable[[Tensor], Tensor] = torch.tanh, **others
 ) -> GaussianPolicy | CategoricalPolicy:
-    """Returns a Gaussian policy, or a categorical one where actions are numbered, on the spec's device.
+    """Returns a Gaussian policy, or a categorical one where actions are discrete, on the spec's device.
 
     Args:
         cfg: with `hidden_layers`, `hidden_width`, `log_std_min` and `log_std_max`.
         bound: of the Gaussian's mean. others: as for `MLP`.
 
     Raises:
-        CorerlError: actions are numbered, and `policy=deterministic` was asked for.
+        CorerlError: actions are discrete, and `policy=deterministic` was asked for.
     """
     sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
-    if spec.numbered:
+    if spec.discrete:
         require(
             getattr(cfg, "policy", None) != "deterministic",
-            "algo.policy=deterministic has no probabilities, which numbered actions need; choose gaussian",
+            "algo.policy=deterministic has no probabilities, which discrete actions need; choose gaussian",
         )
         return CategoricalPolicy(sizes, spec.rngs, **others).to(spec.device)
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
@@ -210,12 +210,12 @@ def smoothed(actions: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
 
 
 class CompoundPolicy(nn.Module):
-    """A policy of a vector or numbered action and, beside it, a further numbered one.
+    """A policy of a vector or discrete action and, beside it, a further numbered one.
 
     Args:
         sizes: features of the input and of each hidden layer, which are tanh.
         counts: features or number of the actions, and of the further one; 0: there is none.
-        numbered: whether actions are numbers.
+        discrete: whether actions are discrete.
         rngs: as for `MLP`.
     """
 
@@ -223,18 +223,18 @@ class CompoundPolicy(nn.Module):
         self,
         sizes: Sequence[int],
         counts: tuple[int, int],
-        numbered: bool,
+        discrete: bool,
         rngs: Sequence[torch.Generator],
     ):
         super().__init__()
-        self.numbered, self.counts = numbered, counts
+        self.discrete, self.counts = discrete, counts
         options = {"output_init": orthogonal(0.01), "activation": torch.tanh}
         self.body = MLP([*sizes, sum(counts)], (len(rngs),), rngs, **options)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns means in [-1, 1] or logits of the actions, and logits of the further one, `(S, B, ...)`."""
         actions, further = self.body(inputs).split(self.counts, -1)
-        return (actions if self.numbered else torch.tanh(actions)), further
+        return (actions if self.discrete else torch.tanh(actions)), further
 
     def log_prob(
         self, inputs: Tensor, actions: Tensor, further: Tensor, std: Tensor
@@ -246,7 +246,7 @@ class CompoundPolicy(nn.Module):
         output, further_logits = self(inputs)
         heads = [(further_logits, further)] if self.counts[1] else []
         log_prob, entropy = torch.zeros_like(output[..., 0]), torch.zeros_like(output[..., 0])
-        if self.numbered:
+        if self.discrete:
             heads.append((output, actions))
         else:
             log_prob = gaussian_log_prob(output, std.log().expand_as(output), actions)

@@ -24,7 +24,7 @@ class StockQuantiles(nn.Module):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         self.outputs = (spec.action_dim, cfg.quantiles)
         sizes = [inputs, *hidden, math.prod(self.outputs)]
-        self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.between)
+        self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.mlp_options)
         self.cosines = networks.Cosines(cfg.cosines)
         self.range = (cfg.low, cfg.high)
         self.unit = (cfg.high - cfg.low) / 2 if cfg.ranged else 1.0
@@ -50,7 +50,7 @@ class StockShortfalls(ActionValues):
     def __init__(self, cfg: Any, spec: Spec):
         outputs = (spec.action_dim, cfg.stocks - 1)
         dense = (cfg.hidden_layers, cfg.hidden_width)
-        super().__init__(spec.observation_dim, outputs, *dense, spec.rngs, **cfg.between)
+        super().__init__(spec.observation_dim, outputs, *dense, spec.rngs, **cfg.mlp_options)
         self.register_buffer("grid", torch.linspace(cfg.low, cfg.high, cfg.stocks), False)
         self.gap = (cfg.high - cfg.low) / (cfg.stocks - 1)
 

@@ -1,4 +1,4 @@
-"""What has changed in training and is in no checkpoint: a resumed run would begin it anew without a word."""
+"""Detects agent state that no checkpoint saves."""
 
 import sys
 import weakref
@@ -38,13 +38,13 @@ class Watch:
 
     def __init__(self, parts: dict[str, Any]):
         self._parts, self._before = parts, _marks_of(parts)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def tell(self, run: str, kept: Iterable[Tensor]) -> None:
         """Prints what a run that is resumed would not find."""
         names = _lost(self._before, _marks_of(self._parts), kept)
-        names = [name for name in names if name not in self._told]
-        self._told |= set(names)
+        names = [name for name in names if name not in self._reported]
+        self._reported |= set(names)
         more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
         if names:
             print(

@@ -58,7 +58,7 @@ def fitted(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Behaviour:
-    """Fits a network by maximum likelihood: a softmax over numbered actions, else a Gaussian with mean
+    """Fits a network by maximum likelihood: a softmax over discrete actions, else a Gaussian with mean
     and standard deviation from the state.
 
     A tenth of the episodes is held out. The latest network is kept under which these are as likely as

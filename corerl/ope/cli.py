@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
     add("--data", metavar="TASK", help="the dataset (default: the run's own)")
     add("--policy", choices=("act", "sample"), help="as evaluated (default), or with its chance")
-    add("--epsilon", type=float, help="share of random numbered actions (default: as evaluated)")
+    add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
     add("--discount", type=float, help="default: the algorithm's own, else 0.99")
     add("--horizon", type=int, help="steps of an episode that count (default: the longest's)")
     cut = "episodes that stop earlier without an end"
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         if task not in datasets:
             datasets[task] = task.load()
         if datasets[task].discrete:
-            _refuse(args, _OF_KERNELS, f"{task.id} has numbered actions, which need no kernel")
+            _refuse(args, _OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
         asked = replace(options, discount=discount)
         for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
@@ -166,7 +166,7 @@ def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
         _refuse(args, _OF_KERNELS, "With --policy sample the density is the policy's own")
 
 
-def _keep(told: str, write: Callable[[], Path], show: Callable[[], None]) -> bool:
+def _keep(reported: str, write: Callable[[], Path], show: Callable[[], None]) -> bool:
     """Writes what was computed before it is shown, and tells where, or why not: others follow anyway."""
     try:
         path = write()
@@ -175,7 +175,7 @@ def _keep(told: str, write: Callable[[], Path], show: Callable[[], None]) -> boo
         print(f"corerl: {error}", file=sys.stderr)
         return False
     show()
-    print(f"{told} {path}")
+    print(f"{reported} {path}")
     return True
 
 
@@ -320,15 +320,15 @@ def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> 
     for row in judgement.rows:
         ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"
         clipped = "" if math.isnan(row.clipped) else f"{row.clipped:.1%}"
-        between = "" if math.isnan(row.low) else f"[{row.low:.4g}, {row.high:.4g}]"
+        mlp_options = "" if math.isnan(row.low) else f"[{row.low:.4g}, {row.high:.4g}]"
         table.add_row(
             *(str(row.seed), row.method, row.statistic, f"{row.value:.5g}"),
-            *(terminal.plain(between), ess, clipped, row.note),
+            *(terminal.plain(mlp_options), ess, clipped, row.note),
         )
     console.print(table)
     for name, text in judgement.facts.items():
         console.print(terminal.plain(f"{name}: {text}"))
     known = results.simulated(agent)
     if known:
-        told = ", ".join(f"seed {seed} {value:.5g}" for seed, value in known.items())
-        console.print(f"undiscounted return in the simulator: {told}", highlight=False)
+        reported = ", ".join(f"seed {seed} {value:.5g}" for seed, value in known.items())
+        console.print(f"undiscounted return in the simulator: {reported}", highlight=False)

@@ -192,10 +192,10 @@ def _rows(
     if name in estimators.LAWS:
         law = ReturnLaw(logs, weights, normalised=estimators.LAWS[name], upper=options.upper)
         note = _of_mass(law)
-        between = law.intervals(options.statistics, options.level, seed=options.seed)
+        mlp_options = law.intervals(options.statistics, options.level, seed=options.seed)
         return [
             Row(seed, name, of, law.statistic(of), *bounds, *shared, note)
-            for of, bounds in zip(options.statistics, between, strict=True)
+            for of, bounds in zip(options.statistics, mlp_options, strict=True)
         ]
     terms = estimators.ESTIMATORS[name](logs, weights, model)
     low, high = intervals.interval(
@@ -242,13 +242,13 @@ def _return(logs: Logs, options: Options) -> str:
 
 
 def _interval(options: Options) -> str:
-    told = f"{100 * options.level:g}% {options.interval}"
+    reported = f"{100 * options.level:g}% {options.interval}"
     if options.interval not in intervals.BY_RANGE:
-        return told
+        return reported
     if options.bounds is None:
-        return f"{told}, of the observed range"
+        return f"{reported}, of the observed range"
     low, high = options.bounds
-    return f"{told}, within {low:.12g} and {high:.12g}"
+    return f"{reported}, within {low:.12g} and {high:.12g}"
 
 
 def _behaviour(dataset: Dataset, options: Options, device) -> Behaviour:
@@ -268,7 +268,7 @@ def _weights(
     relative: bool,
 ) -> list[Weights]:
     """Computes the importance weights of every policy, `relative` as of `Weights.of`."""
-    if policy.numbered:
+    if policy.discrete:
         probabilities = policy.probabilities(dataset.observations)
         with np.errstate(divide="ignore"):
             ours = np.log(probabilities[:, np.arange(len(dataset)), dataset.actions])
@@ -282,8 +282,8 @@ def _weights(
         ours = np.stack(
             [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]
         )
-        told = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
-        facts["density"] = f"{told}, of mass 1 within the actions' bounds"
+        reported = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
+        facts["density"] = f"{reported}, of mass 1 within the actions' bounds"
     ratios = [logs.spread(x - behaved.log_prob) for x in ours]
     return [Weights.of(x, options.clip, relative=relative) for x in ratios]
 
@@ -327,13 +327,13 @@ def _models(
 
 def _fitting(cfg: Settings) -> str:
     """Tells updates, batch and rate, the other settings where they are not the default, and a warning."""
-    told = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
+    reported = f"{cfg.steps:,} updates, batch {cfg.batch_size}, lr {cfg.lr:g}"
     known = {"steps", "batch_size", "lr", "discount", "horizon", "seed"}
     for name, default in asdict(Settings()).items():
         value = getattr(cfg, name)
         if name not in known and value != default:
-            told += f", {name} {value}"
-    return told + _too_few(cfg)
+            reported += f", {name} {value}"
+    return reported + _too_few(cfg)
 
 
 def _too_few(cfg: Settings) -> str:

@@ -124,7 +124,7 @@ class FQE:
     def _build(self, dataset: Dataset) -> None:
         cfg, lead = self.cfg, (len(self._seeds), self.cfg.critics)
         width, actions = self._sizes[:2]
-        ends = (width, self._draws[0]) if self.policy.numbered else (width + actions, 1)
+        ends = (width, self._draws[0]) if self.policy.discrete else (width + actions, 1)
         sizes = [ends[0], *[cfg.hidden_width] * cfg.hidden_layers, ends[1]]
         rngs = seeding.generators(self._seeds, "init")
         norm = 1e-5 if cfg.layer_norm else None
@@ -155,7 +155,7 @@ class FQE:
         with torch.no_grad():
             next_value = self._value(self.target, next_observations, following)
             y = (rewards + self.cfg.discount * (1 - over) * next_value).squeeze(-1)
-        if self.policy.numbered:
+        if self.policy.discrete:
             numbers = actions.long()[:, None].expand(-1, self.cfg.critics, -1, -1)
             q = self.critic(observations[:, None]).gather(-1, numbers).squeeze(-1)
         else:
@@ -166,7 +166,7 @@ class FQE:
 
     def _value(self, critic, observations: Tensor, following: Tensor) -> Tensor:
         """Returns E_{a ~ pi} Q, mean over critics, `(S, B, 1)`."""
-        if self.policy.numbered:
+        if self.policy.discrete:
             values = critic(observations[:, None]).mean(1)
             return (following * values).sum(-1, keepdim=True)
         draws = following.shape[2]
@@ -188,7 +188,7 @@ class FQE:
     ) -> np.ndarray:
         """Returns Q(s, a) of every policy `(S, n)` at given actions `(n, A)`, or `(n,)` numbers."""
         taken = torch.from_numpy(actions.reshape(len(actions), -1)).to(self._device)
-        if self.policy.numbered:
+        if self.policy.discrete:
             one_hot = torch.nn.functional.one_hot(taken[:, 0].long(), self._draws[0]).float()
             taken = one_hot.expand(len(self._seeds), *one_hot.shape)
         else:
@@ -213,7 +213,7 @@ class FQE:
 
     def _at(self, observations: np.ndarray) -> Tensor:
         """Probabilities `(S, n, K)` or actions `(S, n, M, A)` of every policy."""
-        ask = self.policy.probabilities if self.policy.numbered else self.policy.actions
+        ask = self.policy.probabilities if self.policy.discrete else self.policy.actions
         return torch.from_numpy(ask(observations).astype(np.float32, copy=False)).to(self._device)
 
 

@@ -23,11 +23,11 @@ AT_ONCE = 4096
 class Policy:
     """S policies to judge; every function takes raw observations `(n, O)` and returns NumPy arrays.
 
-    One with numbered actions has `probabilities`; another has `actions`, and `log_prob` if it has chance.
+    One with discrete actions has `probabilities`; another has `actions`, and `log_prob` if it has chance.
 
     Attributes:
         seeds: S names.
-        probabilities: `(n, O) -> (S, n, K)` of K numbered actions.
+        probabilities: `(n, O) -> (S, n, K)` of K discrete actions.
         actions: `(n, O) -> (S, n, M, A)`: M draws, or the one action that is taken.
         log_prob: `(n, O), (n, A) -> (S, n)`, log-densities of given actions.
         sizes: features of an observation and of an action (or how many actions there are), where known.
@@ -44,20 +44,20 @@ class Policy:
     def __post_init__(self):
         require(
             (self.probabilities is None) != (self.actions is None),
-            "A policy to judge has either probabilities of numbered actions, or actions",
+            "A policy to judge has either probabilities of discrete actions, or actions",
         )
 
     @property
-    def numbered(self) -> bool:
-        """Tells whether actions are numbers."""
+    def discrete(self) -> bool:
+        """Tells whether actions are discrete."""
         return self.probabilities is not None
 
     def check(self, dataset: Dataset) -> None:
         """Raises CorerlError where the dataset has other observations or actions than the policy."""
-        kinds = {True: "numbered", False: "continuous"}
-        if self.numbered != dataset.discrete:
+        kinds = {True: "discrete", False: "continuous"}
+        if self.discrete != dataset.discrete:
             raise CorerlError(
-                f"The policy has {kinds[self.numbered]} actions and {dataset.id} "
+                f"The policy has {kinds[self.discrete]} actions and {dataset.id} "
                 f"{kinds[dataset.discrete]} ones: it is a policy of another task."
             )
         require(
@@ -81,11 +81,11 @@ def together(policies: Sequence[Policy]) -> Policy:
     """Joins several policies as one, in their order, so that their critics are one program.
 
     Raises:
-        CorerlError: some have numbered actions and others do not.
+        CorerlError: some have discrete actions and others do not.
     """
     first = policies[0]
     require(
-        all(p.numbered == first.numbered and p.sizes == first.sizes for p in policies),
+        all(p.discrete == first.discrete and p.sizes == first.sizes for p in policies),
         "Policies of other observations or actions cannot be judged together",
     )
 
@@ -108,14 +108,14 @@ def distance(policy: Policy, dataset: Dataset, rows: int = AT_ONCE, seed: int = 
 
     Continuous actions: the root mean square of their difference, each feature in the standard deviation
     that it has in the data; 1 is as far as the data's mean action, and what independent draws from the
-    data would be is sqrt(2). Numbered actions: one less the chance of the recorded one.
+    data would be is sqrt(2). Discrete actions: one less the chance of the recorded one.
 
     Args:
         rows: as many of the data's rows, drawn with `seed`, are looked at.
     """
     chosen = np.random.default_rng(seed).permutation(len(dataset))[:rows]
     states, taken = dataset.observations[chosen], dataset.actions[chosen]
-    if policy.numbered:
+    if policy.discrete:
         return 1 - policy.probabilities(states)[:, np.arange(len(taken)), taken].mean(1)
     spread = dataset.actions.std(0, dtype=np.float64)
     apart = policy.actions(states) - taken[:, None]
@@ -135,7 +135,7 @@ def of_run(
     Args:
         chance: `act`, the action with which it is evaluated; `sample`, what its density says, of
             continuous actions.
-        epsilon: numbered actions are replaced at random this often; None: as when it was evaluated.
+        epsilon: discrete actions are replaced at random this often; None: as when it was evaluated.
         samples: M, draws of a policy with chance.
 
     Raises:
@@ -154,11 +154,11 @@ def of_run(
     if count is not None:
         require(
             chance == "act",
-            f"policy=sample is for continuous actions, and {agent.task.id} has numbered ones: choose an "
+            f"policy=sample is for continuous actions, and {agent.task.id} has discrete ones: choose an "
             "epsilon for their chance",
         )
         return _numbered(agent, shape[0], count, epsilon)
-    require(epsilon is None, f"epsilon is for numbered actions, and {agent.task.id} has continuous")
+    require(epsilon is None, f"epsilon is for discrete actions, and {agent.task.id} has continuous")
     return _continuous(agent, shape[0], features, chance, samples, seed)
 
 

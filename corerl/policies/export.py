@@ -99,7 +99,7 @@ def export(
     made = policy(probe)
     acts, random = agent.greedy(probe[None])
     expected = policy.scaled(acts[0])
-    numbered = made.dtype == torch.int64
+    discrete = made.dtype == torch.int64
     facts = {
         "algorithm": agent.label,
         "task": agent.task.id,
@@ -107,7 +107,7 @@ def export(
         "step": agent.steps[0],
         "observation_shape": list(shape),
         "observation_dtype": f"{probe.dtype}".removeprefix("torch."),
-        "actions": "numbers (n,)" if numbered else f"(n, {made.shape[1]}) in {policy.range}",
+        "actions": "numbers (n,)" if discrete else f"(n, {made.shape[1]}) in {policy.range}",
     }
     if random:
         facts["greedy"] = f"without the random actions, {random:g} of all, of its evaluation"

@@ -229,7 +229,7 @@ def _spec(cfg: Config, module: ModuleType, saved: dict[str, Any], seeds: list[in
         normalizer=normalizer,
         device=device,
         steps=kept["steps"],
-        numbered=kept["discrete"],
+        discrete=kept["discrete"],
         sources=kept["sources"],
         identities=seeds,
         facts={k: v.to(device) if isinstance(v, Tensor) else v for k, v in kept["facts"].items()},
@@ -242,7 +242,7 @@ def _spec_of_before(
 ) -> dict[str, Any]:
     """Returns what a checkpoint of an earlier version does not hold, from the environment and the data."""
     shapes, _ = shapes_of(task)
-    images = cfg.algo.needed_actions()[0] == "numbered"  # whose networks take a shape
+    images = cfg.algo.needed_actions()[0] == "discrete"  # whose networks take a shape
     facts = {}
     if hasattr(module, "facts"):
         facts = module.facts(cfg.algo, task.load())

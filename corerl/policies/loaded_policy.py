@@ -1,4 +1,4 @@
-"""Trained policies of a run, in memory: they act, and are judged (corerl/policies/load.py makes them)."""
+"""Trained policies of a run, in memory: they act and are evaluated (corerl/policies/load.py loads them)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Loaded:
                 training.
 
         Returns:
-            `(S, A)` or `(S, n, A)`, without A where actions are numbers; without S for one seed.
+            `(S, A)` or `(S, n, A)`, without A where actions are discrete; without S for one seed.
         """
         shape = self.shapes.observation
         if isinstance(observations, Mapping):
@@ -201,7 +201,7 @@ class Loaded:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """Acts at `(S, n, O)`: returns `(S, n, A)`, or `(S, n)` where actions are numbers."""
+        """Acts at `(S, n, O)`: returns `(S, n, A)`, or `(S, n)` where actions are discrete."""
         return self._gather(lambda part, x: part.act(x), observations)
 
     def begin(self, seeds: int, episodes: int) -> None:
@@ -235,7 +235,7 @@ class Loaded:
 
     @torch.no_grad()
     def greedy(self, observations: Tensor) -> tuple[Tensor, float]:
-        """Returns numbered actions `(S, n)`, and the share of actions that are random instead."""
+        """Returns discrete actions `(S, n)`, and the share of actions that are random instead."""
         first = self._parts[0].act
         if not isinstance(first, EpsilonGreedy):
             return self(observations), 0.0
@@ -296,7 +296,7 @@ def _as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
 
 
 class Shapes(NamedTuple):
-    """An observation's shape, how many actions are numbered (None: they are vectors), their features."""
+    """An observation's shape, the number of discrete actions (None: they are vectors), their features."""
 
     observation: tuple[int, ...]
     count: int | None
@@ -317,7 +317,7 @@ def shapes_of(task: Task, spec: Spec | None = None) -> tuple[Shapes, type]:
             shapes = Shapes(space.shape, count and int(count), features)
             return shapes, kept_as(space.shape, space.dtype)
     if spec is not None and (vector := np.ravel(spec.observation_dim)).size == 1:
-        ends = (spec.action_dim, 1) if spec.numbered else (None, spec.action_dim)
+        ends = (spec.action_dim, 1) if spec.discrete else (None, spec.action_dim)
         return Shapes((int(vector[0]),), *ends), np.float32
     data = task.load()
     count = int(data.actions.max()) + 1 if data.discrete else None

@@ -1,4 +1,4 @@
-"""Trained policies in a simulator: `corerl evaluate RUN` without `--method`.
+"""Plays trained policies in a simulator: `corerl evaluate RUN` without `--method`.
 
 Environment seeds come from a stream of their own, so that the initial states are others than those of the
 evaluations during training, by which a run may have been chosen; equal seeds meet the same ones.
@@ -62,12 +62,12 @@ def simulate(
     except Exception as error:
         if len(evaluator.crashed) < len(agent.seeds):  # the policy's error
             raise
-        raise Crash(f"The environment of {task.id} crashed ({_told(error)}).") from error
+        raise Crash(f"The environment of {task.id} crashed ({_reported(error)}).") from error
     finally:
         evaluator.close()
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     """Returns an environment's error and the line that raised it, unless it is our check of a step."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     ours = frame.filename == environment_step.__file__
@@ -126,21 +126,21 @@ def tell(
     means = episodes.returns[whole].mean(1)
     count = episodes.returns.shape[1]
     spread = f" ± {means.std(ddof=1):.2f}" if len(means) > 1 else ""
-    told = f"{len(means)} " if whole.all() else f"{len(means)} of {len(whole)} "
-    told += f"seed{'s' if len(whole) > 1 else ''}, "
-    told += f"{count} episode{'s' if count > 1 else ''} each: return "
-    told += f"{means.mean():.2f}{spread}"
+    reported = f"{len(means)} " if whole.all() else f"{len(means)} of {len(whole)} "
+    reported += f"seed{'s' if len(whole) > 1 else ''}, "
+    reported += f"{count} episode{'s' if count > 1 else ''} each: return "
+    reported += f"{means.mean():.2f}{spread}"
     if scores is not None:
         scores = scores[whole]
-        told += f", score {scores.mean():.1f}" + (
+        reported += f", score {scores.mean():.1f}" + (
             f" ± {scores.std(ddof=1):.1f}" if len(means) > 1 else ""
         )
-    told += " (± between seeds)." if len(means) > 1 else "."
-    console.print(told, soft_wrap=True, highlight=False)
+    reported += " (± between seeds)." if len(means) > 1 else "."
+    console.print(reported, soft_wrap=True, highlight=False)
     tau = risk_summary.own_tau(agent.cfg.algo) if agent.tau is None else agent.tau
     for i in np.flatnonzero(whole) if risk or task.id.startswith("risk/") else ():
-        told = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i], tau)}"
-        console.print(told, soft_wrap=True, highlight=False)
+        reported = f"seed {agent.seeds[i]}, {risk_summary.describe(episodes.returns[i], tau)}"
+        console.print(reported, soft_wrap=True, highlight=False)
 
 
 def score(task: Task, episodes: Episodes) -> np.ndarray | None:

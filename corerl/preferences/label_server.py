@@ -86,8 +86,8 @@ class Server(ThreadingHTTPServer):
         except Exception as error:  # simulators fail in many ways
             with self._lock:
                 self._pairs.pop(number, None)  # asked again, it is drawn again
-            told = f"Pair {number} cannot be drawn ({type(error).__name__}: {error})."
-            raise CorerlError(told) from error
+            reported = f"Pair {number} cannot be drawn ({type(error).__name__}: {error})."
+            raise CorerlError(reported) from error
         with self._lock:
             self.session.shown(number)
         if number + 1 < len(self.session.pairs):

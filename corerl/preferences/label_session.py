@@ -59,18 +59,18 @@ class Session:
 
     def _go_on(self) -> None:
         parts = read(self.path)
-        known, told = parts["pairs"], self.path
+        path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
-            raise CorerlError(f"{told} has labels on other data than {self.dataset.id} is here.")
+            raise CorerlError(f"{path} has labels on other data than {self.dataset.id} is here.")
         require(
             int(parts["length"]) == self.length,
-            f"{told} has segments of {int(parts['length'])} steps: --length {int(parts['length'])}, or "
+            f"{path} has segments of {int(parts['length'])} steps: --length {int(parts['length'])}, or "
             "another --out",
         )
         shared = min(len(known), len(self.pairs))
         require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
-            f"{told} was begun with other pairs ({len(known)} of another --seed or more): ask for the same, "
+            f"{path} was begun with other pairs ({len(known)} of another --seed or more): ask for the same, "
             "or for another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
@@ -78,7 +78,7 @@ class Session:
         theirs = str(parts["labeller"])
         require(
             self.labeller in ("", theirs) or not theirs,
-            f"{told} has the answers of {theirs}, not of {self.labeller}: --labeller {theirs}, or another "
+            f"{path} has the answers of {theirs}, not of {self.labeller}: --labeller {theirs}, or another "
             "--out",
         )
         self.labeller = theirs or self.labeller

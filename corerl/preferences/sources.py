@@ -120,7 +120,7 @@ def load(run: Run, cfg: Preferences) -> Comparisons:
 
     Raises:
         CorerlError: the labels are missing, broken, or of another version of the data, or the data has
-            images or numbered actions.
+            images or discrete actions.
     """
     return find(run.task, run.dataset, cfg)
 

@@ -84,18 +84,18 @@ def name(cfg: Preferences) -> str:
         "equal": 0.0,
         "discount": 1.0,
     }
-    told = [
+    reported = [
         f"{key}={found if isinstance(found, str) else f'{found:g}'}"
         for key, value in oracle.items()
         if (found := getattr(cfg, key)) != value
     ]
     if cfg.judge != "return":
-        told += [
+        reported += [
             f"values.{f.name}={found:g}"
             for f in fields(cfg.values)
             if (found := getattr(cfg.values, f.name)) != f.default
         ]
-    return f"teacher({', '.join(told)})" if told else "teacher"
+    return f"teacher({', '.join(reported)})" if reported else "teacher"
 
 
 class Sums:

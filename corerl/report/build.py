@@ -218,8 +218,10 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 
 def _boxes(parts: list[Section], note: str) -> list[str]:
     letters = figures.boxes([*(n for s in parts for n in [*s.algorithms, *s.tasks]), note])
-    told = f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
-    return [told] if letters else []
+    reported = (
+        f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
+    )
+    return [reported] if letters else []
 
 
 def _unfinished_notes(runs: pd.DataFrame) -> list[str]:

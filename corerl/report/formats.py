@@ -86,9 +86,9 @@ def _block(table, grid, names, corner, heads, widths, block, first: int, colour:
 
 def _wrapped(head: str, width: int) -> list[str]:
     """Breaks a head into lines about as wide as its column: the words of the name, then the seeds."""
-    name, _, told = head.partition(" (n=")
+    name, _, reported = head.partition(" (n=")
     lines = textwrap.wrap(name, max(width - 1, 12), break_long_words=False) or [""]
-    return [*lines, *textwrap.wrap(f"(n={told}", max(width - 1, 12))] if told else lines
+    return [*lines, *textwrap.wrap(f"(n={reported}", max(width - 1, 12))] if reported else lines
 
 
 def _fill(text: str, width: int | None) -> list[str]:

@@ -238,12 +238,12 @@ def _line(row: dict[str, Any]) -> str:
         mean, std, n = (row[f"{name}_{of}"] for of in ("mean", "std", "size"))
         return f"{mean:.1f} ± {std:.1f} ({n:.0f})" if n > 1 else f"{mean:.1f} (1)"
 
-    told = f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
+    reported = f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
     if np.isnan(row["low"]):
-        told = f"{row['difference']:+.1f}"
+        reported = f"{row['difference']:+.1f}"
     elif row["low"] > 0 or row["high"] < 0:
-        told = f"**{told}**"
-    return f"| {escaped(row['cell'])} | {side('our')} | {side('their')} | {told} |"
+        reported = f"**{reported}**"
+    return f"| {escaped(row['cell'])} | {side('our')} | {side('their')} | {reported} |"
 
 
 def _summary(part: pd.DataFrame) -> str:

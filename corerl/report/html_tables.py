@@ -20,22 +20,22 @@ def to_html(table: Table, caption: bool = True) -> str:
     e = html.escape
     head = "".join(_head(column, table) for column in table.columns)
     body = "".join(_row(row, table) for row in table.rows)
-    told = "".join(f"<p>{e(note)}</p>" for note in table.notes)
+    reported = "".join(f"<p>{e(note)}</p>" for note in table.notes)
     title = e(title_text(table))
     return (
         f'<figure class="table" data-name="{e(table.name)}" data-digits="{table.digits}" '
         f'data-title="{title}">'
         + (f"<figcaption>{title}</figcaption>" if caption else "")
         + f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">{e(table.corner)}</th>{head}'
-        f'</tr></thead><tbody>{body}</tbody></table></div><div class="notes">{told}</div></figure>'
+        f'</tr></thead><tbody>{body}</tbody></table></div><div class="notes">{reported}</div></figure>'
     )
 
 
 def _head(column: Column, table: Table) -> str:
     e = html.escape
-    told = [f"n = {column.n}"] if column.n else []
-    told += [f"{column.steps} steps"] if column.steps and not table.steps else []
-    small = f"<small>{e(', '.join(told))}</small>" if told else ""
+    reported = [f"n = {column.n}"] if column.n else []
+    reported += [f"{column.steps} steps"] if column.steps and not table.steps else []
+    small = f"<small>{e(', '.join(reported))}</small>" if reported else ""
     title = f' title="{e(column.detail)}"' if column.detail else ""
     of = f' data-algorithm="{e(column.algorithm)}"' if column.algorithm else ""
     return f'<th scope="col"{title}{of}>{e(column.name)}{small}</th>'

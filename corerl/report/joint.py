@@ -51,8 +51,9 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
         )
     seeds = seeds_of_group(run.name)
     shape, actions = env.observation_space.shape, int(env.action_space.n)
-    spec = Spec(shape, actions, seeding.generators(seeds, "init"))
-    agent = md3qn.MD3QN(cfg, spec, len(env.maze.sources))
+    sources = len(env.maze.sources)
+    spec = Spec(shape, actions, seeding.generators(seeds, "init"), sources=sources)
+    agent = md3qn.MD3QN(cfg, spec)
     path = checkpoint.path_in(run)
     if not path.exists():
         raise CorerlError(f"{run} has no {path.name}, so there is no agent to draw.")

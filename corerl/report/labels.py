@@ -44,10 +44,10 @@ def split(
             _name(label, c, configs.get((t, c)), short, alone=t not in groups)
             for t, c in zip(scores.loc[rows, "task"], scores.loc[rows, "config"], strict=True)
         ]
-        told = ", ".join(short.values()) or "the hash of the configuration"
+        reported = ", ".join(short.values()) or "the hash of the configuration"
         notes.append(
             f"{label} was run with several configurations on the same task, so its seeds are not "
-            f"pooled but split by {told}."
+            f"pooled but split by {reported}."
         )
     return scores, notes
 

@@ -107,8 +107,8 @@ def _refuse(rows: pd.DataFrame, name: str, column: str, bad: pd.Series, problem:
     if bad.any():
         row = int(bad.to_numpy().argmax())
         found = rows[column].iloc[row]
-        told = f"{found!r}, {problem}" if found else "empty"
-        raise CorerlError(f"{name}, row {row + 2}: {column} is {told}.")
+        reported = f"{found!r}, {problem}" if found else "empty"
+        raise CorerlError(f"{name}, row {row + 2}: {column} is {reported}.")
 
 
 def short_source(source: str) -> str:

@@ -163,9 +163,9 @@ def difference(ours: Cell, theirs: pd.Series) -> str:
 
 
 def _column(name: str, rows: pd.DataFrame, found: list[Cell | None]) -> Column:
-    told = column(name, found, "; ".join(dict.fromkeys(rows["source"])))
+    reported = column(name, found, "; ".join(dict.fromkeys(rows["source"])))
     stated = any(cell is not None and cell.budget for cell in found)
-    return told if stated else replace(told, steps="unstated")
+    return reported if stated else replace(reported, steps="unstated")
 
 
 def _source_note(name: str, rows: pd.DataFrame) -> str:
@@ -173,8 +173,8 @@ def _source_note(name: str, rows: pd.DataFrame) -> str:
     sources = "; ".join(filter(None, where)) or "source as named"
     protocols = " / ".join(dict.fromkeys(rows["protocol"].replace("", "protocol not stated")))
     notes = [n for n in dict.fromkeys(rows["notes"]) if n]
-    told = f"; {notes[0]}" if len(notes) == 1 else ""
-    return f"{name}: {sources}; {protocols}{told}."
+    reported = f"; {notes[0]}" if len(notes) == 1 else ""
+    return f"{name}: {sources}; {protocols}{reported}."
 
 
 def _slug(label: str) -> str:

@@ -72,8 +72,10 @@ def _cut_note(section: Section) -> list[str]:
         for row in rows
         if row.seeds_min < row.seeds_max
     ]
-    told = "rliable needs the same number of seeds on every task, so it gets only the first of each"
-    return [f"{told}: {', '.join(cut)}."] if cut else []
+    reported = (
+        "rliable needs the same number of seeds on every task, so it gets only the first of each"
+    )
+    return [f"{reported}: {', '.join(cut)}."] if cut else []
 
 
 def _aggregates(scores: dict[str, np.ndarray], replicates: int) -> dict[tuple[str, str], Cell]:

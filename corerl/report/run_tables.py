@@ -19,8 +19,8 @@ def runs(results: Results, data: Data) -> str:
     for r in results.runs[results.runs["counted"].astype(bool)].itertuples():
         group = data.group(r.file)
         link = Link(group["href"], group["name"])
-        told = (group.get(name, "–") for name in ("time", "rate", "compile"))
-        rows.append((r.algorithm, r.task, r.seeds, reached(r), *told, link))
+        reported = (group.get(name, "–") for name in ("time", "rate", "compile"))
+        rows.append((r.algorithm, r.task, r.seeds, reached(r), *reported, link))
     head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "updates ran", "run")
     differing = _differing(results)
     settings = (

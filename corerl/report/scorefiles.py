@@ -14,7 +14,7 @@ import pandas as pd
 from corerl.data.file_reading import npz, one_line
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
-from corerl.report.units import SUCCESS_TASKS, UNITS, told
+from corerl.report.units import SUCCESS_TASKS, UNITS, reported
 
 LONGEST = 200  # characters of a name
 COLUMNS = ["algorithm", "task", "seed", "step", "score", "unit", "config", "file", "pretrained"]
@@ -76,7 +76,7 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
             "seed": _integers(path, rows, "seed"),
             "step": _integers(path, rows, "step") if "step" in rows.columns else 0,
             "score": value,
-            "unit": told(rows, scored),
+            "unit": reported(rows, scored),
             "success": _shares(rows),
             "config": rows["config"] if "config" in rows.columns else "",
             "file": str(path),

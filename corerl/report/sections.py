@@ -47,8 +47,8 @@ class Section:
     @property
     def heading(self) -> str:
         """Its collection, and the unit where it is not the usual one."""
-        told = {"normalised": "", "success": " (success rates)", "raw": " (raw returns)"}
-        return self.name + told[self.unit]
+        reported = {"normalised": "", "success": " (success rates)", "raw": " (raw returns)"}
+        return self.name + reported[self.unit]
 
     @property
     def axis(self) -> str:

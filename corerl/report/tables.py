@@ -158,12 +158,12 @@ def spread_text(cell: Cell | None, head: Column, table: Table) -> str:
         texts.append(_interval(cell, table.digits))
     elif not math.isnan(cell.std):
         texts.append(f"± {number(cell.std, table.digits)}")
-    told = []
+    reported = []
     if cell.n and (cell.few if cell.interval else not head.n):
-        told.append(f"n={cell.n}")
+        reported.append(f"n={cell.n}")
     if cell.steps and not head.steps and not table.steps:
-        told.append(f"{cell.steps} steps")
-    return " ".join([*texts, *([f"({', '.join(told)})"] if told else [])])
+        reported.append(f"{cell.steps} steps")
+    return " ".join([*texts, *([f"({', '.join(reported)})"] if reported else [])])
 
 
 def _interval(cell: Cell, digits: int) -> str:
@@ -175,9 +175,9 @@ def _interval(cell: Cell, digits: int) -> str:
 
 def head_text(head: Column, table: Table) -> str:
     """Writes a column's head: `IQL (n=10, 1M steps)`."""
-    told = [f"n={head.n}"] if head.n else []
-    told += [f"{head.steps} steps"] if head.steps and not table.steps else []
-    return f"{head.name} ({', '.join(told)})" if told else head.name
+    reported = [f"n={head.n}"] if head.n else []
+    reported += [f"{head.steps} steps"] if head.steps and not table.steps else []
+    return f"{head.name} ({', '.join(reported)})" if reported else head.name
 
 
 def title_text(table: Table) -> str:

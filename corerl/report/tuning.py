@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
         write(args.out / f"{name}.png", png)
         write(args.out / f"{name}.svg", svg)
-        print("\n".join([title, *_told(table), ""]))
+        print("\n".join([title, *_reported(table), ""]))
     print(f"Wrote {args.out}")
     return 0
 
@@ -166,7 +166,7 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def _told(table: pd.DataFrame) -> list[str]:
+def _reported(table: pd.DataFrame) -> list[str]:
     """Returns the lines that a terminal shows."""
     lines, settings = [], table[table["kind"] == "settings"]
     digits = digits_of(Cell(row.mean, row.high - row.mean) for row in settings.itertuples())

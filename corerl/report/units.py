@@ -14,7 +14,7 @@ UNITS = {
 }
 
 
-def told(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
+def reported(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
     """Returns (N,) the unit that the row of a score file or its task says, and "" where neither does.
 
     Args:

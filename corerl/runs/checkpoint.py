@@ -87,8 +87,8 @@ def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]
         except Damaged as error:
             if not before.exists():
                 raise
-            told = f"{error.problem}: going on from the one before it"
-            print(f"corerl: {told}, {before.name}", file=sys.stderr)
+            reported = f"{error.problem}: going on from the one before it"
+            print(f"corerl: {reported}, {before.name}", file=sys.stderr)
     state = load_checkpoint(before, replay)
     os.replace(before, path)
     return state

@@ -51,9 +51,9 @@ def trees(name: str) -> dict[str, ast.Module]:
 
 def of_another(folders: Iterable[tuple[Path, list[int]]], name: str) -> list[int]:
     """Returns the seeds, of folders of a run, that were begun with other code; not those that do not tell."""
-    told = [(begun, seeds) for folder, seeds in folders if (begun := _begun_with(folder))]
-    now = digest(name) if told else ""  # reads files, which a fresh run need not
-    return sorted(seed for begun, seeds in told if begun != now for seed in seeds)
+    reported = [(begun, seeds) for folder, seeds in folders if (begun := _begun_with(folder))]
+    now = digest(name) if reported else ""  # reads files, which a fresh run need not
+    return sorted(seed for begun, seeds in reported if begun != now for seed in seeds)
 
 
 def goes_on(folder: Path, name: str) -> bool:
@@ -109,17 +109,19 @@ def _parsed(text: str, path: str) -> ast.Module:
 
 @cache
 def _spelled(tree: ast.Module) -> str:
-    return _told(tree)
+    return _reported(tree)
 
 
-def _told(node: object) -> str:
+def _reported(node: object) -> str:
     """Writes a tree in the same way in every version of Python, unlike `ast.dump` and `ast.unparse`."""
     if isinstance(node, list):
-        return f"[{','.join(map(_told, node))}]"
+        return f"[{','.join(map(_reported, node))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = [(n, part) for n, part in map(_bare, ast.iter_fields(node)) if part not in (None, [])]
-    return f"{type(node).__name__}({','.join(name + '=' + _told(part) for name, part in fields)})"
+    return (
+        f"{type(node).__name__}({','.join(name + '=' + _reported(part) for name, part in fields)})"
+    )
 
 
 def _bare(field: tuple[str, object]) -> tuple[str, object]:

@@ -30,13 +30,17 @@ def telling(groups: Iterable[Sequence[dict[str, Any]]]) -> list[str]:
     left = [list(group) for group in groups]
     possible = set().union(*map(differing, left))
     keys: list[str] = []
-    while told := {key: count for key in possible if (count := sum(_told(g, key) for g in left))}:
-        keys.append(min(told, key=lambda k: (-told[k], not k.startswith("algo."), len(k), k)))
+    while reported := {
+        key: count for key in possible if (count := sum(_reported(g, key) for g in left))
+    }:
+        keys.append(
+            min(reported, key=lambda k: (-reported[k], not k.startswith("algo."), len(k), k))
+        )
         left = [alike for group in left for alike in _alike(group, keys[-1])]
     return sorted(keys)
 
 
-def _told(group: list[dict[str, Any]], key: str) -> int:
+def _reported(group: list[dict[str, Any]], key: str) -> int:
     """Counts the pairs of a group that a key tells apart, twice."""
     return len(group) ** 2 - sum(len(alike) ** 2 for alike in _alike(group, key))
 

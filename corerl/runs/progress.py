@@ -141,11 +141,11 @@ class Display:
         if running:
             waiting = next((s["waiting_for"] for s in statuses if s.get("waiting_for")), "")
             share = sum(s.get("step", 0) for s in statuses) / (self._steps * len(running))
-            told = waiting or (
+            reported = waiting or (
                 "starting" if not any(statuses) else f"{_rate(self._mean_rate())} each"
             )
             parts.append(
-                f"{_count(running)} running ({100 * share:.0f} %, {told}, ETA {self._eta()})"
+                f"{_count(running)} running ({100 * share:.0f} %, {reported}, ETA {self._eta()})"
             )
         if queued:
             parts.append(f"{_count(queued)} queued")
@@ -213,9 +213,9 @@ class Display:
             keys = [key for key in ended if self._status[key]["state"] == state]
             if keys:
                 scores = _score([self._status[key] for key in keys])
-                told = f"   {scores}" if scores else ""
+                reported = f"   {scores}" if scores else ""
                 name = {"done": "done", "failed": "failed"}.get(state, "stopped")
-                yield _line(f" {name:<9} {_names(keys)}{told}", style)
+                yield _line(f" {name:<9} {_names(keys)}{reported}", style)
 
     def _sorted(self) -> tuple[list, list, list]:
         """Groups that run or start, that have ended, and that wait for a process."""

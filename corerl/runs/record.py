@@ -52,11 +52,13 @@ class Episodes(NamedTuple):
     successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
 
 
-def _told(names: list[str], values: np.ndarray) -> str:
+def _reported(names: list[str], values: np.ndarray) -> str:
     """Says which metrics of a seed are NaN or infinite: `loss is NaN, q is infinite`."""
     bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
-    told = [f"{names[i]} is {'NaN' if math.isnan(values[i]) else 'infinite'}" for i in bad]
-    return ", ".join([*told[:3], *([f"and {len(told) - 3} more"] if len(told) > 3 else [])])
+    reported = [f"{names[i]} is {'NaN' if math.isnan(values[i]) else 'infinite'}" for i in bad]
+    return ", ".join(
+        [*reported[:3], *([f"and {len(reported) - 3} more"] if len(reported) > 3 else [])]
+    )
 
 
 def _status_so_far(directory: Path) -> dict[str, Any]:
@@ -215,7 +217,7 @@ class Record:
             self.diverged[seed] = step
             print(
                 f"corerl: {self.label} on {self.task.id}: seed {seed} diverged "
-                f"({_told(names, values[:, i])}) by step {step}; the other seeds go on",
+                f"({_reported(names, values[:, i])}) by step {step}; the other seeds go on",
                 file=sys.stderr,
             )
 
@@ -286,8 +288,8 @@ class Record:
         """
         ended = self._status_at(step, state, message)
         if self._began is None and exists(path_in(self.directory)):
-            told = {name: ended[name] for name in ("state", "message", "updated")}
-            ended = ended | self._before | told
+            reported = {name: ended[name] for name in ("state", "message", "updated")}
+            ended = ended | self._before | reported
         self._write_status(ended)
 
     def _status_at(self, step: int, state: str, message: str) -> dict[str, Any]:

@@ -94,14 +94,14 @@ class ReplayFiles:
 
     def metadata(self) -> dict[str, str]:
         """Returns what a checkpoint's metadata says of it."""
-        told = {"added": self.added, "capacity": self.capacity, "parts": self.parts}
-        return {METADATA: json.dumps(told)} if self.parts else {}
+        reported = {"added": self.added, "capacity": self.capacity, "parts": self.parts}
+        return {METADATA: json.dumps(reported)} if self.parts else {}
 
     def adopt(self, metadata: dict[str, str]) -> None:
         """Goes on with the parts that a checkpoint names."""
-        told = _told(metadata)
-        self.added, self.capacity = told["added"], told["capacity"]
-        self.parts = [Part(*part) for part in told["parts"]]
+        reported = _reported(metadata)
+        self.added, self.capacity = reported["added"], reported["capacity"]
+        self.parts = [Part(*part) for part in reported["parts"]]
 
     def read(self) -> dict[str, Tensor]:
         """Returns each ring's filled places `(S, n, ...)` on the CPU, read a part at a time.
@@ -136,7 +136,7 @@ class ReplayFiles:
         try:
             for path in self.folder.parent.glob("*.safetensors"):
                 with safetensors.safe_open(path, framework="pt") as file:
-                    named |= {part[2] for part in _told(file.metadata() or {})["parts"]}
+                    named |= {part[2] for part in _reported(file.metadata() or {})["parts"]}
         except (OSError, ValueError, LookupError, TypeError, safetensors.SafetensorError):
             return
         for path in self.folder.glob("*"):
@@ -145,5 +145,5 @@ class ReplayFiles:
                     path.unlink()
 
 
-def _told(metadata: dict[str, str]) -> dict:
+def _reported(metadata: dict[str, str]) -> dict:
     return json.loads(metadata.get(METADATA, '{"added": 0, "capacity": 1, "parts": []}'))

@@ -1,4 +1,4 @@
-"""Running means of metrics, a number per seed, which stay on the device until they are asked for."""
+"""Running means of metrics per seed, kept on the device until they are read."""
 
 import math
 from typing import Any

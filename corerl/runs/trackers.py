@@ -1,4 +1,4 @@
-"""The copies of a run's numbers elsewhere: Weights & Biases and TensorBoard. Its own files are the record."""
+"""Copies of a run's metrics to Weights & Biases and TensorBoard. Its own files are the record."""
 
 import csv
 import json

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.training.run import Run
 
 
@@ -27,10 +27,10 @@ class ConservativeNoise:
             "asked": run.uniform("asked", 2, cfg.critics),
         }
 
-    def next(self) -> tuple[Noise, Tensor, Tensor]:
+    def next(self) -> tuple[CQLNoise, Tensor, Tensor]:
         """Returns noise, proposals `(S, samples, B, A)` and numbers for two subsets `(S, 2, critics)`."""
         noise, uniforms, subsets = (stream.next() for stream in self.streams.values())
-        return Noise(*noise.split(self._counts, 1)), uniforms, subsets
+        return CQLNoise(*noise.split(self._counts, 1)), uniforms, subsets
 
 
 def counts(cfg: Any) -> list[int]:

@@ -7,16 +7,16 @@ from corerl import seeding
 from corerl.config import group, positive, within
 from corerl.nn import compile
 from corerl.nn.learner import Spec
-from corerl.nn.mlp_settings import Hidden
+from corerl.nn.mlp_settings import MLPSettings
 from corerl.training.experience import Collect, EpsilonGreedy, Experience
 from corerl.training.run import Run
 
 
 @dataclass
-class DeepQ(Hidden):
-    """Settings of an algorithm that learns values of numbered actions as DQN does."""
+class DeepQ(MLPSettings):
+    """Settings of an algorithm that learns values of discrete actions as DQN does."""
 
-    actions = "numbered"
+    actions = "discrete"
     images = True
 
     discount: float = within(0.99, "[0, 1]")

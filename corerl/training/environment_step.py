@@ -1,4 +1,4 @@
-"""What an environment may do, in training and in evaluation: a step is checked, a crash is one seed's."""
+"""Checked steps of an environment, in training and evaluation. A crash ends one seed only."""
 
 import math
 import sys

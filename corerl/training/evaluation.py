@@ -56,7 +56,7 @@ class Evaluator:
         self._make_env, self._seeds = make_env, list(seeds)
         self._device = device
         self.crashed: set[int] = set()
-        self._told = False
+        self._reported = False
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
         self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
         self._env_seeds = [
@@ -65,7 +65,7 @@ class Evaluator:
         ]
 
     def __call__(self, act: Callable[[Tensor], Tensor]) -> Episodes:
-        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are numbered.
+        """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are discrete.
 
         A policy that draws numbers or has a memory also has `begin(S, n)`, called before the first step of
         the n episodes of each seed; and one with a memory `reward(rewards)`, called after every step with
@@ -127,18 +127,18 @@ class Evaluator:
 
     def _tell_endless(self, env: gymnasium.Env) -> None:
         """Says once why an evaluation does not come to its end."""
-        if not self._told:
+        if not self._reported:
             print(
                 f"corerl: an episode of {env.unwrapped} goes on after {ENDLESS:,} steps of evaluation; "
                 "where nothing ends it, register the environment with max_episode_steps",
                 file=sys.stderr,
             )
-        self._told = True
+        self._reported = True
 
     def _actions(
         self, act: Callable[[Tensor], Tensor], observations: np.ndarray, space: gymnasium.Space
     ) -> np.ndarray:
-        """Returns the actions `(S, n, A)`, or `(S, n)` where they are numbered."""
+        """Returns the actions `(S, n, A)`, or `(S, n)` where they are discrete."""
         with torch.no_grad():
             actions = act(torch.as_tensor(observations, device=self._device))
         wanted = (*observations.shape[:2], *space.shape)

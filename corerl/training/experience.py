@@ -1,4 +1,4 @@
-"""Experience of online algorithms with numbered actions: environments, exploration, replay.
+"""Experience of online algorithms with discrete actions: environments, exploration, replay.
 
 An algorithm's `train` makes one `Experience`, and in each turn lets it play, draws a batch and updates.
 """
@@ -70,7 +70,7 @@ class Collect(Settings):
 
 
 class DiscreteEnvironments(Environments):
-    """One training environment per seed, with numbered actions, vectors or images, one source of
+    """One training environment per seed, with discrete actions, vectors or images, one source of
     reward or several.
 
     An environment with K sources has a `reward_space` of shape `(K,)` (MO-Gymnasium's name) and puts
@@ -166,7 +166,7 @@ class Experience(Stateful):
         CorerlError: the task's actions or observations do not fit, or it has no reward by source.
     """
 
-    numbered = True
+    discrete = True
 
     def __init__(
         self, cfg: Collect, run: Run, batch_size: int, discount: float, by_source: bool = False

@@ -101,7 +101,7 @@ def load(
     likely = weighting.probabilities(dataset, data, transitions.rows)
     options = {} if likely is None else {"probabilities": likely}
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
-    buffer.numbered = dataset.discrete
+    buffer.discrete = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
 
 
@@ -172,12 +172,12 @@ def vectors(run: Run) -> Dataset:
 
 
 def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
-    """Turns numbered actions `(N,)` into float32 vectors `(N, A)` of `action_count`'s length."""
+    """Turns discrete actions `(N,)` into float32 vectors `(N, A)` of `action_count`'s length."""
     return np.eye(action_count(run, actions), dtype=np.float32)[actions]
 
 
 def action_count(run: Run, actions: np.ndarray) -> int:
-    """Counts the numbered actions of the task's environment; without a simulator, those of the data.
+    """Counts the discrete actions of the task's environment; without a simulator, those of the data.
 
     Raises:
         CorerlError: the data has an action that the environment has not.
@@ -225,10 +225,10 @@ def affine(rewards: np.ndarray, factor: np.float32, data: Preprocess) -> np.ndar
     return (rewards * factor * data.reward_scale + data.reward_shift).astype(np.float32)
 
 
-def numbered(
+def load_discrete(
     run: Run, data: Weighting, batch_size: int
 ) -> tuple[OfflineBuffer, tuple[int, ...], int]:
-    """Returns the buffer of a dataset with numbered actions, the shape of its observations, how many actions.
+    """Returns the buffer of a dataset with discrete actions, the shape of its observations, how many actions.
 
     Raises:
         CorerlError: the dataset's actions are continuous, or its observations are images; `action_count`.

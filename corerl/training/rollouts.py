@@ -24,7 +24,7 @@ class Played(NamedTuple):
     """E episodes of S seeds, of T steps and fewer. After an end everything but the actions is 0."""
 
     observations: Tensor  # (S, E, T, O)
-    actions: Tensor  # (S, E, T, A) float, or (S, E, T) int64 where they are numbered
+    actions: Tensor  # (S, E, T, A) float, or (S, E, T) int64 where they are discrete
     rewards: Tensor  # (S, E, T)
     alive: Tensor  # (S, E, T): 1 where the step was made, else 0
 
@@ -66,18 +66,18 @@ class Collector:
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise CorerlError(f"{env.unwrapped} has observations of {space}: vectors are needed.")
         self.observation_dim = space.shape[0]
-        self.numbered = isinstance(actions, spaces.Discrete)
-        """Tells whether actions are numbers."""
+        self.discrete = isinstance(actions, spaces.Discrete)
+        """Tells whether actions are discrete."""
         vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
         require(
-            vectors or (self.numbered and actions.start == 0),
+            vectors or (self.discrete and actions.start == 0),
             f"{env.unwrapped} has actions of {actions}: vectors, or numbers from 0, are needed",
         )
-        self.action_dim = int(actions.n) if self.numbered else actions.shape[0]
+        self.action_dim = int(actions.n) if self.discrete else actions.shape[0]
         """The number of actions, or of features of one."""
 
     def play(self, act: Callable[[Tensor], Tensor]) -> Played:
-        """Plays with `act: (S, E, O) -> (S, E, A)`, or `(S, E)` where actions are numbered.
+        """Plays with `act: (S, E, O) -> (S, E, A)`, or `(S, E)` where actions are discrete.
 
         The environment gets vectors within [-1, 1]; `Played` has them as they were drawn.
         As in an evaluation, `act` also has `begin(S, E)`, called first, and `reward(rewards (S, E))`, called
@@ -96,7 +96,7 @@ class Collector:
             actions = act(observations)
             rewards, alive = np.zeros(lead, np.float32), going.copy()
             numbers = actions.nan_to_num().cpu().numpy()
-            if not self.numbered:
+            if not self.discrete:
                 numbers = numbers.clip(-1, 1)
             for i, j in zip(*np.nonzero(alive), strict=True):
                 if i in self._crashed:
@@ -185,12 +185,12 @@ class RiskPlayer:
         numbers = torch.zeros_like(self.v).long()
         if self._draws is None:
             self.etas.append(eta_logits.argmax(-1) if policy.counts[1] else numbers)
-            return actions.argmax(-1) if policy.numbered else actions
+            return actions.argmax(-1) if policy.discrete else actions
         draws = self._draws[:, t + 1]
         uniform = torch.special.ndtr(draws)
         self.etas.append(
             policies.draw_number(eta_logits, uniform[..., -1]) if policy.counts[1] else numbers
         )
-        if policy.numbered:
+        if policy.discrete:
             return policies.draw_number(actions, uniform[..., 0])
         return actions + self._level.std * draws[..., : actions.shape[-1]]

@@ -138,7 +138,7 @@ class Run:
             device=self.device,
             mode=self.mode,
             steps=self.cfg.steps if steps is None else steps,
-            numbered=getattr(sizes, "numbered", False),
+            discrete=getattr(sizes, "discrete", False),
             sources=getattr(sizes, "sources", 1),
             identities=self.seeds,
             facts=facts or {},
@@ -254,7 +254,7 @@ class Run:
                 self.record.go_on(self._previous)
         else:
             self.record.begin_anew(self.device)
-        self.record.status["compile"] = self.mode.told()
+        self.record.status["compile"] = self.mode.reported()
         self.record.start_clock(self._previous)
         return self._previous
 
@@ -298,7 +298,7 @@ class Run:
 
     def _tell(self, waiting_for: str) -> None:
         """Shows what no update can go on without, and how updates run in fact."""
-        self.record.status["compile"] = self.mode.told()
+        self.record.status["compile"] = self.mode.reported()
         self.record.wait_for(waiting_for)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from corerl.nn import encoders
 
 ACTIONS = {
     "continuous": "continuous actions",
-    "numbered": "actions numbered from 0",
+    "discrete": "actions numbered from 0",
     "any": "actions that are vectors, or numbers from 0",
 }
 
@@ -23,7 +23,7 @@ def check(algo: Settings, task: str, observations: Space, actions: Space) -> Non
     """Raises CorerlError where the algorithm cannot act in an environment of these spaces."""
     kind = None
     if isinstance(actions, Discrete) and actions.start == 0:
-        kind = "numbered"
+        kind = "discrete"
     elif isinstance(actions, Box) and len(actions.shape) == 1:
         kind = "continuous"
     _check_actions(algo, task, kind, f"actions of {actions}")
@@ -33,7 +33,7 @@ def check(algo: Settings, task: str, observations: Space, actions: Space) -> Non
 
 def check_data(algo: Settings, dataset: Dataset) -> None:
     """Raises CorerlError where the algorithm cannot learn from the dataset."""
-    kind = "numbered" if dataset.discrete else "continuous"
+    kind = "discrete" if dataset.discrete else "continuous"
     _check_actions(algo, dataset.id, kind, f"{kind} ones")
     problem = too_many_actions(dataset)
     require(not problem, problem)
@@ -43,6 +43,7 @@ def check_data(algo: Settings, dataset: Dataset) -> None:
 
 def _check_actions(algo: Settings, task: str, kind: str | None, found: str) -> None:
     wanted, setting = algo.needed_actions()
+    wanted = "discrete" if wanted == "numbered" else wanted  # as files of before name it
     if kind is None or wanted not in ("any", kind):
         raise CorerlError(f"{algo.name}{setting} needs {ACTIONS[wanted]}, and {task} has {found}")
 

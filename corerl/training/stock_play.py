@@ -1,4 +1,4 @@
-"""Playing a policy that sees a stock (risk/stock_augmentation.py): in training, and when it is evaluated."""
+"""Plays a policy that sees a stock (risk/stock_augmentation.py), in training and evaluation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A race among first stocks: what a policy's own episodes say is the best of them.
+"""Chooses the first stock of a policy by successive halving over its own episodes.
 
 A critic may promise too much for a stock. Here each candidate plays episodes, apart from the evaluated ones,
 and the better half goes on to the next round (`successive_halving`).

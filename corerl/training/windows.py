@@ -23,8 +23,8 @@ def load_windows(cfg: Any, run: Run) -> tuple[Dataset, SequenceBuffer, Normalize
     """
     dataset = preprocessing.vectors(run)
     preprocessing.warn_of_order(dataset)
-    numbered = dataset.discrete
-    actions = preprocessing.one_hot(run, dataset.actions) if numbered else dataset.actions
+    discrete = dataset.discrete
+    actions = preprocessing.one_hot(run, dataset.actions) if discrete else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)
     normalizer = Normalizer.of(mean, dataset.observations.std(0, dtype=np.float64) + 1e-6)
     filler = (
@@ -45,5 +45,5 @@ def load_windows(cfg: Any, run: Run) -> tuple[Dataset, SequenceBuffer, Normalize
         device=run.device,
         probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
     )
-    buffer.numbered = numbered
+    buffer.discrete = discrete
     return dataset, buffer, normalizer.to(run.device)

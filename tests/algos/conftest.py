@@ -39,7 +39,7 @@ def calls(monkeypatch):
     """
     log: list[tuple[str, tuple]] = []
 
-    def told(name: str, own):
+    def reported(name: str, own):
         def method(self, *args, **more):
             log.append((name, args))
             return own(self, *args, **more)
@@ -48,7 +48,7 @@ def calls(monkeypatch):
 
     def watch(cls: type, names: str) -> list[tuple[str, tuple]]:
         for name in names.split():
-            monkeypatch.setattr(cls, name, told(name, getattr(cls, name)))
+            monkeypatch.setattr(cls, name, reported(name, getattr(cls, name)))
         return log
 
     return watch

@@ -103,7 +103,7 @@ class CVaR(Learner):
 # ------------------------------------------------------------------------------- policy gradients
 
 
-def make_played(count: int, numbered: bool) -> list[tuple[Played, torch.Tensor, torch.Tensor]]:
+def make_played(count: int, discrete: bool) -> list[tuple[Played, torch.Tensor, torch.Tensor]]:
     """Batches of episodes of 1 to T steps, and the v and etas that they were played with."""
     rng = np.random.default_rng(0)
 
@@ -115,7 +115,7 @@ def make_played(count: int, numbered: bool) -> list[tuple[Played, torch.Tensor, 
         alive = np.arange(T) < lengths
         observations = rng.normal(size=(SEEDS, E, T, O)) * alive[..., None]
         rewards = rng.normal(size=(SEEDS, E, T)) * alive
-        if numbered:
+        if discrete:
             actions = torch.as_tensor(rng.integers(A, size=(SEEDS, E, T)))
         else:
             actions = tensor(rng.normal(size=(SEEDS, E, T, A)))
@@ -133,10 +133,10 @@ def perceptron(net, prefix, x, layers):
 
 
 class PolicyGradient:
-    """One seed. `numbered`: whether actions are numbers; `grid`: the values of eta, unscaled."""
+    """One seed. `discrete`: whether actions are discrete; `grid`: the values of eta, unscaled."""
 
-    def __init__(self, policy, critic, settings, numbered):
-        self.c, self.numbered = settings, numbered
+    def __init__(self, policy, critic, settings, discrete):
+        self.c, self.discrete = settings, discrete
         self.policy, self.critic, self.v = leaves(policy), leaves(critic), 0.0
         self.optimizers = [
             torch.optim.Adam(self.policy.values(), lr=settings.lr),
@@ -206,7 +206,7 @@ class PolicyGradient:
         out = perceptron(self.policy, "body.", x, self.c.hidden_layers)
         parts, entropy = [(out[A:], eta)] if self.c.objective == "ecrm" else [], 0.0
         total = torch.zeros((), dtype=torch.float64)
-        if self.numbered:
+        if self.discrete:
             parts.append((out[:A], action))
         else:
             law = torch.distributions.Normal(torch.tanh(out[:A]), std)

@@ -287,15 +287,15 @@ class StaticCVaR:
         critics, targets = ([numbers(n) for n in nets] for nets in (self.critics, self.targets))
         return numbers(self.actor), critics, numbers(self.target_actor), targets
 
-    def told(self, c):
+    def reported(self, c):
         """The stock as a network sees it: -1 at the lowest, 1 at the highest."""
         return ((c - self.low) / (self.high - self.low) * 2 - 1)[:, None]
 
     def pi(self, net: Net, s, c):
-        return torch.tanh(mlp(net, torch.cat([s, self.told(c)], 1)))
+        return torch.tanh(mlp(net, torch.cat([s, self.reported(c)], 1)))
 
     def z(self, net: Net, s, c, a):
-        return mlp(net, torch.cat([s, self.told(c), a], 1))
+        return mlp(net, torch.cat([s, self.reported(c), a], 1))
 
     def iterate(self, batch, stocks, noise) -> dict:
         """A critic update; `stocks` (J * B,) of J copies of the batch, `noise` (J * B, A)."""

@@ -25,7 +25,7 @@ from agreement import (
     twins,
 )
 
-from corerl.algos.awac import AWAC, Config, Noise
+from corerl.algos.awac import AWAC, Config, PolicyNoise
 from corerl.nn.learner import Spec
 
 
@@ -52,7 +52,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     scramble(agent.policy, agent.critic, agent.target)
     references = [reference_soft.AWAC(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
     for batch, noise in zip(make_batches(5), draws(5), strict=True):
-        metrics = agent.update(batch, Noise(*noise.unbind(1)))
+        metrics = agent.update(batch, PolicyNoise(*noise.unbind(1)))
         for s, theirs in enumerate(references):
             losses = theirs.update(one_seed(batch, s), noise[s].double())
             assert_losses(metrics, s, losses, tolerance)

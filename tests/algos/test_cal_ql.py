@@ -26,7 +26,7 @@ from corerl.algos import cal_ql, wsrl
 from corerl.algos.cal_ql import CalQL, Config
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import Spec
 from corerl.training import return_labels
 from corerl.training.conservative_noise import counts
@@ -77,7 +77,7 @@ def draws(cfg, count: int) -> list[tuple[torch.Tensor, ...]]:
 
 
 def update(agent, batch, returns, noise, *others) -> dict[str, torch.Tensor]:
-    return agent.update(batch, returns, Noise(*noise.split(counts(agent.cfg), 1)), *others)
+    return agent.update(batch, returns, CQLNoise(*noise.split(counts(agent.cfg), 1)), *others)
 
 
 def parts(agent, seed: int) -> tuple:

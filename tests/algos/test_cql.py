@@ -26,7 +26,7 @@ from agreement import (
 from corerl.algos.cql import CQL, Config
 from corerl.errors import CorerlError
 from corerl.nn import conservative
-from corerl.nn.conservative import Noise
+from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import Spec
 
 VERSIONS = {
@@ -95,8 +95,8 @@ def parts(agent: CQL, seed: int) -> tuple:
     return net(agent.policy, seed), twins(agent.critic, seed), twins(agent.target, seed), *scalars
 
 
-def split(agent: CQL, noise: torch.Tensor) -> Noise:
-    return Noise(*noise.split(agent.draws, 1))
+def split(agent: CQL, noise: torch.Tensor) -> CQLNoise:
+    return CQLNoise(*noise.split(agent.draws, 1))
 
 
 def run(agent: CQL, batches, noises, uniforms) -> dict[str, torch.Tensor]:

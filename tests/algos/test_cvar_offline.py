@@ -148,8 +148,8 @@ def test_a_start_stock_is_a_quantile_of_all_first_states_together():
     assert (own, value) == (pytest.approx(11.0), pytest.approx(15.5 / 1.5))
     # Played with start=own, each episode begins with that of its first state: 1 and 11, told as -+5/7.
     set_linear(agent.actor, [0, 1], [0])
-    told = torch.atanh(OfflineStockPlayer(agent, 0.5, None)(first)).flatten()
-    torch.testing.assert_close(told, torch.tensor([-5 / 7, 5 / 7]))
+    reported = torch.atanh(OfflineStockPlayer(agent, 0.5, None)(first)).flatten()
+    torch.testing.assert_close(reported, torch.tensor([-5 / 7, 5 / 7]))
 
 
 def test_a_start_stock_is_by_both_critics_at_normalised_states():
@@ -197,11 +197,13 @@ def test_a_player_carries_the_stock_of_every_episode_on_the_learned_scale():
     player = OfflineStockPlayer(agent, 0.5, torch.zeros(4, 1))
     observations = torch.zeros(1, 2, 1)
     player.begin(1, 2)
-    told = torch.atanh(player(observations)).flatten()
-    torch.testing.assert_close(told, torch.full((2,), -0.2), atol=0.01, rtol=0)  # stock 0 of Z = 0
+    reported = torch.atanh(player(observations)).flatten()
+    torch.testing.assert_close(
+        reported, torch.full((2,), -0.2), atol=0.01, rtol=0
+    )  # stock 0 of Z = 0
     player.reward(torch.tensor([[2.0, 3.0]]))  # learned 0 and 0.5; stocks 0 and -1
-    told = torch.atanh(player(observations)).flatten()
-    torch.testing.assert_close(told, torch.tensor([-0.2, -0.6]), atol=0.02, rtol=0)
+    reported = torch.atanh(player(observations)).flatten()
+    torch.testing.assert_close(reported, torch.tensor([-0.2, -0.6]), atol=0.02, rtol=0)
     player.begin(1, 2)
     assert torch.atanh(player(observations))[0, 1].item() == pytest.approx(-0.2, abs=0.01)
 

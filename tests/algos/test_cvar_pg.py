@@ -38,10 +38,10 @@ SWITCHES = {
 }
 
 
-def agent_of(seeds=SEEDS, numbered=True, **changes):
+def agent_of(seeds=SEEDS, discrete=True, **changes):
     ecrm = {"low": -1.0, "high": 2.0, "etas": 4} if changes.get("objective") == "ecrm" else {}
     cfg = Config(**(SMALL | ecrm | changes))
-    return CVaRPG(cfg, Spec(O, A, seeding.generators(range(seeds), "init"), numbered=numbered))
+    return CVaRPG(cfg, Spec(O, A, seeding.generators(range(seeds), "init"), discrete=discrete))
 
 
 def level(tau=1.0, std=0.5, v_std=0.0):
@@ -59,16 +59,16 @@ def episodes_of(played: Played, v, etas, seed: int) -> list[tuple]:
     return rows
 
 
-@pytest.mark.parametrize("numbered", [True, False], ids=["numbers", "vectors"])
+@pytest.mark.parametrize("discrete", [True, False], ids=["numbers", "vectors"])
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_five_updates_equal_the_equations(switch, numbered, tolerance):
-    agent = agent_of(numbered=numbered, **SWITCHES[switch])
+def test_five_updates_equal_the_equations(switch, discrete, tolerance):
+    agent = agent_of(discrete=discrete, **SWITCHES[switch])
     scramble(agent.policy, agent.critic)
     mine = [(agent.policy, s) for s in range(SEEDS)], [(agent.critic, s) for s in range(SEEDS)]
     nets = zip(*([net(*pair) for pair in pairs] for pairs in mine), strict=True)
-    references = [PolicyGradient(p, c, agent.cfg, numbered) for p, c in nets]
+    references = [PolicyGradient(p, c, agent.cfg, discrete) for p, c in nets]
     tau = agent.cfg.tau or 1.0
-    for played, v, etas in make_played(5, numbered):
+    for played, v, etas in make_played(5, discrete):
         metrics = agent.update(played, v / agent.cfg.scale, etas, level(tau))
         for s, theirs in enumerate(references):
             found = theirs.update(episodes_of(played, v, etas, s), tau, 0.5)
@@ -179,7 +179,7 @@ def test_both_rates_fall_to_nothing_over_the_runs_updates():
     """Half a cosine, the critic's over `critic_updates` as many: after one update of two, one half."""
     cfg = Config(**SMALL | {"cosine": True, "critic_lr": 4e-3})
     agent = CVaRPG(
-        cfg, Spec(O, A, seeding.generators(range(SEEDS), "init"), steps=2, numbered=True)
+        cfg, Spec(O, A, seeding.generators(range(SEEDS), "init"), steps=2, discrete=True)
     )
     played, v, etas = make_played(1, True)[0]
     agent.update(played, v, etas, level())
@@ -273,7 +273,7 @@ def test_v_actions_and_etas_have_draws_of_their_own():
 
 
 def test_vectors_spread_around_the_policys_by_the_levels_deviation():
-    agent, seen = agent_of(numbered=False, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
+    agent, seen = agent_of(discrete=False, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
     scramble(agent.policy)
     draws = torch.randn(SEEDS, T + 1, E, A + 1, generator=torch.Generator().manual_seed(0))
     player = RiskPlayer(agent, level(std=0.7, v_std=3.0), draws)
@@ -282,15 +282,15 @@ def test_vectors_spread_around_the_policys_by_the_levels_deviation():
     torch.testing.assert_close(player(seen), middle + 0.7 * draws[:, 1, :, :A])
 
 
-@pytest.mark.parametrize("numbered", [True, False])
-def test_an_evaluated_policy_plays_what_is_likeliest(numbered):
-    agent, seen = agent_of(numbered=numbered, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
+@pytest.mark.parametrize("discrete", [True, False])
+def test_an_evaluated_policy_plays_what_is_likeliest(discrete):
+    agent, seen = agent_of(discrete=discrete, **SWITCHES["ecrm"]), torch.ones(SEEDS, E, O)
     scramble(agent.policy)
     player = RiskPlayer(agent)
     player.begin(SEEDS, E)
     for _ in range(2):
         actions, etas = agent.policy(torch.cat([seen, player.memory()], -1))
-        likeliest = actions.max(-1).indices if numbered else actions
+        likeliest = actions.max(-1).indices if discrete else actions
         assert torch.equal(player(seen), likeliest)
         assert torch.equal(player.etas[-1], etas.max(-1).indices) and player.etas[-1].any()
         player.reward(torch.zeros(SEEDS, E))
@@ -361,10 +361,10 @@ def learned(root, task: str, seeds, **own):
     rest |= {"eval": Eval(episodes=0), "log_every": 1000, "save_every": 10**6, "seeds": 3}
     cfg = settings(root, task, table_own | own, **rest)
     state = state_of(run(cfg, seeds))["agent"]
-    numbered = task in ("risk/A", "risk/B")
+    discrete = task in ("risk/A", "risk/B")
     sizes = {"risk/A": (4, 2), "risk/B": (6, 2)}.get(task, (2, 1))
     rngs = seeding.generators(seeds, "init")
-    agent = CVaRPG(cfg.algo, Spec(*sizes, rngs, steps=10, numbered=numbered))
+    agent = CVaRPG(cfg.algo, Spec(*sizes, rngs, steps=10, discrete=discrete))
     agent.load_state_dict(state)
     return agent
 

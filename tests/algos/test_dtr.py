@@ -11,7 +11,7 @@ from agreement import SEEDS, assert_losses, assert_networks, generators, net, sc
 
 from corerl import seeding
 from corerl.algos import dt
-from corerl.algos.dtr import DTR, TARGETS, Config, Player
+from corerl.algos.dtr import DTR, TARGETS, Config, DTRPlayer
 from corerl.errors import CorerlError
 from corerl.nn import networks, transformer
 from corerl.nn.learner import Spec
@@ -191,7 +191,7 @@ def acting(**more):
     agent = DTR(settings(**more), spec)
     scramble(agent.transformer, agent.target_critic)
     agent.best_return.value.copy_(torch.tensor([50.0, 20.0]))
-    return agent, Player(agent, [0, 1])
+    return agent, DTRPlayer(agent, [0, 1])
 
 
 def history_action(agent, s: int, observations, actions, asked: float, last: float):
@@ -319,7 +319,7 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
         return torch.stack([player(observations) for _ in range(3)])
 
     assert torch.equal(play(), play())
-    other = Player(agent, [5, 1])
+    other = DTRPlayer(agent, [5, 1])
     other.begin(2, 3)
     theirs = torch.stack([other(observations) for _ in range(3)])
     assert torch.equal(theirs[:, 1], play()[:, 1]) and not torch.equal(theirs[:, 0], play()[:, 0])
@@ -329,15 +329,15 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"context": 1}, "algo.context=1 must be at least 2"),
         ({"width": 9}, "algo.width=9 must be a multiple of algo.heads=2"),
         ({"eta": -1.0}, "algo.eta=-1.0 must not be negative"),
     ],
 )
-def test_settings_out_of_range_are_refused(wrong, told):
-    with pytest.raises(CorerlError, match=told):
+def test_settings_out_of_range_are_refused(wrong, reported):
+    with pytest.raises(CorerlError, match=reported):
         settings(**wrong)
 
 

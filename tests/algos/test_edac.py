@@ -20,7 +20,7 @@ from agreement import (
     scramble,
 )
 
-from corerl.algos.edac import EDAC, Config, Noise
+from corerl.algos.edac import EDAC, Config, EDACNoise
 from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 
@@ -64,7 +64,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     scramble(agent.policy, agent.critic, agent.target, agent.log_alpha)
     references = [reference_soft.EDAC(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
     for batch, noise in zip(make_batches(5), draws(5), strict=True):
-        metrics = agent.update(batch, Noise(*noise.unbind(1)))
+        metrics = agent.update(batch, EDACNoise(*noise.unbind(1)))
         for s, theirs in enumerate(references):
             losses = theirs.update(one_seed(batch, s), noise[s].double())
             assert_losses(metrics, s, losses, tolerance)
@@ -82,9 +82,9 @@ def test_five_updates_equal_the_equations(version, tolerance):
         {"activation": "elu", "layer_norm": True},
     ],
 )
-def test_critics_that_are_penalised_are_the_ones_that_act(between):
+def test_critics_that_are_penalised_are_the_ones_that_act(mlp_options):
     """Depths, activations and LayerNorm: the same values as without a gradient, and their differences."""
-    critic = make(**between).critic.double()
+    critic = make(**mlp_options).critic.double()
     scramble(critic)
     states, actions = (torch.rand(SEEDS, B, n, dtype=torch.float64) for n in (O, A))
     q, gradient = critic.with_action_gradient(states, actions)
@@ -109,7 +109,7 @@ def test_a_critic_without_gradient_spoils_nothing():
     agent = make()
     with torch.no_grad():
         agent.critic.layers[-1].weight[:, 0] = 0
-    agent.update(make_batches(1)[0], Noise(*draws(1)[0].unbind(1)))
+    agent.update(make_batches(1)[0], EDACNoise(*draws(1)[0].unbind(1)))
     assert all(p.isfinite().all() for p in agent.critic.parameters())
 
 

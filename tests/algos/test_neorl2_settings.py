@@ -271,7 +271,7 @@ def test_cql_equals_the_equations(threshold, version, float64):
     for i, batch in enumerate(make_batches(6)):
         batch = batch._replace(actions=batch.actions.clamp(-0.99, 0.99))
         noise, uniforms = torch.randn(SEEDS, 8, B, A), torch.rand(SEEDS, 3, B, A)
-        draws = conservative.Noise(*noise.split([1, 1, 3, 3], 1))
+        draws = conservative.CQLNoise(*noise.split([1, 1, 3, 3], 1))
         (agent.warm_start if i < 3 else agent.update)(batch, draws, uniforms)
         for s, their in enumerate(theirs):
             their.update(one_seed(batch, s), noise[s], uniforms[s], cloning=i < 3)
@@ -288,7 +288,7 @@ def test_edac_equals_the_equations(float64):
     theirs = [TheirEDAC(*soft_actor_critic(agent, s, 3), settings=cfg.algo) for s in range(SEEDS)]
     for batch in make_batches(6):
         noise = torch.randn(SEEDS, 2, B, A)
-        agent.update(batch, edac.Noise(torch.zeros(SEEDS, B, A), *noise.unbind(1)))
+        agent.update(batch, edac.EDACNoise(torch.zeros(SEEDS, B, A), *noise.unbind(1)))
         for s, their in enumerate(theirs):
             their.update(one_seed(batch, s), noise[s])
     for s, their in enumerate(theirs):

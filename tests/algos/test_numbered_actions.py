@@ -1,4 +1,4 @@
-"""BC, IQL, AWAC and DT where actions are numbered: one-hot in the buffer, categorical in the policy."""
+"""BC, IQL, AWAC and DT where actions are discrete: one-hot in the buffer, categorical in the policy."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ K = 4  # actions
 
 
 def spec(**more) -> Spec:
-    return Spec(O, K, generators(), numbered=True, **more)
+    return Spec(O, K, generators(), discrete=True, **more)
 
 
 def batches(count: int) -> list:
@@ -108,7 +108,7 @@ def test_five_updates_of_bc_equal_the_equations(tolerance):
 
 def test_awacs_losses_by_hand():
     cfg = awac.Config(hidden_layers=0, temperature=2.0, discount=0.5)
-    agent = awac.AWAC(cfg, Spec(1, 2, generators()[:1], numbered=True))
+    agent = awac.AWAC(cfg, Spec(1, 2, generators()[:1], discrete=True))
     set_linear(agent.policy.body, [[0.0, 0.0]], [0.0, np.log(3)])  # probabilities 1/4 and 3/4
     for critic in (agent.critic, agent.target):  # Q(s, 0) = 1, Q(s, 1) = 5; twin: 2 more
         set_linear(critic, [[[0.0], [1.0], [5.0]], [[0.0], [1.0], [5.0]]], [[0.0], [2.0]])
@@ -165,7 +165,7 @@ def _no_simulator():
 def test_dts_loss_is_the_cross_entropy_of_steps_that_are_no_padding():
     cfg = dt.Config(context=4, width=8, layers=1, dropout=0.0, batch_size=6, max_timestep=30)
     buffer, normalizer, _ = loaded(cfg)
-    agent = dt.DT(cfg, Spec(2, 2, generators(), normalizer=normalizer, numbered=buffer.numbered))
+    agent = dt.DT(cfg, Spec(2, 2, generators(), normalizer=normalizer, discrete=buffer.discrete))
     windows = buffer.sample()
     assert set(windows.actions[windows.valid > 0].flatten().tolist()) == {0.0, 1.0}
     logits = agent.transformer(windows)
@@ -180,7 +180,7 @@ def test_dts_loss_is_the_cross_entropy_of_steps_that_are_no_padding():
 def test_dt_remembers_the_numbers_that_it_named():
     cfg = dt.Config(context=4, width=8, layers=1, dropout=0.0, batch_size=6, max_timestep=30)
     _, normalizer, _ = loaded(cfg, [0])
-    agent = dt.DT(cfg, Spec(2, 2, generators()[:1], normalizer=normalizer, numbered=True))
+    agent = dt.DT(cfg, Spec(2, 2, generators()[:1], normalizer=normalizer, discrete=True))
     player = agent.player(1.0)
     player.begin(1, 3)
     first = player(torch.randn(1, 3, 2))

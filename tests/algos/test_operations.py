@@ -53,8 +53,8 @@ def test_two_launches_more_are_noticed(monkeypatch):
         step(self, [grads[0] + 0, grads[1] + 0, *grads[2:]])
 
     monkeypatch.setattr(optim.Adam, "step", longer)
-    (told,) = too_many("bc", compiled=False)
-    assert "update: [33, None], and the table says (31, " in told
+    (reported,) = too_many("bc", compiled=False)
+    assert "update: [33, None], and the table says (31, " in reported
 
 
 def test_what_is_no_longer_fused_is_noticed(monkeypatch):

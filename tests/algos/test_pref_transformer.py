@@ -224,14 +224,14 @@ def test_weights_begin_as_flax_draws_them():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"width": 9}, "algo.reward.width=9 must be a multiple of algo.reward.heads=2"),
         ({"dropout": 1.0}, r"algo.reward.dropout=1.0 must lie in \[0, 1\)"),
     ],
 )
-def test_settings_out_of_range_are_refused(wrong, told):
-    with pytest.raises(CorerlError, match=told):
+def test_settings_out_of_range_are_refused(wrong, reported):
+    with pytest.raises(CorerlError, match=reported):
         settings(**wrong)
 
 

@@ -76,16 +76,16 @@ def test_what_is_logged_by_hand():
     """Values are means over rows of the expected total; spreads are deviations within a row and source."""
     number = torch.arange(4.0)[:, None]  # of the action; 1.5 on average
     agent = agent_of(1)
-    told = logged(agent, agent.quantiles, number + torch.arange(5.0))
-    assert (told["value"], told["spread"]) == pytest.approx((3.5, 2**0.5))
+    reported = logged(agent, agent.quantiles, number + torch.arange(5.0))
+    assert (reported["value"], reported["spread"]) == pytest.approx((3.5, 2**0.5))
     spec = Spec((O,), A, seeding.generators([0], "init"))
     agent = md3qn.MD3QN(md3qn.Config(**SMALL, particles=3), replace(spec, sources=2))
     particles = torch.stack([number + torch.tensor([0.0, 3.0, 6.0]), number.expand(-1, 3)], -1)
-    told = logged(agent, agent.particles, particles)
-    assert (told["value"], told["spread"]) == pytest.approx((1.5 + 3 + 1.5, 6**0.5 / 2))
+    reported = logged(agent, agent.particles, particles)
+    assert (reported["value"], reported["spread"]) == pytest.approx((1.5 + 3 + 1.5, 6**0.5 / 2))
     agent = hra.HRA(hra.Config(**SMALL), replace(spec, sources=2))
-    told = logged(agent, agent.heads, torch.cat([number, 2 * number], -1))
-    assert told["value"] == pytest.approx(4.5)
+    reported = logged(agent, agent.heads, torch.cat([number, 2 * number], -1))
+    assert reported["value"] == pytest.approx(4.5)
 
 
 def own_settings(name, **data):

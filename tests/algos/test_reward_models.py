@@ -159,7 +159,7 @@ def test_a_runs_reward_draws_for_every_member_and_one_seed_may_stand_for_all():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"members": 0}, "algo.reward.members=0 must be positive"),
         ({"steps": 0}, "algo.reward.steps=0 must be positive"),
@@ -170,6 +170,6 @@ def test_a_runs_reward_draws_for_every_member_and_one_seed_may_stand_for_all():
         ({"stop_accuracy": 1.5}, "algo.reward.stop_accuracy=1.5 must lie in"),
     ],
 )
-def test_reward_settings_out_of_range_are_refused(wrong, told):
-    with pytest.raises(CorerlError, match=told):
+def test_reward_settings_out_of_range_are_refused(wrong, reported):
+    with pytest.raises(CorerlError, match=reported):
         Markov(**wrong)

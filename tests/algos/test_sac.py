@@ -129,7 +129,7 @@ def test_five_updates_equal_the_paper_s(float64, mode, actor_q):
     agent = sac.SAC(cfg, Spec(O, A, seeding.generators(seeds, "init"), mode=mode))
     references = [Transcription(agent, i) for i in range(2)]
     for batch, noise in batches(seeds, 5):
-        agent.update([batch], [sac.Noise(*noise.unbind(1))])
+        agent.update([batch], [sac.PolicyNoise(*noise.unbind(1))])
         for i, reference in enumerate(references):
             reference.update(*[field[i] for field in batch[:5]], noise[i])
     for i, reference in enumerate(references):
@@ -165,7 +165,9 @@ def test_saturated_actions_keep_a_finite_density():
 def test_utd_updates_the_critic_each_time_and_the_policy_last():
     agent = agent_of([0], utd=4, actor_every=4)
     drawn = list(batches([0], 4))
-    agent.update([batch for batch, _ in drawn], [sac.Noise(*noise.unbind(1)) for _, noise in drawn])
+    agent.update(
+        [batch for batch, _ in drawn], [sac.PolicyNoise(*noise.unbind(1)) for _, noise in drawn]
+    )
     assert agent.critic_optimizer.state_dict()["count"] == 4
     assert agent.policy_optimizer.state_dict()["count"] == 1
     assert agent.temperature_optimizer.state_dict()["count"] == 1
@@ -186,7 +188,7 @@ def test_the_policy_follows_the_last_of_its_critic_updates_and_targets_follow_ea
 
     agent._critic_step = critic
     agent._policy_step = lambda *x: steps.append(("policy", x[0])) or policy_step(*x)
-    drawn = [(batch, sac.Noise(*noise.unbind(1))) for batch, noise in batches([0], 4)]
+    drawn = [(batch, sac.PolicyNoise(*noise.unbind(1))) for batch, noise in batches([0], 4)]
     agent.update(*map(list, zip(*drawn, strict=True)))
     of = {id(batch): number for number, (batch, _) in enumerate(drawn, 1)}
     expected = [("critic", 1), ("critic", 2), ("policy", 2)]
@@ -219,7 +221,7 @@ def test_the_temperature_rises_where_entropy_is_short_and_can_be_held():
     for learn, sign in ((True, 1), (False, 0)):
         agent = agent_of([0], target_entropy=50.0, learn_temperature=learn)
         for batch, noise in batches([0], 3):
-            agent.update([batch], [sac.Noise(*noise.unbind(1))])
+            agent.update([batch], [sac.PolicyNoise(*noise.unbind(1))])
         assert math.copysign(1, float(agent.temperature().detach()) - 1) * sign == sign
         assert (float(agent.temperature().detach()) != 1) == learn
 

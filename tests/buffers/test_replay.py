@@ -71,7 +71,7 @@ def test_what_it_says_to_take_is_what_it_takes():
     assert buffer.nbytes == 300 * (3 + 2 + 1 + 3 + 1) * 4
 
 
-def numbered(value: float, size: int, seeds: int = 2, labels=None) -> OfflineBuffer:
+def discrete(value: float, size: int, seeds: int = 2, labels=None) -> OfflineBuffer:
     """A dataset whose observations are all `value`."""
     ones = np.ones((size, 1), np.float32)
     rows = (value * ones, ones, ones[:, 0], ones, ones[:, 0] > 2, np.arange(size))
@@ -104,7 +104,7 @@ def test_a_full_replay_forgets_its_oldest_steps_and_goes_on_where_it_was():
 
 @pytest.mark.parametrize(("share", "of_data"), [(0.5, 4), (0.25, 2), (0.2, 2), (1.0, 8), (0.0, 0)])
 def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
-    mixture = MixedReplay(numbered(1.0, 20), filled(5), share, range(2), 8)
+    mixture = MixedReplay(discrete(1.0, 20), filled(5), share, range(2), 8)
     for _ in range(3):
         batch = mixture.sample()
         assert batch.observations.shape == (2, 8, 1)
@@ -112,7 +112,7 @@ def test_a_fixed_share_of_every_batch_is_the_datas(share, of_data):
 
 
 def test_without_a_share_data_and_replay_are_one_buffer():
-    mixture = MixedReplay(numbered(1.0, 30), filled(10), None, range(2), 8)
+    mixture = MixedReplay(discrete(1.0, 30), filled(10), None, range(2), 8)
     drawn = torch.cat([mixture.sample().observations for _ in range(500)], 1)
     assert (drawn == 1).float().mean().item() == pytest.approx(0.75, abs=0.02)
     assert not torch.equal(drawn[0], drawn[1])
@@ -120,7 +120,7 @@ def test_without_a_share_data_and_replay_are_one_buffer():
 
 def test_a_mixture_goes_on_where_it_was():
     def make():
-        return MixedReplay(numbered(1.0, 30), filled(10), None, range(2), 8)
+        return MixedReplay(discrete(1.0, 30), filled(10), None, range(2), 8)
 
     one, other = make(), make()
     one.sample()
@@ -141,11 +141,11 @@ def test_next_actions_of_a_replay_are_zero_beside_those_of_data():
 
 
 def test_labels_stay_with_their_rows():
-    buffer = numbered(1.0, 20, labels=np.arange(20.0))
+    buffer = discrete(1.0, 20, labels=np.arange(20.0))
     buffer._rows[:, 0] = torch.arange(20.0)
     batch, labels = buffer.sample_labelled()
     assert torch.equal(batch.observations[..., 0], labels)
-    assert numbered(1.0, 20).sample_labelled()[1].numel() == 0
+    assert discrete(1.0, 20).sample_labelled()[1].numel() == 0
 
 
 def test_arrays_may_be_turned_round():
@@ -161,7 +161,7 @@ def test_labels_of_another_length_are_refused(count):
     with pytest.raises(
         CorerlError, match=rf"labels \({count},\) must have a row for each of the 20"
     ):
-        numbered(1.0, 20, labels=np.arange(float(count)))
+        discrete(1.0, 20, labels=np.arange(float(count)))
 
 
 def episodes(label=lambda rewards: np.full(len(rewards), rewards.sum())) -> EpisodeReplay:
@@ -182,7 +182,7 @@ def test_only_ended_episodes_are_sampled_with_their_labels():
 
 def test_labels_of_a_mixture_stay_with_their_rows():
     """Those of the data are 7; of the replay's ended episodes 1 + 2 and 10 + 20 + 30."""
-    data = numbered(1.0, 20, labels=np.full(20, 7.0))
+    data = discrete(1.0, 20, labels=np.full(20, 7.0))
     mixture = MixedReplay(data, filled(3, episodes(), ends=(2,)), 0.25, range(2), 8)
     batch, labels = mixture.sample_labelled()
     assert batch.observations[..., 0].tolist() == [[1] * 2 + [2] * 6] * 2

@@ -15,9 +15,9 @@ def atari(capacity: int) -> FrameReplay:
 
 def test_frames_that_do_not_fit_are_refused_with_their_size(monkeypatch):
     monkeypatch.setattr(memory_check, "available", lambda device: 10e9)
-    with pytest.raises(CorerlError) as told:
+    with pytest.raises(CorerlError) as reported:
         atari(1_000_000)
-    assert str(told.value).startswith(
+    assert str(reported.value).startswith(
         "The replay of 1,000,000 steps for 2 seeds takes 14.1 GB on cpu (7.06 a seed), and 10.0 GB are "
         "free: choose a smaller algo.data.capacity"
     )
@@ -34,8 +34,8 @@ def test_a_large_one_says_its_size_and_a_small_one_nothing(monkeypatch, capsys):
     atari(10)
     assert not capsys.readouterr().err
     atari(1000)
-    told = "corerl: The replay of 1,000 steps for 2 seeds takes 0.0 GB on cpu (0.01 a seed).\n"
-    assert capsys.readouterr().err == told
+    reported = "corerl: The replay of 1,000 steps for 2 seeds takes 0.0 GB on cpu (0.01 a seed).\n"
+    assert capsys.readouterr().err == reported
 
 
 def test_only_a_trial_takes_replays_of_any_size(monkeypatch):

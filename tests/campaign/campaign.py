@@ -85,10 +85,10 @@ def _read_batch(kind: str, first: int, count: int, at, results) -> None:
             content = damaged(whole, random.Random(f"{kind}/{i}"))
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             signal.alarm(PATIENCE)
-            told = judge(reader, content, expected)
+            reported = judge(reader, content, expected)
             signal.alarm(0)
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            results.send((kind, i, "memory" if grown > GIGABYTE else told))
+            results.send((kind, i, "memory" if grown > GIGABYTE else reported))
 
 
 def read_damaged(kind: str, first: int, count: int) -> Iterator[Finding]:
@@ -186,11 +186,11 @@ def work(todo: list[Piece], out: Path, seconds: float = math.inf) -> None:
             if path.exists():
                 continue
             began, counts, wrong = time.monotonic(), {}, []
-            for kind, number, told in piece.findings():
-                verdict = told.partition(":")[0]
+            for kind, number, reported in piece.findings():
+                verdict = reported.partition(":")[0]
                 counts.setdefault(kind, Counter())[verdict] += 1
                 if verdict in BAD:
-                    wrong.append((kind, number, told))
+                    wrong.append((kind, number, reported))
             found = {"counts": counts, "wrong": wrong, "seconds": time.monotonic() - began}
             path.with_suffix(".part").write_text(json.dumps(found))
             path.with_suffix(".part").rename(path)

@@ -42,8 +42,8 @@ def _composed(arguments: list[str]) -> list[dict]:
 
 def _main(arguments: list[str]) -> str:
     """What a command that only reads prints; argparse ends the process with 2, after its own sentence."""
-    out, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+    out, reported = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(reported):
         try:
             status = cli.main(arguments)
         except SystemExit as end:
@@ -51,7 +51,7 @@ def _main(arguments: list[str]) -> str:
     if status not in (0, 2):
         raise RuntimeError(f"exit status {status}")
     if status == 2:
-        raise CorerlError(told.getvalue().strip().splitlines()[-1])
+        raise CorerlError(reported.getvalue().strip().splitlines()[-1])
     return out.getvalue()
 
 

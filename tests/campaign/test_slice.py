@@ -36,8 +36,8 @@ def test_damaged_bytes_are_refused_in_a_sentence(tmp_path, kind, examples):
     )
     @given(draw=st.randoms(use_true_random=False, note_method_calls=False))
     def hold(draw):
-        told = campaign.judge(reader, damaged(whole, draw), expected)
-        assert told in ("refused", "same", "read"), f"{kind}: {told}"
+        reported = campaign.judge(reader, damaged(whole, draw), expected)
+        assert reported in ("refused", "same", "read"), f"{kind}: {reported}"
 
     hold()
 
@@ -50,14 +50,14 @@ def test_the_judge_sees_what_is_wrong(tmp_path):
     def raising():
         raise KeyError("loop")
 
-    def told(read, content: bytes = whole, checked: bool = True) -> str:
+    def reported(read, content: bytes = whole, checked: bool = True) -> str:
         return campaign.judge(Reader(reader.file, read, checked), content, expected)
 
-    assert told(raising) == "traceback: KeyError: 'loop'"
-    assert told(lambda: 1) == "other data"
-    assert told(lambda: 1, checked=False) == "read"
-    assert told(reader.read) == "same"
-    assert told(reader.read, whole[:-1]) == "refused"
+    assert reported(raising) == "traceback: KeyError: 'loop'"
+    assert reported(lambda: 1) == "other data"
+    assert reported(lambda: 1, checked=False) == "read"
+    assert reported(reader.read) == "same"
+    assert reported(reader.read, whole[:-1]) == "refused"
 
 
 def test_a_reader_that_dies_is_a_finding_and_the_rest_is_read(monkeypatch):
@@ -102,9 +102,9 @@ def test_a_stopped_campaign_goes_on_and_does_nothing_twice(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_killed_runs_end_as_if_nothing_had_happened(number):
-    assert {told for *_, told in trials.killed_run("BC", number)} <= {"same"}
+    assert {reported for *_, reported in trials.killed_run("BC", number)} <= {"same"}
 
 
 def test_a_damaged_run_goes_on_or_is_refused():
-    ((_, _, told),) = trials.damaged_run("BC", 0)
-    assert told in ("same", "refused", "read")
+    ((_, _, reported),) = trials.damaged_run("BC", 0)
+    assert reported in ("same", "refused", "read")

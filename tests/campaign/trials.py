@@ -108,9 +108,9 @@ def killed_run(name: str, number: int) -> Iterator[tuple[str, int, str]]:
                 process.kill()
                 hits += 1
             process.join()
-        told = _finish(name, Path(folder), expected)
-    for _ in range(max(hits, told != "same")):
-        yield f"SIGKILL, then the same command ({name})", number, told
+        reported = _finish(name, Path(folder), expected)
+    for _ in range(max(hits, reported != "same")):
+        yield f"SIGKILL, then the same command ({name})", number, reported
 
 
 FILES = (
@@ -136,13 +136,13 @@ def damaged_run(name: str, number: int) -> Iterator[tuple[str, int, str]]:
         path = cell_directory(job(name, root)) / "seeds-0" / draw.choice(FILES)
         content = damaged(path.read_bytes(), draw)
         path.unlink() if draw.random() < 0.1 else path.write_bytes(content)
-        told = _finish(name, root, expected)
+        reported = _finish(name, root, expected)
         # A log that is gone is a named gap: the checkpoint is the same, the history is shorter.
-        if told == "other data" and not path.exists() | (path.name in FILES[:2]):
-            told = "read"
-        if told == "other data" and _gap(name, root, expected, path.name):
-            told = "read"
-    yield f"a damaged file beside a stopped run ({name})", number, told
+        if reported == "other data" and not path.exists() | (path.name in FILES[:2]):
+            reported = "read"
+        if reported == "other data" and _gap(name, root, expected, path.name):
+            reported = "read"
+    yield f"a damaged file beside a stopped run ({name})", number, reported
 
 
 def _gap(name: str, root: Path, expected: dict, damaged_file: str) -> bool:

@@ -45,8 +45,8 @@ def test_what_the_data_did_is_what_the_environment_is_told(tmp_path, recorded):
     part = of(cfg).load()
     assert [part.actions.min(), part.actions.max()] == pytest.approx([-1, 1], abs=1e-5)
     env = of(cfg).make_env()
-    told = np.array([env.get_wrapper_attr("action")(a) for a in part.actions])
-    np.testing.assert_allclose(told, whole.actions, atol=1e-7)
+    reported = np.array([env.get_wrapper_attr("action")(a) for a in part.actions])
+    np.testing.assert_allclose(reported, whole.actions, atol=1e-7)
     assert env.get_wrapper_attr("action")(np.array([3.0]))[0] == pytest.approx(HIGH)
     assert env.action_space.low == -1 and env.action_space.high == 1
     # A density per unit: the environment's is 2 torques, the policy's 0.04 of those.
@@ -67,8 +67,8 @@ def test_it_holds_in_training_loading_and_export(tmp_path, recorded):
 
 def test_data_with_small_actions_is_told_what_to_set(tmp_path, recorded, capsys):
     launch(config(tmp_path, "bc", **recorded))
-    told = capsys.readouterr().err
-    assert "fill less than a tenth" in told and "action_range=[-0.02,0.06]" in told
+    reported = capsys.readouterr().err
+    assert "fill less than a tenth" in reported and "action_range=[-0.02,0.06]" in reported
     launch(config(tmp_path, "bc", **recorded, action_range=[LOW, HIGH]))
     assert "action_range" not in capsys.readouterr().err
 
@@ -89,11 +89,11 @@ def test_what_it_does_not_fit_is_named(tmp_path, recorded):
     cfg.action_range = [[-1, -1], [1, 1]]
     with pytest.raises(CorerlError, match=r"action_range has 2 numbers, and .* has 1 actions"):
         of(cfg).make_env()
-    numbered = replace(resolve("corerl/cartpole"), action_range=((-0.5,), (0.5,)))
+    discrete = replace(resolve("corerl/cartpole"), action_range=((-0.5,), (0.5,)))
     with pytest.raises(CorerlError, match="of continuous actions"):
-        numbered.load()
+        discrete.load()
     with pytest.raises(CorerlError, match="of continuous actions"):
-        numbered.make_env()
+        discrete.make_env()
 
 
 def test_several_dimensions_have_ranges_of_their_own():

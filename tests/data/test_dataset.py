@@ -275,7 +275,7 @@ def test_tensors_may_have_gradients_or_be_bfloat16():
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"observations": {}}, "observations: the dictionary is empty"),
         (
@@ -286,6 +286,6 @@ def test_tensors_may_have_gradients_or_be_bfloat16():
         ({"actions": np.ones((4, 0))}, r"actions: its shape is \(4, 0\): its rows hold nothing"),
     ],
 )
-def test_observations_and_actions_that_are_none(changed, told):
-    with pytest.raises(CorerlError, match=told):
+def test_observations_and_actions_that_are_none(changed, reported):
+    with pytest.raises(CorerlError, match=reported):
         steps(**changed)

@@ -290,8 +290,8 @@ def test_an_exported_file_keeps_the_names_of_parts_and_reads_back_in_the_environ
     parts["mode"] = np.eye(3)[np.arange(12) % 3]
     plain = {name: given[name] for name in ("actions", "rewards", "truncated")}
     np.savez(path, **plain, **{f"observations/{name}": part for name, part in parts.items()})
-    told = ",".join(f"observations/{name}" for name in names[::-1])
-    for settings in ([env], [], [env, f"data.columns.observations=[{told}]"]):
+    reported = ",".join(f"observations/{name}" for name in names[::-1])
+    for settings in ([env], [], [env, f"data.columns.observations=[{reported}]"]):
         assert main(["data", "export", f"file/{path}", str(out), *settings]) == 0
         (cfg,) = cells(["algo=bc", f"task=file/{out}", env])
         task = tasks.of(cfg)

@@ -195,8 +195,8 @@ def test_rows_of_more_values_than_names_are_refused(tmp_path, written, values):
     """They were read with every name moved on: decimal commas as whole numbers, and nothing was wrong."""
     path = csv(tmp_path / "x.csv", episode=7)
     path.write_text(path.read_text().replace(",7\n", f",{written}\n"))
-    told = f"its first line has 7 names and its rows {values} values"
-    assert told in faults(path)["file"]
+    reported = f"its first line has 7 names and its rows {values} values"
+    assert reported in faults(path)["file"]
 
 
 def test_times_and_missing_lists_of_parquet_are_told_as_such(tmp_path, monkeypatch):
@@ -206,12 +206,12 @@ def test_times_and_missing_lists_of_parquet_are_told_as_such(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     times = table(obs_0=pandas.date_range("2024-01-01", periods=100))
     lists = table(obs=[*DATA.observations[1:].tolist(), None])
-    for read, where, told in (
+    for read, where, reported in (
         (times, "row 0, column obs_0", "2024-01-01 00:00:00 is not a number (100 such rows)."),
         (lists.drop(columns=["obs_0", "obs_1", "obs_2"]), "file", "rows of 0 to 3 numbers."),
     ):
         monkeypatch.setattr(pandas, "read_parquet", lambda *_, table=read, **__: table)
-        assert told in faults(path)[where]
+        assert reported in faults(path)[where]
 
 
 def test_what_there_is_to_name_is_told(tmp_path):
@@ -275,13 +275,13 @@ def test_pictures_are_for_an_algorithm_of_ones_own(tmp_path, capsys):
     pictures = np.zeros((100, 3, 4, 4), np.uint8)
     path = npz(tmp_path / "x.npz", observations=pictures)
     assert main(["data", "check", str(path)]) == 0
-    told = capsys.readouterr().out
-    assert "they are 3x4x4, and no vectors: corerl's own algorithms do not learn" in told
-    assert "corerl train algo=my_algo.py task=" in told
+    reported = capsys.readouterr().out
+    assert "they are 3x4x4, and no vectors: corerl's own algorithms do not learn" in reported
+    assert "corerl train algo=my_algo.py task=" in reported
 
 
 @pytest.mark.parametrize(
-    ("episode", "told"),
+    ("episode", "reported"),
     [
         ({"episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, ("line 42", 2)),
         ({"episode": list("aabbccddaa")}, ("line 82", 1)),
@@ -289,17 +289,17 @@ def test_pictures_are_for_an_algorithm_of_ones_own(tmp_path, capsys):
         ({"subject": [1] * 4 + [2] * 6, "episode": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]}, None),
     ],
 )
-def test_an_episode_that_comes_back_is_remarked(tmp_path, episode, told):
+def test_an_episode_that_comes_back_is_remarked(tmp_path, episode, reported):
     path = csv(tmp_path / "x.csv", **{name: np.repeat(x, 10) for name, x in episode.items()})
     columns = Columns(episode=list(episode))
     task = replace(tasks.resolve(f"file/{path}"), data=Data(columns=columns))
     back = [f for f in check(task)[0] if "comes back" in f.text]
-    if told is None:
+    if reported is None:
         assert not back
     else:
         (finding,) = back
-        assert finding.where == f"{told[0]}, column episode" and not finding.fault
-        assert (f"({told[1]} such rows)" in finding.text) == (told[1] > 1)
+        assert finding.where == f"{reported[0]}, column episode" and not finding.fault
+        assert (f"({reported[1]} such rows)" in finding.text) == (reported[1] > 1)
 
 
 def test_done_is_remarked_in_any_case(tmp_path):
@@ -316,8 +316,10 @@ def test_numbered_columns_are_read_before_a_column_of_a_vague_name(tmp_path, oth
     findings, _, data = check(task)
     np.testing.assert_array_equal(data.observations, DATA.observations)
     np.testing.assert_array_equal(data.actions, DATA.actions)
-    told = [finding.text for finding in findings if f"is read, and {other} is not" in finding.text]
-    assert len(told) == 1 and not any(finding.fault for finding in findings)
+    reported = [
+        finding.text for finding in findings if f"is read, and {other} is not" in finding.text
+    ]
+    assert len(reported) == 1 and not any(finding.fault for finding in findings)
 
 
 def test_a_column_and_numbered_ones_that_may_both_be_meant_are_refused(tmp_path):
@@ -332,16 +334,16 @@ def test_a_column_and_numbered_ones_that_may_both_be_meant_are_refused(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "ends"),
+    ("name", "reported", "ends"),
     [("dones", None, 1), ("Done", None, 1), ("dones", "dones", 5), ("terminals", None, 5)],
 )
-def test_a_done_that_is_truncated_too_is_a_time_limit(tmp_path, name, told, ends):
+def test_a_done_that_is_truncated_too_is_a_time_limit(tmp_path, name, reported, ends):
     """SB3's `dones` are set at both ends; D4RL's `terminals`, and what the user names, are true ends."""
     over, cut = (np.isin(np.arange(100) + 1, ends) for ends in (ENDS, ENDS[:4]))
     arrays = dict(zip(("observations", "actions", "rewards"), PLAIN, strict=True))
     np.savez(tmp_path / "x.npz", **arrays, **{name: over}, timeouts=cut)
     task = replace(
-        tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data(columns=Columns(terminated=told))
+        tasks.resolve(f"file/{tmp_path / 'x.npz'}"), data=Data(columns=Columns(terminated=reported))
     )
     data = task.load()
     assert data.terminated.sum() == ends and (data.terminated | data.truncated).sum() == 5
@@ -354,10 +356,10 @@ def test_a_done_that_is_truncated_too_is_a_time_limit(tmp_path, name, told, ends
 def test_the_command_that_is_printed_trains_on_the_file(tmp_path, capsys, name):
     path = csv(tmp_path / f"{name}.csv")
     assert main(["data", "check", str(path), "data.columns.observations=[obs_0,obs_1]"]) == 0
-    told = capsys.readouterr().out.partition("It can be trained on: corerl train ")[2]
-    (cell,) = cells(shlex.split(told))
+    reported = capsys.readouterr().out.partition("It can be trained on: corerl train ")[2]
+    (cell,) = cells(shlex.split(reported))
     assert cell.task == f"file/{path}" and cell.data.columns.observations == ["obs_0", "obs_1"]
-    assert ("'" in told.split()[1]) == (name != "x")
+    assert ("'" in reported.split()[1]) == (name != "x")
 
 
 # Bounds of actions, and kinds of numbers.
@@ -414,19 +416,19 @@ def test_several_of_true_and_false_a_row_are_refused_without_bounds(tmp_path):
 def test_numbered_actions_as_floats_are_remarked(tmp_path):
     path, wanted = tmp_path / "x.npz", "numbered, write them as whole numbers (1, not 1.0;"
 
-    def told(actions, **data):
+    def reported(actions, **data):
         task = tasks.resolve(f"file/{npz(path, actions=actions)}")
         findings = check(replace(task, data=Data(**data)))[0]
         return [f"{f.fault}: {f.text}" for f in findings if wanted in f.text]
 
-    (remark,) = told(SWITCH.astype(np.float64))
+    (remark,) = reported(SWITCH.astype(np.float64))
     assert remark.startswith(
         "False: they hold 0 and 1 only, as floats, and are taken as continuous"
     )
-    (fault,) = told(3.0 * SWITCH[:, None])
+    (fault,) = reported(3.0 * SWITCH[:, None])
     assert fault.startswith("True: it holds 3, outside [-1, 1]")
-    assert told(3.5 * SWITCH) == told(SWITCH * 2.0 - 1) == told(DATA.actions) == []
-    assert told(SWITCH.astype(np.float64), action_low=0, action_high=1) == []
+    assert reported(3.5 * SWITCH) == reported(SWITCH * 2.0 - 1) == reported(DATA.actions) == []
+    assert reported(SWITCH.astype(np.float64), action_low=0, action_high=1) == []
 
 
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards", "terminals"])

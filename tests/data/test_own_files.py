@@ -326,17 +326,17 @@ def test_bytes_are_remarked_as_other_numbers_are(tmp_path):
     assert texts[1:] == [f"obs[0]: it is 111 {advice}", f"obs[1]: it is 212 {advice}"]
 
 
-@pytest.mark.parametrize(("begins", "told"), [(1.7e9, True), (1.7e4, False)])
-def test_values_that_float32_does_not_tell_apart_are_remarked(tmp_path, begins, told):
+@pytest.mark.parametrize(("begins", "reported"), [(1.7e9, True), (1.7e4, False)])
+def test_values_that_float32_does_not_tell_apart_are_remarked(tmp_path, begins, reported):
     """Seconds of a clock were said to be the same in every row, or to need states that are normalised."""
     clock = table().assign(obs_1=begins + np.arange(100))
     clock.to_csv(tmp_path / "x.csv", index=False)
     task = replace(tasks.resolve(f"file/{tmp_path / 'x.csv'}"), data=Data())
     (text,) = [f.text for f in check(task)[0] if f.where == "column obs_1"]
     assert text.startswith(
-        "its values differ by 99 at most" if told else "it is 17049.5 on average"
+        "its values differ by 99 at most" if reported else "it is 17049.5 on average"
     )
-    assert ("numbers to 128: subtract" in text) == told
+    assert ("numbers to 128: subtract" in text) == reported
 
 
 def test_rows_out_of_order_are_remarked_beside_a_time_in_seconds(tmp_path):

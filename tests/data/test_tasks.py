@@ -127,8 +127,8 @@ def test_actions_of_a_box_with_one_bound_of_the_unit_boxs_are_rescaled(low, high
     env = gymnasium.make("Pendulum-v1").unwrapped
     env.action_space = gymnasium.spaces.Box(low, high, (1,))
     scaled = simulators.unit_box(env)
-    told = [scaled.action(np.float32([x])).item() for x in (-1, 1)]
-    assert told == pytest.approx([low, high])
+    reported = [scaled.action(np.float32([x])).item() for x in (-1, 1)]
+    assert reported == pytest.approx([low, high])
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (-1, 1)])
@@ -164,13 +164,13 @@ def test_actions_that_no_policy_takes_fit_no_data(space):
 
 
 @pytest.mark.parametrize(
-    ("known", "told"), [(3, ""), (2, "the data has action 2, and there are 2")]
+    ("known", "reported"), [(3, ""), (2, "the data has action 2, and there are 2")]
 )
-def test_numbers_of_the_data_are_below_the_environments_count(known, told):
+def test_numbers_of_the_data_are_below_the_environments_count(known, reported):
     env, observations = gymnasium.make("CartPole-v1").unwrapped, np.zeros((3, 4))
     env.action_space = gymnasium.spaces.Discrete(known)
     data = Dataset.from_arrays(observations, np.arange(3), np.zeros(3), truncated=[0, 0, 1])
-    assert simulators.misfit(env, data) == told
+    assert simulators.misfit(env, data) == reported
 
 
 def test_discrete_actions_are_left():

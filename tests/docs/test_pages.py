@@ -49,9 +49,9 @@ def test_published_numbers_stand_beside_ours_of_the_same_unit_with_their_protoco
 
 
 def test_what_users_stumble_on_names_settings_that_exist():
-    told = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text())
-    assert set(told) <= set(algos.names())
-    for name, texts in told.items():
+    reported = yaml.safe_load((ROOT / "docs" / "stumbles.yaml").read_text())
+    assert set(reported) <= set(algos.names())
+    for name, texts in reported.items():
         page = algorithm_pages.page(name)
         assert "## What users stumble on" in page
         named = re.findall(r"`(algo\.[\w.]+?)(?:=[^`]*)?`", " ".join(texts))

@@ -20,7 +20,7 @@ class Child:
     """A process that is not there: at each look it does the next thing, and after them it has ended."""
 
     def __init__(self, *events, start=lambda: None):
-        self._events, self.start, self.told = list(events), start, []
+        self._events, self.start, self.reported = list(events), start, []
 
     @property
     def exitcode(self):
@@ -32,7 +32,7 @@ class Child:
         return True
 
     def terminate(self):
-        self.told.append(signal.SIGTERM)
+        self.reported.append(signal.SIGTERM)
 
 
 def trained(cfg, monkeypatch, child: Child):
@@ -93,7 +93,7 @@ def test_a_stop_while_a_child_starts_reaches_it(tmp_path, monkeypatch):
     child = Child(lambda: None, start=lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         trained(config(tmp_path, "bc"), monkeypatch, child)
-    assert child.told == [signal.SIGTERM]
+    assert child.reported == [signal.SIGTERM]
 
 
 def test_a_second_stop_is_not_told_as_saved(tmp_path, monkeypatch):

@@ -41,8 +41,8 @@ def test_forty_steps_after_twenty_are_forty_steps(name, tmp_path, capsys):
     before = written(short)
     longer = job(tmp_path / "twice", name, 40)
     after = written(longer)
-    told = capsys.readouterr().err
-    assert f"goes on from the 20 steps in {cell_directory(short)}" in told
+    reported = capsys.readouterr().err
+    assert f"goes on from the 20 steps in {cell_directory(short)}" in reported
     vouched = {key for key in after["checkpoint"] if key.startswith("/loop/logs")}
     assert vouched and {key: after["checkpoint"][key] for key in vouched}
     assert after == whole
@@ -55,8 +55,8 @@ def test_only_seeds_that_are_done_go_on(tmp_path, capsys):
     launch(job(tmp_path, "bc", 20, seeds=2))
     shutil.rmtree(cell_directory(job(tmp_path, "bc", 20)) / "seeds-1")
     launch(job(tmp_path, "bc", 40, seeds=2))
-    told = capsys.readouterr().err
-    assert "seed 0: goes on from the 20 steps" in told and "seed 1: goes on" not in told
+    reported = capsys.readouterr().err
+    assert "seed 0: goes on from the 20 steps" in reported and "seed 1: goes on" not in reported
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -65,9 +65,9 @@ def test_seeds_that_were_trained_together_go_on_together_or_say_why_not(seeds, t
     write_settings(short)
     run(short)  # seeds 0 and 1 in one program, as on a GPU
     launch(job(tmp_path, "bc", 40, seeds=seeds))
-    told = capsys.readouterr().err
-    assert ("seeds 0, 1: goes on from the 20 steps" in told) == (seeds == 2)
-    assert ("seeds-0-1 were trained together, and not all of them" in told) == (seeds == 1)
+    reported = capsys.readouterr().err
+    assert ("seeds 0, 1: goes on from the 20 steps" in reported) == (seeds == 2)
+    assert ("seeds-0-1 were trained together, and not all of them" in reported) == (seeds == 1)
 
 
 def test_a_dry_run_counts_what_is_made(tmp_path):
@@ -118,8 +118,8 @@ def test_what_begins_anew_says_why(first, second, words, tmp_path, capsys):
     name = settings.pop("name")
     launch(config(tmp_path, name, **settings))
     launch(config(tmp_path, name, **(settings | {"steps": 40} | second)))
-    told = capsys.readouterr().err
-    assert words in told and "begin anew" in told and "goes on" not in told
+    reported = capsys.readouterr().err
+    assert words in reported and "begin anew" in reported and "goes on" not in reported
 
 
 def test_a_shorter_run_that_has_not_finished_is_told(tmp_path, capsys):
@@ -129,9 +129,9 @@ def test_a_shorter_run_that_has_not_finished_is_told(tmp_path, capsys):
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps(status | {"state": "interrupted", "step": 15}))
     launch(job(tmp_path, "bc", 40))
-    told = capsys.readouterr().err
-    assert f"the 15 steps in {cell_directory(short)} stay as they are" in told
-    assert "seed 0 has not finished there" in told
+    reported = capsys.readouterr().err
+    assert f"the 15 steps in {cell_directory(short)} stay as they are" in reported
+    assert "seed 0 has not finished there" in reported
 
 
 def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
@@ -140,8 +140,8 @@ def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
     for steps in (20, 40):
         with pytest.raises(SeedsFailed):
             launch(config(tmp_path, "iql", steps=steps, log_every=10, **settings))
-    told = capsys.readouterr().err
-    assert told.count("no step to learn from") == 2 and "stay as they are" not in told
+    reported = capsys.readouterr().err
+    assert reported.count("no step to learn from") == 2 and "stay as they are" not in reported
 
 
 def test_what_another_process_went_on_with_is_not_copied_again(tmp_path, monkeypatch, capsys):

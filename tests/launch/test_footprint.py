@@ -73,8 +73,8 @@ def test_the_dry_run_prints_both(tmp_path, capsys, monkeypatch):
     cfg = config(tmp_path, "iql", seeds=10, processes=2)
     assert row(cfg, None).size_of_seed.memory == 700_000_000
     assert show([cfg]) == 0
-    told = capsys.readouterr().out
-    assert "1.4 GB" in told and "8.0 GB" in told and "last two checkpoints" in told
+    reported = capsys.readouterr().out
+    assert "1.4 GB" in reported and "8.0 GB" in reported and "last two checkpoints" in reported
 
 
 @pytest.mark.parametrize("name", tiny.LEARNERS)

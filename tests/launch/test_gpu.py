@@ -52,7 +52,7 @@ def test_the_end_of_the_time_ends_a_measurement(tmp_path):
     jobs = [[Case("bc", TINY)] * 2, [Case("iql", TINY)]]
     ended = list(parallel_bench.measured(jobs, 1, minutes(0), 2, tmp_path / "turn"))
     assert sorted(case.algo for case, _ in ended) == ["bc", "bc", "iql"]
-    assert {told for _, told in ended} == {"out of time"}
+    assert {reported for _, reported in ended} == {"out of time"}
     assert gpu._call(["false"], minutes(0)) == (124, "out of time")
     code, text = gpu._call(["sleep", "60"], minutes(0.02))
     assert code == 124 and text.endswith("out of time") and time.monotonic() - start < 30
@@ -94,11 +94,11 @@ def test_the_last_stage_has_all_of_the_time_that_is_left(tmp_path, monkeypatch):
     given, start = {}, time.monotonic()
     for stage in gpu.STAGES:
 
-        def told(plan, until, found, stage=stage):
+        def reported(plan, until, found, stage=stage):
             given[stage] = round((until - start) / 60, 1)
             return []
 
-        monkeypatch.setattr(gpu, f"_{stage}", told)
+        monkeypatch.setattr(gpu, f"_{stage}", reported)
     monkeypatch.setattr(gpu.provenance, "environment", lambda device: FACTS)
     gpu.run(gpu.dry(tmp_path), ["tests"], start + 600)
     gpu.run(gpu.dry(tmp_path), ["train", "bench"], start + 600)

@@ -71,8 +71,8 @@ def test_many_seeds_over_processes_have_short_names(tmp_path):
 
 def test_a_name_of_seeds_that_is_too_long_is_told(tmp_path):
     even = list(range(0, 400, 2))
-    told = r"200 seeds with gaps .* of 750 characters, where 255 .*, or a processes= above 1\."
-    with pytest.raises(CorerlError, match=told):
+    reported = r"200 seeds with gaps .* of 750 characters, where 255 .*, or a processes= above 1\."
+    with pytest.raises(CorerlError, match=reported):
         plan(tmp_path, even, together=True, processes=1)
     assert len(plan(tmp_path, even, together=True, processes=4)) == 4
 
@@ -155,10 +155,10 @@ def test_a_rerun_says_whose_seeds_are_of_older_code(tmp_path, monkeypatch, capsy
     cell = train(config(tmp_path, "bc", seeds=[2]))
     monkeypatch.setattr(code, "digest", lambda name: "changed")
     train(config(tmp_path, "bc", seeds=[2, 5]))
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
         f"corerl: seed 2 in {cell} began with other code of bc.py than it has now, and stays as it"
-        in told
+        in reported
     )
     monkeypatch.setattr(code, "digest", lambda name: "again")
     (cell / "seeds-2" / "env.json").write_text("{")  # damaged: it tells nothing, and ends nothing
@@ -191,15 +191,15 @@ def test_unfinished_seeds_go_on_with_the_code_of_now_and_say_so(
     assert code_of() == "first" and "code" not in capsys.readouterr().err
     monkeypatch.setattr(code, "digest", lambda name: "second")
     train(cfg)
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     who = "seed 2" if len(seeds) == 1 else "seeds 2, 5"
     goes = "goes" if len(seeds) == 1 else "go"
     assert (
         f"corerl: {who} in {cell} began with other code of bc.py than it has now, and {goes} on"
-        in told
+        in reported
     )
-    assert f"from step 20 with the code of now. To begin anew, delete {folder}." in told
-    assert "stay" not in told and code_of() == ["first", "second"]
+    assert f"from step 20 with the code of now. To begin anew, delete {folder}." in reported
+    assert "stay" not in reported and code_of() == ["first", "second"]
     train(cfg)
     assert f"corerl: {who} in {cell} began with other code" in capsys.readouterr().err
 
@@ -287,8 +287,8 @@ def test_a_seed_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
             launch.launch(cfg)
     cell = cell_directory(cfg)
     assert [group(cell, f"seeds-{s}")["state"] for s in (0, 1, 2)] == ["done", "failed", "done"]
-    told = "corerl: BC corerl/pendulum seeds-1 failed: ZeroDivisionError: by nothing"
-    assert told in capsys.readouterr().err.splitlines()
+    reported = "corerl: BC corerl/pendulum seeds-1 failed: ZeroDivisionError: by nothing"
+    assert reported in capsys.readouterr().err.splitlines()
     status = json.loads((cell / "seeds-1" / "status.json").read_text())
     assert status["message"] == "ZeroDivisionError: by nothing" and status["step"] < 40
     text = (cell / "seeds-1" / "error.txt").read_text()
@@ -331,8 +331,8 @@ def test_seeds_of_another_process_are_left_to_it_in_one_sentence(tmp_path, capfd
         pytest.raises(worker.Busy, match=re.escape(busy)),
     ):
         launch.launch(cfg)
-    told = capfd.readouterr().err
-    assert "failed" not in told and "Traceback" not in told
+    reported = capfd.readouterr().err
+    assert "failed" not in reported and "Traceback" not in reported
     assert group(cell, "seeds-1")["state"] == "done"
     assert not list(cell.rglob("error.txt")) and not (cell / "seeds-0/status.json").exists()
     launch.launch(cfg)
@@ -363,8 +363,8 @@ def test_a_failure_is_told_before_what_is_busy(tmp_path, monkeypatch):
     break_seed_one(monkeypatch, CorerlError("it broke"))
     cfg = config(tmp_path, "bc", seeds=2)
     folder = cell_directory(cfg) / "seeds-0"
-    told = f"seed 1 failed, and error.txt in .* Another process is training in {folder};"
-    with worker.locked(folder), pytest.raises(launch.SeedsFailed, match=told):
+    reported = f"seed 1 failed, and error.txt in .* Another process is training in {folder};"
+    with worker.locked(folder), pytest.raises(launch.SeedsFailed, match=reported):
         launch.launch(cfg)
 
 
@@ -413,9 +413,9 @@ def test_other_actions_than_an_algorithm_takes_are_refused_before_anything_is_wr
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("algo", "told"), [("sac", True), ("rlpd", False)])
+@pytest.mark.parametrize(("algo", "reported"), [("sac", True), ("rlpd", False)])
 def test_data_that_an_algorithm_does_not_learn_from_is_told(
-    tmp_path, monkeypatch, capsys, algo, told
+    tmp_path, monkeypatch, capsys, algo, reported
 ):
     monkeypatch.setattr(launch.worker, "train", lambda *_: launch.DONE)
     path = tmp_path / "x.npz"
@@ -423,7 +423,7 @@ def test_data_that_an_algorithm_does_not_learn_from_is_told(
     np.savez(path, **spaces, rewards=np.ones(8), terminated=np.arange(8) == 7)
     launch.launch(config(tmp_path, algo, task=f"file/{path}", env="gym/Pendulum-v1", seeds=[0]))
     said = f"SAC learns in gym/Pendulum-v1 alone, and nothing from file/{path}."
-    assert (said in capsys.readouterr().err) == told
+    assert (said in capsys.readouterr().err) == reported
 
 
 def test_an_environment_that_returns_no_reward_is_noticed_before_training(tmp_path, monkeypatch):
@@ -585,11 +585,11 @@ def test_a_longer_training_says_that_it_begins_anew(tmp_path, capsys):
     capsys.readouterr()
     longer = config(tmp_path, "bc", steps=6)
     launch.launch(longer)
-    told = "the 4 steps in "
-    assert told in capsys.readouterr().err
+    reported = "the 4 steps in "
+    assert reported in capsys.readouterr().err
     launch.launch(longer)  # once, when it begins
     launch.launch(config(tmp_path, "bc", steps=4, own={"lr": 1e-4}))  # and not of other settings
-    assert told not in capsys.readouterr().err
+    assert reported not in capsys.readouterr().err
 
 
 # Memory.
@@ -624,7 +624,7 @@ def test_a_run_that_has_ended_holds_no_memory(tmp_path, monkeypatch, fails):
 
 
 @pytest.mark.parametrize(
-    ("algo", "told"),
+    ("algo", "reported"),
     [
         (iql.Config(), ""),
         (sac.Config(random_steps=99), ""),
@@ -641,14 +641,14 @@ def test_a_run_that_has_ended_holds_no_memory(tmp_path, monkeypatch, fails):
         ),
     ],
 )
-def test_a_run_that_ends_within_its_random_beginning_says_so(algo, told, capsys):
+def test_a_run_that_ends_within_its_random_beginning_says_so(algo, reported, capsys):
     launch._tell_idle(Config(algo=algo, task="gym/Pendulum-v1", steps=100))
     error = capsys.readouterr().err
-    assert told in error and bool(told) == ("makes no update" in error)
+    assert reported in error and bool(reported) == ("makes no update" in error)
 
 
 @pytest.mark.parametrize(
-    ("wrap", "told"),
+    ("wrap", "reported"),
     [
         (wrappers.NormalizeObservation, True),
         (wrappers.NormalizeReward, True),
@@ -656,14 +656,16 @@ def test_a_run_that_ends_within_its_random_beginning_says_so(algo, told, capsys)
         (lambda env: env, False),
     ],
 )
-def test_an_environment_with_running_statistics_of_its_own_is_told(wrap, told, monkeypatch, capsys):
+def test_an_environment_with_running_statistics_of_its_own_is_told(
+    wrap, reported, monkeypatch, capsys
+):
     make = tasks.Task.make_env
     monkeypatch.setattr(
         tasks.Task, "make_env", lambda self: wrappers.TimeLimit(wrap(make(self)), 9)
     )
     cfg = Config(algo=sac.Config(), task="gym/Pendulum-v1", steps=100)
     launch._check_simulator(cfg, tasks.of(cfg))
-    assert ("whose statistics each environment gathers" in capsys.readouterr().err) == told
+    assert ("whose statistics each environment gathers" in capsys.readouterr().err) == reported
 
 
 def frozen(env):
@@ -681,7 +683,7 @@ def frozen(env):
 def test_steps_that_do_not_end_with_an_update_are_refused_before_training(
     tmp_path, algo, task, steps, every
 ):
-    told = re.escape(f"steps={steps} must be a multiple of {every}")
-    with pytest.raises(CorerlError, match=told):
+    reported = re.escape(f"steps={steps} must be a multiple of {every}")
+    with pytest.raises(CorerlError, match=reported):
         launch.launch(config(tmp_path, algo, task=task, steps=steps))
     assert not list(tmp_path.rglob("seeds-*"))

@@ -41,16 +41,16 @@ def test_what_torch_and_numpy_say_is_told_in_settings(tmp_path, capfd, monkeypat
     cfg = config(tmp_path, "bc", own={"batch_size": 100_000, "hidden_width": 512}, seeds=2)
     with pytest.raises(launch.SeedsFailed):
         launch.launch(cfg)
-    told = capfd.readouterr().err
+    reported = capfd.readouterr().err
     lower = r"lower algo\.batch_size=100000, algo\.hidden_width=512, seeds=2\."
     wanted = rf"There is not enough memory on {needs}: {lower}"
-    assert len(re.findall(wanted, told)) == 2
+    assert len(re.findall(wanted, reported)) == 2
     assert "not enough memory" in next(tmp_path.rglob("status.json")).read_text()
 
 
 def test_other_errors_are_none_of_memory():
     for error in (RuntimeError("shapes do not match"), ValueError("out of memory")):
-        assert not out_of_memory.is_full(error) and str(error) in worker.told(error)
+        assert not out_of_memory.is_full(error) and str(error) in worker.reported(error)
 
 
 def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
@@ -59,9 +59,11 @@ def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "_run", full)
     assert cli.main(["evaluate", "runs"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("corerl: There is not enough memory on the GPU (20.00 GiB at once): ")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith(
+        "corerl: There is not enough memory on the GPU (20.00 GiB at once): "
+    )
+    assert reported.count("\n") == 1
     monkeypatch.setattr(cli, "_run", lambda argv: [][0])
     with pytest.raises(IndexError):
         cli.main(["evaluate"])

@@ -85,8 +85,8 @@ def test_strays_are_skipped_and_named(cell, capsys):
         (cell / name).mkdir()
     assert [seeds for _, seeds in groups(cell)] == [[0], [1]]
     launch.launch(config(Path("runs"), "bc", seeds=3))
-    told = capsys.readouterr().err
-    assert f"skipped {cell / 'seeds-0.bak'}: no group of seeds has this name" in told
+    reported = capsys.readouterr().err
+    assert f"skipped {cell / 'seeds-0.bak'}: no group of seeds has this name" in reported
     assert [seeds for _, seeds in groups(cell)] == [[0], [1], [2]]
     text = asked(capsys)
     assert "3 seeds done" in text and "seeds-0 (copy) is no group of seeds" in text

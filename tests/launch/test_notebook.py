@@ -154,9 +154,9 @@ def test_actions_without_bounds_are_remarked_where_the_environment_has_others(
     given = (data.observations, data.actions, data.rewards, data.terminated, data.truncated)
     best = corerl.Dataset.from_arrays(*given, **bounds).best_episodes(0.5)
     corerl.train("bc", dataset=best, env=env, seeds=1)
-    told = capsys.readouterr().err
-    assert ("without low and high" in told) == said
-    assert not said or "sent [-2.] for -1 and [2.] for 1" in told
+    reported = capsys.readouterr().err
+    assert ("without low and high" in reported) == said
+    assert not said or "sent [-2.] for -1 and [2.] for 1" in reported
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,9 @@ def test_a_mistake_is_told_in_a_sentence_before_anything_trains(tmp_path, change
     text = MINIMAL.replace("from corerl.algos import base", "import base").replace(*change)
     assert text != MINIMAL
     assert cli.main(["train", f"algo={minimal(tmp_path, text)}", *TINY]) == 2
-    told = capsys.readouterr().err
-    assert re.search(problem, told.strip()), told
-    assert told.count("\n") == 1 and "launcher" not in told
+    reported = capsys.readouterr().err
+    assert re.search(problem, reported.strip()), reported
+    assert reported.count("\n") == 1 and "launcher" not in reported
 
 
 def test_a_mistake_in_a_neighbour_names_that(tmp_path):

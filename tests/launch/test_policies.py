@@ -39,8 +39,8 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def numbered(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("numbered")
+def discrete(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("discrete")
     cfg = config(root, "cql_discrete", task="corerl/cartpole", steps=10)
     launch.launch(cfg)
     return cell_directory(cfg)
@@ -80,8 +80,8 @@ def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
 
 def test_one_episode_has_no_spread(run, capsys):
     assert main(["evaluate", str(run), "--episodes", "1"]) == 0
-    table, told = capsys.readouterr().out.split("2 seeds, ")
-    assert "±" not in table and "(± between seeds)" in told
+    table, reported = capsys.readouterr().out.split("2 seeds, ")
+    assert "±" not in table and "(± between seeds)" in reported
 
 
 def test_evaluation_tells_the_tail_where_it_is_asked_for(run, capsys):
@@ -119,13 +119,13 @@ class ThreeActions(gymnasium.Wrapper):
         self.action_space = gymnasium.spaces.Discrete(3)
 
 
-def test_a_policy_of_numbered_actions_acts_only_among_as_many(numbered, capsys):
+def test_a_policy_of_numbered_actions_acts_only_among_as_many(discrete, capsys):
     gymnasium.register("CartPoleOfThreeActions-v0", ThreeActions)
     other = "gym/CartPoleOfThreeActions-v0"
-    assert main(["evaluate", str(numbered), "--episodes", "1", "--task", other]) == 2
-    told = capsys.readouterr().err
-    assert f"with actions of Discrete(2), and those of {other} are Discrete(3)" in told
-    assert main(["evaluate", str(numbered), "--episodes", "1", "--task", "gym/CartPole-v1"]) == 0
+    assert main(["evaluate", str(discrete), "--episodes", "1", "--task", other]) == 2
+    reported = capsys.readouterr().err
+    assert f"with actions of Discrete(2), and those of {other} are Discrete(3)" in reported
+    assert main(["evaluate", str(discrete), "--episodes", "1", "--task", "gym/CartPole-v1"]) == 0
 
 
 class Unstable(gymnasium.Wrapper):
@@ -160,12 +160,12 @@ def test_a_crashed_seed_is_told_and_counts_nothing(run, unstable, capsys):
     unstable(1)  # of seed 0, in its second episode
     (run / "evaluations.jsonl").unlink(missing_ok=True)
     assert main(["evaluate", str(run), "--episodes", "20"]) == 0
-    told = capsys.readouterr()
-    assert "seed 0 crashed in evaluation (FloatingPointError" in told.err
+    reported = capsys.readouterr()
+    assert "seed 0 crashed in evaluation (FloatingPointError" in reported.err
     kept = [json.loads(line)["returns"] for line in (run / "evaluations.jsonl").open()]
     assert kept[0] is None and len(kept[1]) == 20
-    assert f"1 of 2 seeds, 20 episodes each: return {np.mean(kept[1]):.2f}, score" in told.out
-    assert "nan" not in told.out
+    assert f"1 of 2 seeds, 20 episodes each: return {np.mean(kept[1]):.2f}, score" in reported.out
+    assert "nan" not in reported.out
 
 
 @pytest.mark.parametrize("command", [["evaluate"], ["data", "export"], ["record"]])
@@ -334,11 +334,11 @@ def test_where_rounding_decides_between_two_actions_either_is_right():
     assert not policy.tied(probe, expected[None], expected).any()
 
 
-def test_numbered_actions_are_exported_as_numbers(numbered, tmp_path):
-    facts = export_policy(numbered, tmp_path / "p.pt2")
+def test_numbered_actions_are_exported_as_numbers(discrete, tmp_path):
+    facts = export_policy(discrete, tmp_path / "p.pt2")
     x = torch.randn(50, 4)
     got = torch.export.load(tmp_path / "p.pt2").module()(x)
-    np.testing.assert_array_equal(got, corerl.load(numbered, 0).act(x.numpy()))
+    np.testing.assert_array_equal(got, corerl.load(discrete, 0).act(x.numpy()))
     assert facts["actions"] == "numbers (n,)"
 
 
@@ -455,8 +455,8 @@ def test_an_own_files_export_reads_back_with_its_environment(tmp_path, capsys):
         back = task_of(f"file/{out}", settings).load()
         np.testing.assert_allclose(back.actions, DATA.actions[:, :1], atol=1e-6)
         np.testing.assert_allclose(back.behaviour_log_prob, likely + np.log(2), atol=1e-6)
-    told = task_of(f"file/{out}", ["data.action_low=-2", "data.action_high=2"]).load()
-    np.testing.assert_allclose(told.actions, DATA.actions[:, :1] / 2, atol=1e-6)
+    reported = task_of(f"file/{out}", ["data.action_low=-2", "data.action_high=2"]).load()
+    np.testing.assert_allclose(reported.actions, DATA.actions[:, :1] / 2, atol=1e-6)
     assert main(["data", "info", task, "data.action_low=-4", "data.action_high=4"]) == 0
     low, high = np.quantile(torques / 4, [0, 1])
     assert f"1 in [{low:.3g}, {high:.3g}]" in capsys.readouterr().out
@@ -573,9 +573,9 @@ def test_a_crashed_seeds_episodes_are_left_out(run, unstable, tmp_path, capsys):
     unstable(1)
     out = tmp_path / "x.hdf5"
     assert main(["data", "export", str(run), str(out), "--episodes", "20"]) == 0
-    told = capsys.readouterr().out
-    assert "TD3+BC on corerl/pendulum, seed 3, 20 episodes each" in told
-    assert "100 steps, 20 episodes" in told
+    reported = capsys.readouterr().out
+    assert "TD3+BC on corerl/pendulum, seed 3, 20 episodes each" in reported
+    assert "100 steps, 20 episodes" in reported
     kept = own_files.load(str(out))
     assert (kept.episode_lengths() == 5).all()
     follows = ~(kept.terminated | kept.truncated)[:-1]

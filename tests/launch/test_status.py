@@ -246,8 +246,10 @@ def test_hours_are_divided_by_the_cores_and_those_of_refused_cells_named(capsys,
     words = ["algo=bc", tasks, "seeds=30", "steps=1000000", "device=cpu"]
     assert cli.main(["train", "-m", *words, "--dry-run"]) == 0
     each = 30 * 1_000_000 / 756 / 3600  # results/bench/README.md: 756 updates/s
-    told = f"about {2 * each:.1f} CPU core-hours, {2 * each / 4:.1f} hours on the 4 cores here"
-    assert f"{told}; {each:.1f} of them in cells that are refused here" in capsys.readouterr().out
+    reported = f"about {2 * each:.1f} CPU core-hours, {2 * each / 4:.1f} hours on the 4 cores here"
+    assert (
+        f"{reported}; {each:.1f} of them in cells that are refused here" in capsys.readouterr().out
+    )
 
 
 def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):

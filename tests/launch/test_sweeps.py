@@ -183,7 +183,7 @@ def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("step: 1000", r"mine\.yaml: There is no setting 'step'. Did you mean steps"),
         ("steps: 1e5", r"mine\.yaml: steps=100000.0 is not a whole number"),
@@ -191,10 +191,10 @@ def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path
         ("algo: [iql, bc]", r"mine\.yaml: algo is chosen under hydra\.sweeper\.params"),
     ],
 )
-def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path, line, told):
+def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path, line, reported):
     file = tmp_path / "mine.yaml"
     file.write_text(f"defaults: [config, _self_]\ntask: corerl/pendulum\n{line}\n")
-    with pytest.raises(CorerlError, match=told):
+    with pytest.raises(CorerlError, match=reported):
         cells([f"sweep={file}"])
 
 

@@ -319,9 +319,9 @@ def test_settings_for_d4rls_sets_are_told_for_minaris_like_them(monkeypatch, cap
     monkeypatch.setattr(launch, "launch", lambda job, place: None)
     task = "task=minari/D4RL/antmaze/umaze-v1"
     assert main(["train", "algo=iql", task, "algo.beta=5"]) == 0
-    told = capsys.readouterr().err
-    assert "where they suit: algo.expectile=0.9 algo.data.reward_shift=-1.0" in told
-    assert "algo.beta" not in told
+    reported = capsys.readouterr().err
+    assert "where they suit: algo.expectile=0.9 algo.data.reward_shift=-1.0" in reported
+    assert "algo.beta" not in reported
     main(["train", "algo=iql", "task=minari/D4RL/pointmaze/umaze-v2"])
     main(["train", "algo=iql", "task=d4rl/antmaze-umaze-v2"])
     main(["train", "algo=ipl", "task=minari/D4RL/pen/human-v2"])  # only a row for all of D4RL
@@ -353,10 +353,10 @@ class OptunaSweeper(Sweeper):
     """Stands for Optuna's where that is not installed: makes three trials, and keeps what it is told."""
 
     __module__ = "hydra_plugins.pretended"
-    told: ClassVar[list] = []
+    reported: ClassVar[list] = []
 
     def __init__(self, **settings):
-        self.told.clear()
+        self.reported.clear()
 
     def setup(self, *, config, **given):
         self.folder = Path(config.hydra.sweep.dir)
@@ -364,7 +364,7 @@ class OptunaSweeper(Sweeper):
 
     def sweep(self, arguments):
         trials = [[*arguments, f"algo.lr={lr}"] for lr in (0.1, 0.2, 0.3)]
-        self.told += [job.return_value for job in self.launcher.launch(trials, 0)]
+        self.reported += [job.return_value for job in self.launcher.launch(trials, 0)]
         best = {"best_params": {"algo.lr": 0.1}, "best_value": 2.0}
         self.folder.mkdir(exist_ok=True)
         (self.folder / "optimization_results.yaml").write_text(yaml.safe_dump(best))
@@ -401,9 +401,11 @@ def test_optuna_is_told_none_of_a_trial_without_a_score(monkeypatch, capsys, pre
     monkeypatch.setattr(last_scores, "objective", lambda job: scored[job.algo.lr])
     searched = [*pretended, "task=corerl/pendulum", "root=mine"]
     assert main(["train", *searched]) == 2
-    assert OptunaSweeper.told == [2.0, None, None]
-    told = capsys.readouterr().err
-    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in told and told.endswith("lr is refused.\n")
+    assert OptunaSweeper.reported == [2.0, None, None]
+    reported = capsys.readouterr().err
+    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in reported and reported.endswith(
+        "lr is refused.\n"
+    )
 
 
 def test_a_search_that_ran_elsewhere_tells_its_best(capsys, pretended):
@@ -526,8 +528,8 @@ def test_every_algorithm_has_a_config_with_its_name(algo):
 @pytest.mark.parametrize("name", ["hydra/sweeper/optuna", "hydra/launcher/submitit_slurm"])
 def test_what_comes_with_an_extra_names_it_where_it_is_not_installed(name):
     text = f"Could not find '{name}'\n\nAvailable options in 'hydra':\n\tbasic\n"
-    told = sentence(MissingConfigException(text, name))
-    extra = told.rpartition('pip install "corerl[')[2].rstrip('"]')
+    reported = sentence(MissingConfigException(text, name))
+    extra = reported.rpartition('pip install "corerl[')[2].rstrip('"]')
     metadata = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert extra in metadata["project"]["optional-dependencies"]
 
@@ -720,7 +722,7 @@ def test_help_has_room_for_a_comment_of_one_line():
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "reported"),
     [
         ({"best_value": 1.234, "best_params": {"algo.lr": 0.1}}, "best 1.23 with algo.lr=0.1 "),
         ({"best_evaluated_result": 1.2}, "found "),
@@ -728,7 +730,9 @@ def test_help_has_room_for_a_comment_of_one_line():
         (None, "found "),
     ],
 )
-def test_what_a_search_found_is_told_whatever_the_sweeper_wrote(tmp_path, capsys, written, told):
+def test_what_a_search_found_is_told_whatever_the_sweeper_wrote(
+    tmp_path, capsys, written, reported
+):
     (tmp_path / "optimization_results.yaml").write_text(yaml.safe_dump(written))
     _tell_best(tmp_path)
-    assert capsys.readouterr().err.startswith(f"corerl: {told}")
+    assert capsys.readouterr().err.startswith(f"corerl: {reported}")

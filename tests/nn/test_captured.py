@@ -179,7 +179,7 @@ def test_what_could_not_be_compiled_is_recorded_as_it_is_and_says_so(refusing, m
     mode = compile.resolve("auto", torch.device("cuda"), 10)
     gradients = compile._Fallback(broken, lambda x: {"sum": x * 1.0}, mode)
     gradients(torch.ones(()))
-    assert mode.told() == "graph of eager operations (compiling failed: no compiler)"
+    assert mode.reported() == "graph of eager operations (compiling failed: no compiler)"
     captured = compile.captured(gradients, mode)
     for _ in range(5):
         captured(torch.ones(()))

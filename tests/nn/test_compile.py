@@ -93,7 +93,7 @@ def loss(x):
 mode = compile.Mode("compile")
 (grad,), _ = compile.gradients(loss, [weight], mode)(torch.ones(2, 4, 8))
 counted = torch._dynamo.utils.counters["inductor"]
-print(mode.told(), counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"], grad.sum().item())
+print(mode.reported(), counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"], grad.sum().item())
 """
 
 
@@ -101,14 +101,14 @@ print(mode.told(), counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"], 
 @needs_compiler
 def test_what_one_process_has_compiled_the_next_one_loads(tmp_path):
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    told = []
+    reported = []
     for _ in range(2):
         command = [sys.executable, "-c", COMPILES]
         ended = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
-        told.append(ended.stdout.split())
-    assert [words[:3] for words in told] == [["compile", "0", "1"], ["compile", "1", "0"]]
-    assert told[0][3] == told[1][3]
+        reported.append(ended.stdout.split())
+    assert [words[:3] for words in reported] == [["compile", "0", "1"], ["compile", "1", "0"]]
+    assert reported[0][3] == reported[1][3]
 
 
 def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsys):
@@ -137,7 +137,9 @@ def test_what_only_the_compiled_code_cannot_do_is_the_compilers_fault(monkeypatc
     mode = compile.Mode("graph")
     function = compile._Fallback(compiled, lambda x: 2 * x, mode)
     assert [function(n) for n in (1, 2)] == [2, 4] and calls == [1]
-    assert mode.told().startswith("graph of eager operations (compiling failed: Command '['gcc'")
+    assert mode.reported().startswith(
+        "graph of eager operations (compiling failed: Command '['gcc'"
+    )
     assert capsys.readouterr().err.count("running eager instead (Command '['gcc'") == 1
 
 
@@ -153,7 +155,7 @@ def test_a_process_compiles_as_many_losses_as_a_sweep_has(monkeypatch):
                 return per_seed, {"loss": per_seed}
 
             compile.gradients(loss, [weight], mode)(torch.ones(2, 3, size))
-            ran.append(mode.told())
+            ran.append(mode.reported())
     assert ran == ["compile"] * 4
 
 
@@ -175,8 +177,8 @@ def test_a_loss_that_is_no_number_per_seed_is_refused(mode, shape):
         value = (weight * x).square()
         return (value.mean() if shape == "()" else value), {}
 
-    told = f"A loss has the shape {shape} and must be (S,), a number per seed"
-    with pytest.raises(CorerlError, match=re.escape(told)):
+    reported = f"A loss has the shape {shape} and must be (S,), a number per seed"
+    with pytest.raises(CorerlError, match=re.escape(reported)):
         compile.gradients(loss, [weight], mode)(torch.ones(3))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from corerl.config import Config
 from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
-from corerl.nn.mlp_settings import ACTIVATIONS, Hidden
+from corerl.nn.mlp_settings import ACTIVATIONS, MLPSettings
 from corerl.nn.networks import MLP, LayerNorm
 from corerl.runs.directory import config_hash
 from corerl.runs.running_means import EPISODIC
@@ -21,7 +21,7 @@ def config_of(name: str) -> type:
     return importlib.import_module(f"corerl.algos.{name}").Config
 
 
-WITH = [name for name in LEARNERS if issubclass(config_of(name), Hidden)]
+WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
 OWN_NORM = {"cal_ql": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
 """Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
 
@@ -67,7 +67,7 @@ def test_defaults_are_no_part_of_a_runs_name(name):
 
 
 def test_the_epsilon_is_torchs():
-    assert config_of("iql")(layer_norm=True).between["layer_norm"] == nn.LayerNorm(1).eps
+    assert config_of("iql")(layer_norm=True).mlp_options["layer_norm"] == nn.LayerNorm(1).eps
 
 
 def test_each_name_is_torchs_function():

@@ -204,10 +204,10 @@ def test_intervals_cover():
 def test_bounds_that_a_contribution_contradicts_are_refused(terms, method, bounds):
     outside = ~((terms.contributions >= bounds[0]) & (terms.contributions <= bounds[1]))
     first = int(outside.argmax())
-    told = (
+    reported = (
         rf"Episode {first} of 300 contributes {terms.contributions[first]:.6g}, outside the bounds"
     )
-    with pytest.raises(CorerlError, match=told):
+    with pytest.raises(CorerlError, match=reported):
         intervals.interval(terms, method, bounds=bounds)
 
 

@@ -194,9 +194,9 @@ def test_what_cannot_be_fitted_is_refused():
     dataset = continuous(rng, 100)
     with pytest.raises(CorerlError, match="discount=1 has no endless value"):
         Settings(discount=1.0)
-    numbered = of_table(np.full((4, 3), 1 / 3))
-    with pytest.raises(CorerlError, match="numbered actions and test/bandit continuous"):
-        FQE(numbered, dataset, Settings(steps=1))
+    discrete = of_table(np.full((4, 3), 1 / 3))
+    with pytest.raises(CorerlError, match="discrete actions and test/bandit continuous"):
+        FQE(discrete, dataset, Settings(steps=1))
     wide = Policy([0], actions=lambda x: x[None, :, None], sizes=(2, 1))
     with pytest.raises(CorerlError, match="a policy of another task"):
         FQE(wide, dataset, Settings(steps=1))

@@ -340,7 +340,7 @@ def test_what_was_chosen_is_printed_where_it_cannot_be_written(runs, capsys):
         ("bc", ["--method", "fqe", "--discount", "1", *QUICK], "has no endless value"),
         ("cql", ["--method", "is,cdf", "--interval", "t"], "interval=t does not exist for cdf,"),
         ("bc", ["--method", "fqe", "--fqe", "stepz=3"], "no setting 'stepz'"),
-        ("bc", ["--method", "is", "--epsilon", "0.1"], "epsilon is for numbered actions"),
+        ("bc", ["--method", "is", "--epsilon", "0.1"], "epsilon is for discrete actions"),
         ("bc", ["--method", "is", "--policy", "sample"], "density that is known"),
         ("cql", ["--method", "is", "--epsilon", "0"], "All weights are zero"),
     ],
@@ -419,10 +419,10 @@ def test_a_policy_that_remembers_is_refused(tmp_path, capsys):
         *(
             (("--method", *given.split()), problem)
             for given, problem in (
-                ("is --policy sample", "corerl/cartpole has numbered ones: choose an epsilon"),
+                ("is --policy sample", "corerl/cartpole has discrete ones: choose an epsilon"),
                 (
                     "is --kernel uniform --bandwidth 0.01",
-                    "has numbered actions, which need no kernel: leave --kernel and --bandwidth out",
+                    "has discrete actions, which need no kernel: leave --kernel and --bandwidth out",
                 ),
                 ("is --policy sample --bandwidth 0.01", "own: leave --bandwidth out"),
                 (

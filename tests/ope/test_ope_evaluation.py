@@ -196,8 +196,8 @@ def test_kernel_weights_find_the_value_of_one_action():
     ],
 )
 def test_too_few_updates_of_an_endless_critic_are_told(settings, constant):
-    told = _too_few(Settings(**settings))
-    assert told.endswith(f"{constant} updates") if constant else told == ""
+    reported = _too_few(Settings(**settings))
+    assert reported.endswith(f"{constant} updates") if constant else reported == ""
 
 
 def test_clipping_is_told():

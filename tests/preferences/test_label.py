@@ -367,12 +367,12 @@ def test_a_port_that_there_is_not_is_told(tmp_path, port):
 
 
 def test_a_page_that_is_closed_is_no_error(served, capsys):
-    for error, told in ((BrokenPipeError, False), (ZeroDivisionError, True)):
+    for error, reported in ((BrokenPipeError, False), (ZeroDivisionError, True)):
         try:
             raise error
         except error:
             served.handle_error(None, ("127.0.0.1", 1))
-        assert ("Traceback" in capsys.readouterr().err) == told
+        assert ("Traceback" in capsys.readouterr().err) == reported
 
 
 def test_a_full_disk_is_told_and_the_pair_asked_again(served, monkeypatch):

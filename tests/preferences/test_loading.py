@@ -19,7 +19,7 @@ from corerl.training import preprocessing
 LENGTH = 8
 
 
-def numbered() -> Comparisons:
+def discrete() -> Comparisons:
     """Whole segments whose observations are the number of the step, and whose actions are 1."""
     steps = np.arange(LENGTH, dtype=np.float32)
     observations = np.broadcast_to(steps[:, None], (4, 2, LENGTH, 1))
@@ -29,7 +29,7 @@ def numbered() -> Comparisons:
 
 @pytest.fixture
 def run(monkeypatch):
-    monkeypatch.setattr(sources, "load", lambda run, settings: numbered())
+    monkeypatch.setattr(sources, "load", lambda run, settings: discrete())
     return SimpleNamespace(device="cpu", task=resolve("corerl/pendulum"))
 
 
@@ -71,7 +71,7 @@ def test_segments_of_another_task_are_refused(run):
 def test_for_a_reward_states_stay_raw(run):
     compared = loading.comparisons(run, Preferences(), 0.25)
     assert (compared.actions == 0.25).all()
-    np.testing.assert_array_equal(compared.observations, numbered().observations)
+    np.testing.assert_array_equal(compared.observations, discrete().observations)
 
 
 def test_segments_of_one_step_have_no_transition(run, monkeypatch):

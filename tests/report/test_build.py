@@ -113,10 +113,10 @@ def test_a_second_report_leaves_nothing_of_a_first_that_was_killed(
 
 
 def test_a_table_of_which_nothing_fits_is_told(report, tree, tmp_path):
-    told = "No number of d4rl_offline is of these algorithms on these tasks"
-    assert told not in report(tree, "--published", "d4rl_offline")[3]
+    reported = "No number of d4rl_offline is of these algorithms on these tasks"
+    assert reported not in report(tree, "--published", "d4rl_offline")[3]
     write_run(tmp_path / "other", "gym/Hopper-v5", "SAC", normalised=False)
-    assert told in report(tmp_path / "other", "--published", "d4rl_offline")[3]
+    assert reported in report(tmp_path / "other", "--published", "d4rl_offline")[3]
 
 
 def test_reports_that_lie_among_runs_are_not_read(report, tree, tmp_path):

@@ -151,15 +151,17 @@ def test_long_names_stay_on_the_paper_above_panels_and_in_legends(tasks):
 def test_what_stands_below_a_figure_is_whole_and_takes_no_panel_s_place():
     rows = [("A", "d4rl/x", 0, k, 1.0) for k in (1, 2)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    bare, told = (figures.tasks(history, looks(["A"]), "score") for _ in range(2))
+    bare, reported = (figures.tasks(history, looks(["A"]), "score") for _ in range(2))
     text = "10,000 of 1,000,000 updates (1/100); width 64 of 256, batches of 64 of 256, five seeds"
-    for figure, foot in ((bare, ""), (told, text)):
+    for figure, foot in ((bare, ""), (reported, text)):
         figures.render(lambda figure=figure: figure, "tasks", foot)
-    (below,) = told.texts
-    box, axis = below.get_window_extent(), told.axes[0].xaxis.get_tightbbox()
+    (below,) = reported.texts
+    box, axis = below.get_window_extent(), reported.axes[0].xaxis.get_tightbbox()
     assert not bare.texts and below.get_text().replace("\n", " ") == text
-    assert box.x0 >= 0 and box.x1 <= told.bbox.x1 and box.y0 >= 0 and box.y1 <= axis.y0
-    heights = [figure.axes[0].get_window_extent().height / figure.dpi for figure in (bare, told)]
+    assert box.x0 >= 0 and box.x1 <= reported.bbox.x1 and box.y0 >= 0 and box.y1 <= axis.y0
+    heights = [
+        figure.axes[0].get_window_extent().height / figure.dpi for figure in (bare, reported)
+    ]
     assert heights[1] == pytest.approx(heights[0], abs=0.05)  # inches
 
 

@@ -189,8 +189,8 @@ def test_only_runs_with_the_benchmarks_settings_are_of_its_grid(
     assert row["cell"] == cell
     published = grids.published()
     assert cell in set(published["cell"][published["algorithm"] == label])
-    told = capsys.readouterr().err
-    assert f"{tmp_path / 'b'} has not the settings of {algo['name']}_neorl2" in told
+    reported = capsys.readouterr().err
+    assert f"{tmp_path / 'b'} has not the settings of {algo['name']}_neorl2" in reported
 
 
 def test_a_copy_of_a_group_of_seeds_does_not_count_again(tmp_path):
@@ -218,9 +218,12 @@ def test_what_is_no_finished_run_of_ours_is_skipped_and_named(tmp_path, capsys):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.yaml").write_text("model: resnet\n")
     assert grids.collect(tmp_path)["seed"].tolist() == [7]
-    told = capsys.readouterr().err
-    assert f"{lost} is not readable" in told and f"seed 210 of {diverged} has no return" in told
-    assert "is not the settings of a run" in told
+    reported = capsys.readouterr().err
+    assert (
+        f"{lost} is not readable" in reported
+        and f"seed 210 of {diverged} has no return" in reported
+    )
+    assert "is not the settings of a run" in reported
 
 
 def test_a_seed_that_diverged_and_has_no_row_is_named(tmp_path, capsys):

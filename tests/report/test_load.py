@@ -36,9 +36,9 @@ def test_seeds_of_different_code_are_told(tmp_path):
     codes = ["old", "new", "own", "own", "old", "new"]
     for group, code in zip(groups, codes, strict=True):
         (group / "env.json").write_text(json.dumps({"code": code}))
-    told = "on d4rl/hopper-medium-v2 were trained with different code of their algorithm; they are pooled."
+    text = "on d4rl/hopper-medium-v2 were trained with different code of their algorithm; they are pooled."
     assert sorted(load([tmp_path]).notes) == [
-        f"The seeds of {name} {told}" for name in ("CQL", "IQL")
+        f"The seeds of {name} {text}" for name in ("CQL", "IQL")
     ]
 
 

@@ -34,8 +34,8 @@ def test_the_whole_table_is_tidy():
     assert (steps.dropna() > 0).all() and steps.notna().mean() > 0.5
     assert rows[["table", "algorithm", "task", "metric", "mean", "source"]].ne("").all(axis=None)
     assert pd.to_numeric(rows["mean"]).notna().all()
-    told = rows["source"] + rows["notes"]
-    assert not told.str.contains("memory|unverified", case=False).any()
+    reported = rows["source"] + rows["notes"]
+    assert not reported.str.contains("memory|unverified", case=False).any()
     source = rows["source"].str.split(" (", regex=False).str[0]
     keys = rows[["table", "algorithm", "task", "metric", "protocol"]].assign(source=source)
     assert not keys.duplicated().any()

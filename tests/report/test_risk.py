@@ -68,14 +68,14 @@ def test_an_interval_of_few_seeds_carries_their_number(tmp_path, report, seeds):
 
 
 @pytest.mark.parametrize(
-    ("level", "told", "own"), [(0.25, "naive, tau 0.25", ["-2.50"]), (1.0, "mean", ["–"])]
+    ("level", "reported", "own"), [(0.25, "naive, tau 0.25", ["-2.50"]), (1.0, "mean", ["–"])]
 )
-def test_iqn_is_told_by_the_level_at_which_it_chooses(tmp_path, report, level, told, own):
+def test_iqn_is_told_by_the_level_at_which_it_chooses(tmp_path, report, level, reported, own):
     risky_run(tmp_path / "runs", "IQN", {0: GOOD, 1: BAD}, algo={"risk": level})
     risky_run(tmp_path / "runs", "Naive", {0: BAD}, config="ff", algo=NAIVE)
     _, out, _, _ = report(tmp_path / "runs")
     (row,) = (line for line in table(out).splitlines() if line.startswith("A: IQN"))
-    assert row.startswith(f"A: IQN ({told}; 2 x 4 episodes)")
+    assert row.startswith(f"A: IQN ({reported}; 2 x 4 episodes)")
     assert estimates(row)[-1:] == own
 
 

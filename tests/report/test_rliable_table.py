@@ -130,8 +130,8 @@ def test_one_line_says_which_seeds_are_left_out(report, tmp_path, seeds, line):
     file = tmp_path / "scores.csv"
     scores(seeds).to_csv(file, index=False)
     _, out, text, errors = report(file, "--rliable")
-    told = [one for one in text.splitlines() if one.startswith("rliable needs")]
-    assert told == (
+    reported = [one for one in text.splitlines() if one.startswith("rliable needs")]
+    assert reported == (
         [f"rliable needs the same number of seeds on every task, {line}"] if line else []
     )
     assert errors == ""
@@ -168,20 +168,20 @@ def test_its_title_says_that_the_best_evaluations_count(read, best, title):
 
 
 @pytest.mark.parametrize(
-    ("replicates", "told"),
+    ("replicates", "reported"),
     [
         (60, "with 60 replicates, after numpy.random.seed(0)."),
         (61, "with 61 replicates (60 for probabilities), after numpy.random.seed(0)."),
     ],
 )
-def test_its_note_says_how_to_draw_the_same(read, monkeypatch, replicates, told):
+def test_its_note_says_how_to_draw_the_same(read, monkeypatch, replicates, reported):
     monkeypatch.setattr("corerl.report.rliable_table.PAIR_REPLICATES", 60)
     section = section_of(read(scores(EQUAL)), replicates=replicates)
     (table,) = [t for t in section.tables if t.name == "rliable"]
     assert table.notes[0].startswith(
         "The second column is library.get_interval_estimates of rliable "
     )
-    assert table.notes[0].endswith(told)
+    assert table.notes[0].endswith(reported)
 
 
 def test_one_algorithm_of_one_seed_has_no_pairs_and_no_interval(report, tmp_path):

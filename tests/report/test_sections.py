@@ -276,14 +276,14 @@ def test_no_comparison_is_written_over_another_or_to_a_name_too_long():
     assert max(map(len, found)) < 100
 
 
-@pytest.mark.parametrize(("other", "told"), [("copied", "; copied"), ("tuned", "")])
-def test_a_sources_note_is_told_where_all_its_numbers_have_it(other, told):
+@pytest.mark.parametrize(("other", "reported"), [("copied", "; copied"), ("tuned", "")])
+def test_a_sources_note_is_told_where_all_its_numbers_have_it(other, reported):
     tasks = (("d4rl/x", "copied"), ("d4rl/y", other))
     rows = theirs(*(("IQL", t, 9.0, 1.0, 4, "last", "CORL (there)", n, 1) for t, n in tasks))
     read = results({("IQL", t): [[9.0], [10.0]] for t, _ in tasks})
     (section,) = sections(read, rows, Options(replicates=10))
     (table,) = [t for t in section.tables if t.compares]
-    assert f"CORL: there; last{told}." in table.notes
+    assert f"CORL: there; last{reported}." in table.notes
 
 
 @pytest.mark.parametrize(

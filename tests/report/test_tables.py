@@ -164,5 +164,5 @@ def test_steps_that_some_runs_do_not_state_are_said():
 
 def test_steps_are_short_where_they_are_round():
     steps = (500, 2500, 10_000, 12_345, 1_000_000, 1_500_000, 10_000_010)
-    told = ["500", "2.5k", "10k", "12,345", "1M", "1.5M", "10,000,010"]
-    assert [short(x) for x in steps] == told
+    reported = ["500", "2.5k", "10k", "12,345", "1M", "1.5M", "10,000,010"]
+    assert [short(x) for x in steps] == reported

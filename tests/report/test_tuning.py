@@ -88,8 +88,8 @@ def test_the_command_reads_a_sweep_and_writes_table_and_figure(tmp_path, capsys)
     out = tmp_path / "out"
     paths = [str(tmp_path / "runs"), str(tmp_path / "disk")]  # one and the same
     assert main(["tuning", *paths, "--out", str(out), "--episodes", "20"]) == 0
-    told = capsys.readouterr().out
-    assert "IQL on corerl/pendulum: 2 settings, 3 policies of 10 steps\n" in told
+    reported = capsys.readouterr().out
+    assert "IQL on corerl/pendulum: 2 settings, 3 policies of 10 steps\n" in reported
     table = pd.read_csv(out / "IQL-corerl-pendulum.csv").set_index(["kind", "count"])
     assert table.loc[("settings", 1), "mean"] == pytest.approx((25 + 70) / 2)
     assert table.loc[("settings", 1), ["low", "high"]].tolist() == [25, 70]  # a deviation of 22.5
@@ -163,9 +163,9 @@ def test_runs_of_two_labels_are_two_sweeps(tmp_path, capsys):
     for label in ("mine", "theirs"):
         sweep(tmp_path / label, TWO, label=label)
     assert main(["tuning", str(tmp_path), "--out", str(tmp_path / "out"), "--episodes", "3"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for label in ("mine", "theirs"):
-        assert f"{label} on corerl/pendulum: 2 settings, 2 policies" in told
+        assert f"{label} on corerl/pendulum: 2 settings, 2 policies" in reported
         assert (tmp_path / f"out/{label}-corerl-pendulum.csv").exists()
 
 

@@ -30,8 +30,10 @@ def write(tmp_path, monkeypatch):
 
 def test_a_changed_loss_is_other_code_and_a_comment_is_not(write):
     first = write("foo_of_the_tests", FOO)
-    told = FOO.replace("# twice", "# two times").replace("eq. 1", "equation 1").replace("Foo", "F")
-    assert told != FOO and write("foo_of_the_tests", told) == first
+    reported = (
+        FOO.replace("# twice", "# two times").replace("eq. 1", "equation 1").replace("Foo", "F")
+    )
+    assert reported != FOO and write("foo_of_the_tests", reported) == first
     assert write("foo_of_the_tests", FOO.replace("2 * q", "3 * q")) != first
 
 

@@ -85,8 +85,8 @@ def test_the_one_before_is_kept_and_takes_the_place_of_a_damaged_one(tmp_path, c
     assert checkpoint.load_latest(path)["loop"]["step"] == 3 and not capsys.readouterr().err
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert checkpoint.load_latest(path)["loop"]["step"] == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"corerl: {path} is damaged") and "the one before it" in told
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"corerl: {path} is damaged") and "the one before it" in reported
     # The damaged one is out of the way: it must not replace the good one at the next save.
     assert checkpoint.load_latest(path)["loop"]["step"] == 2 and not capsys.readouterr().err
     path.write_bytes(b"")
@@ -126,8 +126,8 @@ def test_a_run_goes_on_from_the_one_before_to_the_same_numbers(tmp_path, expecte
     latest.write_bytes(content)
     capsys.readouterr()
     assert group(train(cfg)) == expected
-    told = capsys.readouterr().err
-    assert "is damaged (its checksum is of other bytes): going on from" in told, told
+    reported = capsys.readouterr().err
+    assert "is damaged (its checksum is of other bytes): going on from" in reported, reported
     assert not checkpoint.previous(latest).exists(), "a run that is done needs but one"
 
 
@@ -159,8 +159,8 @@ def test_a_changed_log_is_named_and_a_copy_mends_it(tmp_path, expected, capsys, 
         capsys.readouterr()
         with pytest.raises(CorerlError, match="seed 0 failed"):
             launch.launch(cfg)
-        told = capsys.readouterr().err
-        assert f"{path} is damaged" in told and "Put back a copy" in told
+        reported = capsys.readouterr().err
+        assert f"{path} is damaged" in reported and "Put back a copy" in reported
     path.write_bytes(whole)
     assert group(train(cfg)) == expected
 
@@ -223,10 +223,10 @@ def test_a_folder_removed_while_running_ends_as_failed(tmp_path, monkeypatch, ca
     monkeypatch.setattr(Run, "save", save)
     with pytest.raises(CorerlError, match="seed 0 failed"):
         launch.launch(cfg)
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
-        re.search(r"seeds-0 failed: (Cannot write|.* was removed)", told)
-        and "Traceback" not in told
+        re.search(r"seeds-0 failed: (Cannot write|.* was removed)", reported)
+        and "Traceback" not in reported
     )
     assert not (folder / "checkpoint.safetensors").exists()
 

@@ -109,9 +109,11 @@ def test_a_long_training_says_so_at_once_and_once(clock, capsys):
     ):
         clock.now = second
         shown.show("", status(0, step, learning=learning))
-    told = capsys.readouterr().err
-    assert told.count("10 seeds of 1,000,000 updates, 2 at a time, about 13.9 hours at 100/s") == 1
-    assert "cell 1 of 4, the others come on top" in told and "steps=" in told
+    reported = capsys.readouterr().err
+    assert (
+        reported.count("10 seeds of 1,000,000 updates, 2 at a time, about 13.9 hours at 100/s") == 1
+    )
+    assert "cell 1 of 4, the others come on top" in reported and "steps=" in reported
 
 
 def test_how_long_it_takes_is_told_by_each_seeds_own_steps(clock, capsys):

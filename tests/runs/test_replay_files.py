@@ -193,8 +193,11 @@ def test_a_damaged_part_leaves_the_checkpoint_before(tmp_path, unbroken, damage,
         part.write_bytes(other[damage])
     capsys.readouterr()
     sac_run(tmp_path)
-    told = capsys.readouterr().err
-    assert f"is damaged (replay/{part.name}: " in told and "going on from the one before" in told
+    reported = capsys.readouterr().err
+    assert (
+        f"is damaged (replay/{part.name}: " in reported
+        and "going on from the one before" in reported
+    )
     assert group(folder.parent, folder.name) == unbroken
 
 
@@ -276,11 +279,11 @@ def test_a_save_takes_no_memory_and_a_load_two_copies(tmp_path):
     for what, copies in (("save", 0.0), ("load", 2.0)):
         command = [sys.executable, "-c", MEMORY, str(tmp_path), what]
         path = os.pathsep.join(p for p in sys.path if p)
-        told = subprocess.run(
+        reported = subprocess.run(
             command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
         )
-        assert told.returncode == 0, told.stderr
-        grown, replay = map(int, told.stdout.split())
+        assert reported.returncode == 0, reported.stderr
+        grown, replay = map(int, reported.stdout.split())
         assert replay == 2 * 500_000 * 43 * 4
         assert grown < copies * replay + 2 * replay_files.PART_BYTES, (
             f"{what}: {grown / replay} copies"

@@ -70,5 +70,5 @@ def test_a_missing_package_is_said_once(tmp_path, monkeypatch, capsys):
     mirror = TensorBoardLogger(True, tmp_path)
     mirror.send(1, {"loss": 1.0})
     mirror.send(2, {"loss": 1.0})
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and 'pip install "corerl[tensorboard]"' in told[0]
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1 and 'pip install "corerl[tensorboard]"' in reported[0]

@@ -139,8 +139,8 @@ def test_a_mirror_that_fails_is_said_once_and_stops_nothing(
     tmp_path, monkeypatch, capsys, alone, breaks
 ):
     assert mirrored(tmp_path, monkeypatch, Fake(breaks)) == alone
-    told = [line for line in capsys.readouterr().err.splitlines() if "wandb" in line]
-    assert told == [f"corerl: wandb is off for this run ({breaks} does not answer)"]
+    reported = [line for line in capsys.readouterr().err.splitlines() if "wandb" in line]
+    assert reported == [f"corerl: wandb is off for this run ({breaks} does not answer)"]
 
 
 def test_the_real_wandb_works_offline(tmp_path, capsys, alone):

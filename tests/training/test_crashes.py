@@ -219,5 +219,5 @@ def test_a_close_that_hangs_or_raises_is_left(monkeypatch, capsys):
     before = time.monotonic()
     environment_step.close([Raises(), Hangs()])
     assert time.monotonic() - before < 10
-    told = capsys.readouterr().err.splitlines()
-    assert "Raises did not close" in told[0] and "did not close in 0.2 s" in told[1]
+    reported = capsys.readouterr().err.splitlines()
+    assert "Raises did not close" in reported[0] and "did not close in 0.2 s" in reported[1]

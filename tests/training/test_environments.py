@@ -161,17 +161,17 @@ def test_an_environment_may_write_into_what_it_was_given_and_shows():
 
 
 @pytest.mark.parametrize(
-    ("method", "returned", "told"),
+    ("method", "returned", "reported"),
     [
         ("reset", np.zeros(2), r"reset returns no pair \(observation, info\)"),
         ("step", (np.zeros(2), np.array([1.0]), False, False, {}), r"array \(1,\), no number"),
         ("step", (np.zeros(2), 1.0, False, {}), "step returns no five"),
     ],
 )
-def test_what_is_not_gymnasiums_is_told_in_a_sentence(method, returned, told):
+def test_what_is_not_gymnasiums_is_told_in_a_sentence(method, returned, reported):
     env = Foreign()
     setattr(env, method, lambda *given, **named: returned)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         Environments(lambda: env, [0]).step(torch.zeros(1, 1, 1))
 
 
@@ -258,8 +258,8 @@ def test_a_wrapper_whose_state_nobody_knows_makes_it_one_that_cannot_be_restored
         return wrappers.TimeLimit(wrap(tasks.resolve("gym/Pendulum-v1").make_env()), 100)
 
     resumed(make, tmp_path)
-    told = capsys.readouterr().err
-    assert "cannot be restored in the middle of an episode (it has no state_dict" in told
+    reported = capsys.readouterr().err
+    assert "cannot be restored in the middle of an episode (it has no state_dict" in reported
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_diverged_seed_acts_as_zero():
     assert np.isfinite(step.next_observations).all()
 
 
-def numbered(position, seeds=2, width=3):
+def discrete(position, seeds=2, width=3):
     """A step of which every number says the seed and the position."""
     state = np.full((seeds, width), position, np.float32) + 1000 * np.arange(seeds)[:, None]
     flag = np.full(seeds, position % 5 == 4)
@@ -309,10 +309,10 @@ def numbered(position, seeds=2, width=3):
 def test_the_ring_keeps_the_latest_and_every_row_stays_whole():
     replay = ReplayBuffer(3, 2, 10, [0, 1], 500)
     for position in range(4):
-        replay.add(numbered(position))
+        replay.add(discrete(position))
     assert set(replay.sample().observations[0, :, 0].tolist()) == {0, 1, 2, 3}
     for position in range(4, 23):
-        replay.add(numbered(position))
+        replay.add(discrete(position))
     batch = replay.sample()
     for seed in range(2):
         states = batch.observations[seed, :, 0] - 1000 * seed
@@ -323,7 +323,7 @@ def test_the_ring_keeps_the_latest_and_every_row_stays_whole():
     assert torch.equal(batch.terminated, (batch.observations[..., 0] % 5 == 4).float())
     for seed in range(2):
         recorded = replay.recorded(seed)
-        expected = [np.stack(column) for column in zip(*map(numbered, range(13, 23)), strict=True)]
+        expected = [np.stack(column) for column in zip(*map(discrete, range(13, 23)), strict=True)]
         for mine, column in zip(recorded, expected, strict=True):
             np.testing.assert_array_equal(mine, column[:, seed])
 
@@ -341,7 +341,7 @@ def test_rows_are_drawn_uniformly_and_by_the_seed_alone():
     def counts(seeds):
         replay = ReplayBuffer(1, 1, 8, seeds, 4000)
         for position in range(8):
-            state, *rest = numbered(position, len(seeds), 1)
+            state, *rest = discrete(position, len(seeds), 1)
             replay.add((state, state, *rest[1:]))
         return replay.sample().observations[:, :, 0]
 
@@ -354,14 +354,14 @@ def test_rows_are_drawn_uniformly_and_by_the_seed_alone():
 def test_a_restored_replay_draws_the_same_batches():
     replay, other = (ReplayBuffer(3, 2, 10, [0, 1], 5) for _ in range(2))
     for position in range(13):
-        replay.add(numbered(position))
+        replay.add(discrete(position))
         replay.sample()
     other.load_state_dict(replay.state_dict())
     for position in range(13, 40):
         for mine, theirs in zip(replay.sample(), other.sample(), strict=True):
             assert torch.equal(mine, theirs)
-        replay.add(numbered(position))
-        other.add(numbered(position))
+        replay.add(discrete(position))
+        other.add(discrete(position))
 
 
 def test_a_million_transitions_of_halfcheetah_take_under_200_MB():

@@ -146,9 +146,9 @@ def test_an_episode_that_does_not_end_is_told_once(capsys, monkeypatch):
     assert not capsys.readouterr().err
     monkeypatch.setattr(evaluation, "ENDLESS", 4)
     play(ones)
-    told = capsys.readouterr().err
-    assert told.count("corerl:") == told.count("Countdown") == 1
-    assert "goes on after 4 steps of evaluation" in told
+    reported = capsys.readouterr().err
+    assert reported.count("corerl:") == reported.count("Countdown") == 1
+    assert "goes on after 4 steps of evaluation" in reported
 
 
 def test_observations_reach_the_policy_as_float32():

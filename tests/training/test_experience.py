@@ -1,4 +1,4 @@
-"""Training environments with numbered actions: restored exactly, refused with a reason, explored."""
+"""Training environments with discrete actions: restored exactly, refused with a reason, explored."""
 
 from types import SimpleNamespace
 

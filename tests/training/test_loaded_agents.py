@@ -198,16 +198,16 @@ def remembering(request, tmp_path_factory):
 
 def rewarded(agent: Loaded) -> list[list]:
     """The rewards `(S, n)` that the policies are told from here on."""
-    told, reward = [], agent.reward
-    agent.reward = lambda rewards: (told.append(rewards.tolist()), reward(rewards))
-    return told
+    reported, reward = [], agent.reward
+    agent.reward = lambda rewards: (reported.append(rewards.tolist()), reward(rewards))
+    return reported
 
 
 def test_rewards_belong_to_the_actions_that_were_returned(remembering):
     """Of n episodes and as many seeds, `(n,)` would be credited to seeds."""
     agent = load(remembering)
     many = np.zeros((2, *agent.shapes.observation))
-    one, told = agent.only(3), rewarded(agent)
+    one, reported = agent.only(3), rewarded(agent)
     agent.reset(2)
     agent.act(many)
     agent.earned([[1, 2], [3, 4]])
@@ -217,15 +217,15 @@ def test_rewards_belong_to_the_actions_that_were_returned(remembering):
     agent.reset()
     agent.act(many[0])
     agent.earned(np.array([5, 6]))
-    assert told == [[[1, 2], [3, 4]], [[5], [6]]]
-    told = rewarded(one)
+    assert reported == [[[1, 2], [3, 4]], [[5], [6]]]
+    reported = rewarded(one)
     one.reset(2)
     one.act(many)
     one.earned([1, 2])
     one.reset()
     one.act(many[0])
     one.earned(3.0)
-    assert told == [[[1, 2]], [[3]]]
+    assert reported == [[[1, 2]], [[3]]]
     with pytest.raises(CorerlError, match=r"have shape \(1,\), and act\(\) returned .* \(\)"):
         one.earned([3.0])
 

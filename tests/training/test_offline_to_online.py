@@ -110,14 +110,14 @@ def test_a_finished_run_whose_replay_keeps_everything_can_be_loaded(tmp_path):
     assert loaded.steps == [60] and loaded.act(np.zeros(3)).shape == (1, 1)
 
 
-@pytest.mark.parametrize(("steps", "told"), [(40, True), (41, False)])
+@pytest.mark.parametrize(("steps", "reported"), [(40, True), (41, False)])
 def test_a_run_that_ends_before_an_episode_must_have_says_that_it_does_not_learn(
-    tmp_path, capsys, steps, told
+    tmp_path, capsys, steps, reported
 ):
     cfg = replace(settings(tmp_path, "cal_ql"), steps=steps)
     directory = train(cfg, seeds=[0])
     says = "makes no update online: the first one waits 20 steps of the environment"
-    assert (says in capsys.readouterr().err) == told
+    assert (says in capsys.readouterr().err) == reported
     load(directory)
     assert not capsys.readouterr().err
 

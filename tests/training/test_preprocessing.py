@@ -130,8 +130,8 @@ def test_rows_out_of_order_are_warned_of_where_the_next_one_counts(capsys, learn
     else:
         data = preprocessing.Preprocess()
         preprocessing.load(run, data, 1, next_actions=learner == "next action")
-    told = "3 of 4 rows of arrays lead to another state" in capsys.readouterr().err
-    assert told == (rows[0] == 2 and learner != "step")
+    reported = "3 of 4 rows of arrays lead to another state" in capsys.readouterr().err
+    assert reported == (rows[0] == 2 and learner != "step")
 
 
 def test_bc_ranks_episodes_by_discounted_returns_where_asked():

@@ -198,8 +198,8 @@ def test_what_an_update_waits_for_is_shown_and_does_not_count(tmp_path):
             time.sleep(0.3)
             run.mode.fall_back("off", "no compiler")
             run.mode.tell("")
-    told = [(status.get("waiting_for"), status["compile"]) for status in shown]
-    assert told[:3] == [(None, "off"), ("compiling", "off"), ("", "off (no compiler)")]
+    reported = [(status.get("waiting_for"), status["compile"]) for status in shown]
+    assert reported[:3] == [(None, "off"), ("compiling", "off"), ("", "off (no compiler)")]
     assert shown[-1]["updates_per_s"] > 3 / 0.3
 
 
@@ -413,15 +413,15 @@ def test_a_policys_others_go_to_the_metrics(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "reported"),
     [(float("nan"), "NaN"), (float("inf"), "infinite"), (float("-inf"), "infinite")],
 )
-def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad, told):
+def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad, reported):
     cfg = config(tmp_path, steps=40, eval=Eval(every=20, episodes=1))
     run = Run(cfg, [4, 9], quiet)
     count(run, metric=lambda step: [1.0, bad if step >= 15 else 1.0])
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"IQL on corerl/pendulum: seed 9 diverged (loss is {told}) by step 20" in line
+    assert f"IQL on corerl/pendulum: seed 9 diverged (loss is {reported}) by step 20" in line
     assert [(row["step"], row["seed"]) for row in scores(run)] == [("20", "4"), ("40", "4")]
     status = json.loads((run.directory / "status.json").read_text())
     assert status["state"] == "done" and status["diverged"] == {"9": 20}
@@ -431,8 +431,8 @@ def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad,
 def test_all_metrics_that_diverged_are_named_also_of_updates_long_before_the_line(tmp_path, capsys):
     bad = {name: torch.tensor([1.0, float("nan")]) for name in "abcd"}
     run = record_of(tmp_path, bad | {"q": torch.tensor([1.0, torch.inf])}, {"q": torch.ones(2)})
-    told = "seed 7 diverged (a is NaN, b is NaN, c is NaN, and 2 more) by step 2"
-    assert told in capsys.readouterr().err and run.record.diverged == {7: 2}
+    reported = "seed 7 diverged (a is NaN, b is NaN, c is NaN, and 2 more) by step 2"
+    assert reported in capsys.readouterr().err and run.record.diverged == {7: 2}
 
 
 def test_divergence_between_two_lines_of_metrics_is_seen_before_scoring(tmp_path, capsys):
@@ -492,8 +492,8 @@ class Cut(Counter):
 
 
 class Remembers(Counter):
-    def end_episodes(self, *told):
-        self.told = (*told, self.count.tolist())
+    def end_episodes(self, *reported):
+        self.reported = (*reported, self.count.tolist())
 
 
 def test_episodes_that_cannot_go_on_are_told_to_what_remembers_them(tmp_path):
@@ -502,10 +502,10 @@ def test_episodes_that_cannot_go_on_are_told_to_what_remembers_them(tmp_path):
         for step in run.steps(replay=first, envs=Cut(1)):
             first.count += 1
             run._stop = step == 5
-    assert not hasattr(first, "told")
+    assert not hasattr(first, "reported")
     resumed = Remembers(1)
     next(Run(config(tmp_path, steps=9), [4], quiet).steps(replay=resumed, envs=Cut(1)))
-    assert resumed.told == ("seeds", "reached", [5.0])  # once all is restored
+    assert resumed.reported == ("seeds", "reached", [5.0])  # once all is restored
 
 
 # What a checkpoint can hold.
@@ -527,7 +527,7 @@ class Holding(Counter):
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "reported"),
     [
         (
             torch.zeros(3),
@@ -539,9 +539,9 @@ class Holding(Counter):
         (Holding({(0, 1): 2}), "can hold mine/inner/0, a dict: "),
     ],
 )
-def test_what_no_checkpoint_can_hold_is_refused_before_the_first_update(tmp_path, part, told):
+def test_what_no_checkpoint_can_hold_is_refused_before_the_first_update(tmp_path, part, reported):
     run = Run(config(tmp_path, steps=9), [4], quiet)
-    with pytest.raises(CorerlError, match=re.escape(told)):
+    with pytest.raises(CorerlError, match=re.escape(reported)):
         next(run.steps(agent=Counter(1), mine=part))
 
 
@@ -679,12 +679,12 @@ def test_a_resumed_run_that_cannot_begin_is_no_run_that_lost_its_steps(tmp_path)
     run.fail("interrupted", "stopped by a signal")
     before = status_file(run)
     Run(cfg, [0], quiet).fail("failed", "its data is gone")
-    told = {
+    reported = {
         "state": "failed",
         "message": "its data is gone",
         "updated": status_file(run)["updated"],
     }
-    assert before["step"] == 12 and status_file(run) == before | told
+    assert before["step"] == 12 and status_file(run) == before | reported
     run.checkpoint.unlink()
     Run(cfg, [0], quiet).fail("failed", "its data is gone")
     assert status_file(run)["step"] == 0  # from which it begins anew
@@ -730,8 +730,8 @@ def test_a_number_that_counts_is_named_after_the_first_update(tmp_path, capsys):
     run = Run(config(tmp_path, steps=3), [0], quiet)
     agent = Counting()
     for step in run.steps(agent=agent):
-        told = capsys.readouterr().err
-        assert ("no checkpoint keeps agent.updates" in told) == (step == 2)
+        reported = capsys.readouterr().err
+        assert ("no checkpoint keeps agent.updates" in reported) == (step == 2)
         agent.update()
 
 
@@ -815,8 +815,10 @@ def test_whatever_changes_and_is_in_no_checkpoint_is_named(tmp_path, capsys):
     for step in run.steps(agent=agent):
         agent.update()
         run.save(step)
-    (told,) = capsys.readouterr().err.splitlines()
-    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in LEAKS)}, which changed" in told
+    (reported,) = capsys.readouterr().err.splitlines()
+    assert (
+        f"no checkpoint keeps {', '.join(f'agent.{n}' for n in LEAKS)}, which changed" in reported
+    )
 
 
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):

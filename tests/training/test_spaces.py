@@ -21,7 +21,7 @@ from corerl.nn import encoders
 from corerl.training import spaces
 
 VECTORS, CONTINUOUS, NUMBERED = Box(-1, 1, (3,)), Box(-1, 1, (2,)), Discrete(2)
-OTHER = {"continuous": "corerl/cartpole", "numbered": "corerl/pendulum"}
+OTHER = {"continuous": "corerl/cartpole", "discrete": "corerl/pendulum"}
 
 
 def of(name: str):
@@ -57,7 +57,7 @@ def test_fine_tuning_takes_fewer_actions_than_learning_from_data(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "seen", "done", "told"),
+    ("name", "seen", "done", "reported"),
     [
         ("bc", VECTORS, MultiDiscrete([2, 2]), "needs actions that are vectors, or numbers from 0"),
         ("bc", VECTORS, Discrete(2, start=1), "has actions of Discrete"),
@@ -86,8 +86,8 @@ def test_fine_tuning_takes_fewer_actions_than_learning_from_data(name):
         ("cql_discrete", Box(0, 1, (3, 8, 8)), NUMBERED, "observations that are vectors, and it"),
     ],
 )
-def test_spaces_that_do_not_fit(name, seen, done, told):
-    with pytest.raises(CorerlError, match=told):
+def test_spaces_that_do_not_fit(name, seen, done, reported):
+    with pytest.raises(CorerlError, match=reported):
         spaces.check(of(name), "it", seen, done)
 
 
@@ -116,8 +116,8 @@ def test_bytes_are_scaled_and_floats_taken_as_they_are():
     assert not torch.equal(encoder(image), encoder(image.float()))
 
 
-def dataset(*, numbered: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
-    actions = np.zeros(4, np.int64) if numbered else np.zeros((4, 1))
+def dataset(*, discrete: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
+    actions = np.zeros(4, np.int64) if discrete else np.zeros((4, 1))
     ends = np.arange(4) == 3
     return Dataset.from_arrays(
         np.zeros((4, *shape)), actions, np.zeros(4), truncated=ends, id="logs"
@@ -125,24 +125,24 @@ def dataset(*, numbered: bool, shape: tuple[int, ...] = (3,)) -> Dataset:
 
 
 def test_data_without_a_simulator_tells():
-    spaces.check_data(of("iql"), dataset(numbered=True))
-    spaces.check_data(of("td3_bc"), dataset(numbered=False))
-    with pytest.raises(CorerlError, match="td3_bc needs continuous actions, and logs has numbered"):
-        spaces.check_data(of("td3_bc"), dataset(numbered=True))
+    spaces.check_data(of("iql"), dataset(discrete=True))
+    spaces.check_data(of("td3_bc"), dataset(discrete=False))
+    with pytest.raises(CorerlError, match="td3_bc needs continuous actions, and logs has discrete"):
+        spaces.check_data(of("td3_bc"), dataset(discrete=True))
     with pytest.raises(CorerlError, match="cql_discrete needs actions numbered from 0"):
-        spaces.check_data(of("cql_discrete"), dataset(numbered=False))
+        spaces.check_data(of("cql_discrete"), dataset(discrete=False))
     with pytest.raises(
         CorerlError, match=r"are vectors, and logs has observations of shape \(8, 8, 3"
     ):
-        spaces.check_data(of("iql"), dataset(numbered=False, shape=(8, 8, 3)))
+        spaces.check_data(of("iql"), dataset(discrete=False, shape=(8, 8, 3)))
 
 
 def test_numbers_that_are_no_numbering_of_actions_are_refused():
     """Such as those of articles: each number below was an input, for which there was no memory."""
-    logs = dataset(numbered=True)
+    logs = dataset(discrete=True)
     spaces.check_data(of("iql"), replace(logs, actions=np.full(4, 2**14 - 1)))
-    told = "logs has action 16,384, and networks .* number those that are taken from 0"
-    with pytest.raises(CorerlError, match=told):
+    reported = "logs has action 16,384, and networks .* number those that are taken from 0"
+    with pytest.raises(CorerlError, match=reported):
         spaces.check_data(of("iql"), replace(logs, actions=np.full(4, 2**14)))
 
 

@@ -53,7 +53,7 @@ class SideBySide(Run):
             now = time.monotonic()
             if now - saved > 60 or step == self.cfg.steps:
                 print(
-                    f"{step:,} updates, {step / (now - began):,.0f}/s, {self.mode.told()}",
+                    f"{step:,} updates, {step / (now - began):,.0f}/s, {self.mode.reported()}",
                     flush=True,
                 )
                 self._write(step, agent)

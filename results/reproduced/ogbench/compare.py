@@ -39,9 +39,9 @@ def table(rows: pd.DataFrame) -> str:
         n = int(y["seeds"])
         low, high = welch_interval(x.mean(), x.std(), len(x), y["mean"], y["std"], n)
         each = " ".join(f"{score:.1f}" for score in x)
-        told = f"{x.mean() - y['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
+        reported = f"{x.mean() - y['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
         both = f"{x.mean():.1f} ± {x.std():.1f} ({len(x)}) | {y['mean']:.0f} ± {y['std']:.0f} ({n})"
-        lines.append(f"| {task} | {name} | {mine['step'].min():,} | {each} | {both} | {told} |")
+        lines.append(f"| {task} | {name} | {mine['step'].min():,} | {each} | {both} | {reported} |")
     return "\n".join(lines)
 
 
@@ -50,10 +50,10 @@ def course(rows: pd.DataFrame) -> str:
     lines = []
     for (task, name), part in rows.groupby(["task", "algorithm"]):
         found = part.groupby("step")["score"].agg(["mean", "std"])
-        told = ", ".join(
+        reported = ", ".join(
             f"{step:,}: {x['mean']:.0f} ± {x['std']:.0f}" for step, x in found.iterrows()
         )
-        lines.append(f"{task}, {name}: {told}")
+        lines.append(f"{task}, {name}: {reported}")
     return "\n".join(lines)
 
 

@@ -55,7 +55,7 @@ class Trained(Run):
                 saved["policy"] = {part: value.cpu() for part, value in policy.items()}
                 torch.save(saved, self._out / f"{name}-{step}.pt")
                 rate = step / (time.monotonic() - began)
-                print(f"{step:,} updates, {rate:,.0f}/s, {self.mode.told()}", flush=True)
+                print(f"{step:,} updates, {rate:,.0f}/s, {self.mode.reported()}", flush=True)
 
     def log(self, *_) -> None:
         """Does nothing; nor do the two others."""

@@ -38,13 +38,13 @@ def show(evaluations: pd.DataFrame) -> None:
     for name, group in evaluations.groupby("algorithm", sort=False):
         for step, rows in group.groupby("step"):
             _line(name, f"after {step:,} updates", rows)
-        for key, told in (("mean", "best mean"), ("cvar_0.1", "best CVaR 0.1")):
-            _line(name, f"{told} of each seed", group.loc[group.groupby("seed")[key].idxmax()])
+        for key, reported in (("mean", "best mean"), ("cvar_0.1", "best CVaR 0.1")):
+            _line(name, f"{reported} of each seed", group.loc[group.groupby("seed")[key].idxmax()])
 
 
-def _line(name: str, told: str, rows: pd.DataFrame) -> None:
+def _line(name: str, reported: str, rows: pd.DataFrame) -> None:
     mean, tail = (f"{rows[key].mean():.0f} ± {rows[key].std():.0f}" for key in ("mean", "cvar_0.1"))
-    print(f"| {name} | {told} | {mean} | {tail} | {len(rows)} |")
+    print(f"| {name} | {reported} | {mean} | {tail} | {len(rows)} |")
 
 
 def main() -> None:

@@ -67,8 +67,8 @@ def table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     late = ours[(ends == max(STEPS)) & (ours["step"] > max(STEPS) - LAST)]
     for (task, name), rows in late.groupby(["task", "algorithm"]):
         seeds = rows.groupby("seed")["training"].mean()
-        told = " ".join(f"{x:.0f}" for x in seeds)
-        lines.append(f"\n{task}, {name}, training: {told}: {_side(seeds)}")
+        reported = " ".join(f"{x:.0f}" for x in seeds)
+        lines.append(f"\n{task}, {name}, training: {reported}: {_side(seeds)}")
     return "\n".join(lines)
 
 
@@ -84,8 +84,8 @@ def _beside(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> list[str]:
         y = theirs.loc[(theirs["task"] == task) & (theirs["step"] == step), "return"]
         low, high = welch_interval(x.mean(), x.std(), len(x), y.mean(), y.std(), len(y))
         interval = f" [{low:+.0f}, {high:+.0f}]" if len(x) > 1 else ""
-        told = f"{x.mean() - y.mean():+.0f}{interval}"
-        lines.append(f"| {task} | {step:,} | {algorithm} | {_side(x)} | {_side(y)} | {told} |")
+        reported = f"{x.mean() - y.mean():+.0f}{interval}"
+        lines.append(f"| {task} | {step:,} | {algorithm} | {_side(x)} | {_side(y)} | {reported} |")
     return [*lines, ""] if len(found) else []
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     begun = [x.clone() for x in own]
     for batch, noise in drawn(count, O, A):
         take_theirs(their, batch, noise)
-        our.update([batch], [sac.Noise(*noise)])
+        our.update([batch], [sac.PolicyNoise(*noise)])
     apart, moved = (
         [(x - y).abs().max().item() for x, y in zip(own, others, strict=True)]
         for others in (converted(layers), begun)

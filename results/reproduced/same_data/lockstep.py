@@ -117,7 +117,7 @@ def of_cql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
     def update(batches: list[Batch]) -> None:
         drawn, uniform = noise.next().double(), uniforms.next().double()
         parts = drawn.split(ours.draws, 1)
-        ours.update(batches[0], conservative.Noise(*parts), uniform)
+        ours.update(batches[0], conservative.CQLNoise(*parts), uniform)
         single, several = [x[0, 0] for x in parts[:2]], [x[0].transpose(0, 1) for x in parts[2:]]
         points = mock.patch.object(
             torch.Tensor, "uniform_", lambda x, *_: x.copy_(2 * uniform[0].transpose(0, 1) - 1)
@@ -144,7 +144,7 @@ def of_awac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: arg
     noise = seeding.normal([args.seed], "noise", (2, args.batch, sizes[1]))
 
     def update(batches: list[Batch]) -> None:
-        drawn = awac.Noise(*noise.next().double().unbind(1))
+        drawn = awac.PolicyNoise(*noise.next().double().unbind(1))
         ours.update(batches[0], drawn)
         with _draws(drawn.next_actions[0], drawn.actions[0]):
             theirs.update(_listed(batches[0]))
@@ -173,7 +173,7 @@ def of_edac(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: arg
     )
 
     def update(batches: list[Batch]) -> None:
-        drawn = edac.Noise(*noise.next().double().unbind(1))
+        drawn = edac.EDACNoise(*noise.next().double().unbind(1))
         with slope:
             ours.update(batches[0], drawn)
         with _draws(*(x[0] for x in drawn)):

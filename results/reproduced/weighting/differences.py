@@ -31,16 +31,16 @@ def table(scores: pd.DataFrame) -> str:
     for task, method in sides.index.droplevel("weighting").unique():
         cell = sides.loc[(task, method)]
         base = cell.loc[UNIFORM]
-        told = [difference(cell.loc[w], base) if w in cell.index else "" for w in others]
+        reported = [difference(cell.loc[w], base) if w in cell.index else "" for w in others]
         start = f"| {task.rpartition('/')[2]}, {method} | {base['mean']:.1f} ± {base['std']:.1f} "
-        lines.append(f"{start}({base['size']:.0f}) | {' | '.join(told)} |")
+        lines.append(f"{start}({base['size']:.0f}) | {' | '.join(reported)} |")
     return "\n".join(lines)
 
 
 def difference(weighted: pd.Series, uniform: pd.Series) -> str:
     low, high = welch_interval(*map(float, (*weighted, *uniform)))
-    told = f"{weighted['mean'] - uniform['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{told}**" if low > 0 or high < 0 else told
+    reported = f"{weighted['mean'] - uniform['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"**{reported}**" if low > 0 or high < 0 else reported
 
 
 if __name__ == "__main__":
