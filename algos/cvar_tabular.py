@@ -32,20 +32,16 @@ Differences from the papers:
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from corerl.config import Settings, one_of, positive, require, seed_list, within
-from corerl.errors import CorerlError
+from corerl.config import Settings, one_of, positive, within
 from corerl.nn.learner import Spec
 from corerl.risk.finite_mdp import EXACT, FiniteMDP, Solution
 from corerl.risk.solution_text import describe
 from corerl.risk.solvers import blind, ecrm, iterated, naive
 from corerl.risk.static_cvar import static
-from corerl.runs import files
+from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import TabularPlayer
+from corerl.training.tabular import TabularPlayer, finite_mdp, present
 
 
 @dataclass
@@ -77,30 +73,13 @@ def build(cfg: Config, spec: Spec) -> TabularPlayer:
     return TabularPlayer(mdp, [solve(cfg, mdp).policy] * spec.seeds)
 
 
-def parts(agent: TabularPlayer, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    return {"policy": agent}
+parts = tabular.parts
 
 
 def train(cfg: Config, run: Run) -> None:
-    env = run.task.make_env()
-    mdp = getattr(env.unwrapped, "mdp", None)
-    if not isinstance(mdp, FiniteMDP):
-        raise CorerlError(f"{run.task.id} is no finite MDP: its environment has none as `mdp`.")
-    seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
-    require(
-        sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],
-        f"{run.task.id}: an observation must begin with the state as a one-hot vector, by which the policy "
-        f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
-    )
+    mdp = finite_mdp(run.task)
     solution = solve(cfg, mdp)
-    if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
-        print(f"{run.task.id}  {describe(solution, mdp)}", flush=True)
-    files.make_directory(run.directory)
-    files.write_json(run.directory / "solution.json", solution.numbers())
-    player = TabularPlayer(mdp, [solution.policy] * len(run.seeds))
-    for step in run.steps():
-        run.evaluate(step, player)
+    present(run, mdp, solution.policy, describe(solution, mdp), solution.numbers())
 
 
 if __name__ == "__main__":

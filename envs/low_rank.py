@@ -26,7 +26,10 @@ HOLDS = 0.95  # the dead state
 
 
 class LowRankEnv(FiniteEnv):
-    """Attributes: `features` (F, S, A, 2) and `measures` (M, 2, S), finite classes that hold the truth."""
+    """Attributes: `features` (F, S, A, 2) and `measures` (M, 2, S), finite classes that hold the truth.
+
+    `phi` (S, A, 2) and `mu` (2, S) are the truth itself, for algorithms that know the features.
+    """
 
     def __init__(self, candidates: int = 8, seed: int = 0):
         rng = np.random.default_rng(seed)
@@ -35,6 +38,7 @@ class LowRankEnv(FiniteEnv):
         measures = np.stack([_measures(rng) for _ in range(candidates)])
         kernel = features[0] @ measures[0]
         super().__init__(FiniteMDP.from_matrices(kernel, _rewards(ranks[0]), horizon=STEPS))
+        self.phi, self.mu = features[0], measures[0]
         self.features, self.measures = rng.permutation(features), rng.permutation(measures)
 
 

@@ -1,9 +1,10 @@
-"""Small decision problems whose CVaR optima are known exactly: A, B, C (finite) and D1, D2 (continuous).
+"""Small decision problems whose CVaR optima are known exactly: A, B, C, coins (finite), D1, D2 (continuous).
 
     A   two-stage lock-in: 0 or 4 by chance, then 1 for sure or a gamble; the best choice depends on what
         was collected before, so that static, stock-blind and iterated optima differ
     B   five wagers: hold (1) or risk (4 with 0.8, -3 with 0.2), five times
     C   a hazard, discounted by 0.95: stop, or go on for 1 with 0.9, else -5 and the end
+    coins  four times 1/2 for sure, or a coin that pays 0 or 1: every policy has the same mean
     D1  one step: a in [0, 1] pays a - a^2/2 + a xi/2 with xi standard normal
     D2  two such steps
 
@@ -58,6 +59,18 @@ def hazard() -> FiniteMDP:
         discount=0.95,
         states=("alive",),
         actions=("stop", "go on"),
+    )
+
+
+def coins() -> FiniteMDP:
+    """Four tosses, each of which may be declined for its mean."""
+    return FiniteMDP(
+        probabilities=[[[1.0, 0.0], [0.5, 0.5]]],
+        rewards=[[[0.5, 0.5], [0.0, 1.0]]],
+        successors=[[[0, 0], [0, 0]]],
+        horizon=4,
+        states=("table",),
+        actions=("sure", "coin"),
     )
 
 

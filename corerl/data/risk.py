@@ -1,9 +1,11 @@
 """`risk/...`: tasks whose returns are spread, for risk-sensitive learning.
 
     risk/A, B, C                     finite MDPs whose CVaR optima are known (envs/mdps.py)
+    risk/coins                       a finite MDP in which all policies have one mean
     risk/inventory, machine, market  three more, of other scales (envs/textbook_mdps.py)
     risk/D1, D2                      their continuous siblings; data: uniform actions
     risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
+    risk/linear-shift                a linear MDP for robust algorithms (envs/linear_shift.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
@@ -35,6 +37,7 @@ SMALL = {
     "A": "mdps:lock_in",
     "B": "mdps:wagers",
     "C": "mdps:hazard",
+    "coins": "mdps:coins",
     "inventory": "textbook_mdps:inventory",
     "machine": "textbook_mdps:machine",
     "market": "textbook_mdps:market",
@@ -42,6 +45,7 @@ SMALL = {
     "D2": "mdps:Gamble",
     "low-rank": "low_rank:LowRankEnv",
     "linear-mixture": "low_rank:MixtureEnv",
+    "linear-shift": "linear_shift:LinearShiftEnv",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

@@ -1,4 +1,4 @@
-"""Finite MDPs in a run: playing exact policies, and learners whose loss against the optimum is known."""
+"""Finite MDPs in a run: exact solutions, and learners whose loss against the optimum is known."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -7,7 +7,79 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.risk.finite_mdp import FiniteMDP, Policy
+from corerl.config import require, seed_list
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.nn.learner import Spec
+from corerl.risk.finite_mdp import END, EXACT, FiniteMDP, Policy
+from corerl.risk.robust import LinearModel
+from corerl.runs import files
+from corerl.training.run import Run
+
+
+def finite_mdp(task: Task) -> FiniteMDP:
+    """Returns the finite MDP of a task's environment.
+
+    Raises:
+        CorerlError: there is none, or observations do not begin with the state as a one-hot vector.
+    """
+    env = task.make_env()
+    mdp = getattr(env.unwrapped, "mdp", None)
+    if not isinstance(mdp, FiniteMDP):
+        raise CorerlError(f"{task.id} is no finite MDP: its environment has none as `mdp`.")
+    seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
+    require(
+        sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],
+        f"{task.id}: an observation must begin with the state as a one-hot vector, by which the policy "
+        f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
+    )
+    return mdp
+
+
+def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
+    """Returns a task's finite MDP and its linear model, for learners that know features and rewards.
+
+    Features are the environment's `phi` `(S, A, d)`, with its `mu` `(d, S)`. Without these every state and
+    action has its own.
+
+    Raises:
+        CorerlError: no finite MDP, no horizon, episodes that end before it, or rewards outside [0, 1].
+    """
+    mdp, env = finite_mdp(task), task.make_env().unwrapped
+    require(
+        mdp.horizon is not None and not (mdp.successors == END).any(),
+        f"{task.id} has no fixed number of steps, which robust learners need. Give its MDP a horizon, and "
+        "an absorbing state in place of ends",
+    )
+    _, model = model_of(env)
+    low, high = model.rewards.min(), model.rewards.max()
+    require(
+        low >= -EXACT and high <= 1 + EXACT,
+        f"{task.id} has mean rewards from {low:g} to {high:g}. Robust learners need them in [0, 1]: "
+        "shift and scale them",
+    )
+    return mdp, model
+
+
+def model_of(env: Any) -> tuple[FiniteMDP, LinearModel]:
+    """Returns the finite MDP of an environment and its linear model; see `linear_model`."""
+    return env.mdp, LinearModel.of(env.mdp, getattr(env, "phi", None), getattr(env, "mu", None))
+
+
+def present(run: Run, mdp: FiniteMDP, policy: Policy, text: str, numbers: dict[str, Any]) -> None:
+    """Prints an exact solution, writes its numbers to solution.json, and plays its policy."""
+    if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
+        print(f"{run.task.id}  {text}", flush=True)
+    files.make_directory(run.directory)
+    files.write_json(run.directory / "solution.json", numbers)
+    player = TabularPlayer(mdp, [policy] * len(run.seeds))
+    for step in run.steps():
+        run.evaluate(step, player)
+
+
+def parts(agent: "TabularPlayer", spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, of an algorithm whose agent is an exact policy's player."""
+    return {"policy": agent}
 
 
 class TabularPlayer:

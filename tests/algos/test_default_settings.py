@@ -70,6 +70,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"critic_lr": 3e-3, "cosine": True, "critic_updates": 5}
     | {"hidden_layers": 2, "hidden_width": 64},
     "cvar_tabular": {"objective": "static", "tau": 0.25, "weight": 1.0},
+    # Ours.
+    "dr_rpo": {"kind": "kl", "scale": 0.5, "reference": "uniform", "eta": 0.1, "beta": 0.1}
+    | {"bonus": "factors", "ridge": 1.0},
     # TU2021/DTR's command line and config, which are QT's.
     "dtr": {"eta": 1.0, "bc_coef": 1.0, **TD, "ema": 0.005, "ema_every": 5, "ema_start": 1_000}
     | {"context": 20, "return_scale": 10.0, "max_timestep": 1000, "layers": 4, "heads": 4}
@@ -121,6 +124,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"reward.batch_size": 256, "data.return_range": True, "data.clip_actions": 1 - 1e-5},
     # The paper's 200 quantiles.
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
+    # The authors' main.py.
+    "r2pvi": {"kind": "tv", "scale": 0.1, "beta": 1.0, "ridge": 0.1, "penalty": "factors"}
+    | {"least": "states", "rewards": "known"},
     # CORL's fine-tuning, beside what tests/algos/test_paper_settings.py has.
     "rebrac": {"stale_actor_target": True, "min_bc_share": 0.5, "online.offline_ratio": 0.5},
     # The authors' README and code.
@@ -136,6 +142,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"log_std_min": -20.0, "log_std_max": 2.0},
     # The authors' code, beside what tests/algos/test_paper_settings.py has.
     "td3_bc": {"lr": 3e-4, **NET},
+    # Ours, but for tau's meaning.
+    "two_atom": {"objective": "safe", "tau": 0.25, "tie": 1e-9},
     # The authors' scripts: what all benchmarks share.
     "wsrl": {
         "utd": 4,
