@@ -6,6 +6,7 @@ EDAC needs fewer of them, for it also drives their gradients with respect to the
     python algos/edac.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=edac task=d4rl/hopper-medium-v2 seeds=4
     corerl train algo=edac table=sac_n task=d4rl/hopper-medium-v2 seeds=4
+    corerl train algo=lb_sac task=d4rl/hopper-medium-v2 seeds=4
 
 `eta=0` is SAC-N. The default is CORL's, which made the published scores on v2 data; a Gym run is 3M
 updates.
@@ -28,13 +29,21 @@ Differences, each with its reason:
  7. `algo=edac_neorl2` is the NeoRL-2 benchmark's (offlinerl 0.0.2): the policy with the temperature of
     before, from one sample for both, then the critics, each looking at what was stepped
     (`order=critic_last`); no temperature above 1 (`alpha_max`); initial weights of its own.
+ 8. `algo=lb_sac` is LB-SAC (Nikulin et al. 2022, arXiv:2211.11092): SAC-N on batches of 10,000 rows, with few
+    critics and few updates. The rate 1.8e-3 is about 3e-4 * sqrt(10000 / 256). The settings are those of
+    CORL's lb_sac.py (tinkoff-ai/CORL at 6afec90). In it every layer of the critics begins as in 6, outputs
+    and biases too (`init=lb_sac`). On hopper-medium every hidden layer of the critics has a LayerNorm, whose
+    scale and shift all critics share (`critic_layer_norm`). CORL averages the Bellman error over critics,
+    ours is the sum. Adam takes the same steps, except for its epsilon. The authors' code
+    (tinkoff-ai/lb-sac at 7253267) has 10 critics, not 4, on two medium-replay sets, and 350,000 updates or
+    more on all.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
@@ -69,7 +78,8 @@ class Config(MLPSettings):
     log_std_max: float = 2.0
     order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
     alpha_max: float | None = added(positive(None))  # cuts the temperature; NeoRL-2: 1
-    init: str = one_of("corl", "official", "neorl2")
+    critic_layer_norm: bool = added(False)  # before the critics' activations, one for all of them
+    init: str = one_of("corl", "official", "neorl2", "lb_sac")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
@@ -136,17 +146,25 @@ class EDAC(SquashedActing):
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         wrong_axis = networks.uniform(cfg.hidden_width**-0.5, bias=0.1)
         uniform, outputs = networks.uniform(bias=0.1), networks.uniform(1e-3)
+        torchs, by_outputs = networks.torch_init, networks.uniform(fan="out")
         of_policy, of_critic = {
-            "corl": ((uniform, outputs), wrong_axis),
-            "official": ((wrong_axis, outputs), uniform),
-            "neorl2": ((networks.torch_init, networks.torch_init), _narrow_normal),
+            "corl": ((uniform, outputs), (wrong_axis, networks.uniform(3e-3))),
+            "official": ((wrong_axis, outputs), (uniform, networks.uniform(3e-3))),
+            "neorl2": ((torchs, torchs), (_narrow_normal, networks.uniform(3e-3))),
+            "lb_sac": ((torchs, torchs), (by_outputs, by_outputs)),
         }[cfg.init]
         inits = dict(zip(("init", "output_init"), of_policy, strict=True))
         policy = TanhGaussian(
             [O, *hidden, A], spec.lead, rngs, **limits, **inits, **cfg.mlp_options
         )
-        inits = {"init": of_critic, "output_init": networks.uniform(3e-3)}
-        critic = Ensemble([O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.mlp_options)
+        inits = dict(zip(("init", "output_init"), of_critic, strict=True))
+        norms = {"layer_norm": 1e-5, "norm_first": True} if cfg.critic_layer_norm else {}
+        critic = Ensemble(
+            [O, A, *hidden], rngs, heads=cfg.critics, **inits, **cfg.mlp_options | norms
+        )
+        if cfg.critic_layer_norm:  # one for all critics
+            of_all = (networks.LayerNorm(width, (spec.seeds, 1)) for width in hidden)
+            critic.norms = nn.ModuleList(of_all)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         self.log_alpha = networks.Scalar(0.0, spec.seeds).to(device)

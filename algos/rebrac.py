@@ -27,6 +27,7 @@ and one Adam of all networks moves it on along zero in the other.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,16 +63,36 @@ class Config(MLPSettings, FineTuning):
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)
+    adam_eps: float = added(positive(1e-8))
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     layer_norm: bool = added(False)  # in the actor
     critic_layer_norm: bool = True
-    init: str = added(one_of("authors", "glorot"))
+    init: str = added(one_of("authors", "glorot", "lecun"))  # authors | FQL | unifloral
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     min_bc_share: float = within(0.5, "[0, 1]")  # of actor_bc_coef, where fine-tuning ends
     online: Online = group(Online, offline_ratio=0.5)
+
+
+def _lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+    """Initialises as Flax's layers, with biases of 0.1."""
+    networks.lecun(weight, bias, rng)
+    bias.fill_(0.1)
+
+
+def layers(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the options of `MLP` for the actor and for the critics; `cfg` is also TD3-AWR's."""
+    small = (networks.uniform(1e-3), networks.uniform(3e-3))
+    init, of_actor, of_critic = {
+        "authors": (networks.uniform(bias=0.1), *small),
+        "glorot": (networks.xavier(), networks.xavier(0.1), networks.xavier()),
+        "lecun": (_lecun, *small),
+    }[cfg.init]
+    norm = {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
+    shared = cfg.mlp_options | {"init": init}
+    return shared | {"output_init": of_actor}, shared | {"output_init": of_critic} | norm
 
 
 class ReBRAC(TanhActing):
@@ -81,21 +102,16 @@ class ReBRAC(TanhActing):
         self.cfg = cfg
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs = spec.observation_dim, spec.action_dim, spec.rngs
-        init, of_actor, of_critic = {
-            "authors": (networks.uniform(bias=0.1), networks.uniform(1e-3), networks.uniform(3e-3)),
-            "glorot": (networks.xavier(), networks.xavier(0.1), networks.xavier()),
-        }[cfg.init]
-        inits = {"init": init, "output_init": of_actor}
-        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **inits, **cfg.mlp_options)
-        inits = {"init": init, "output_init": of_critic}
-        mlp_options = cfg.mlp_options | {"layer_norm": 1e-6 if cfg.critic_layer_norm else None}
-        critic = Critics([O, A, *hidden], rngs, **inits, **mlp_options)
+        of_actor, of_critic = layers(cfg)
+        actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **of_actor)
+        critic = Critics([O, A, *hidden], rngs, **of_critic)
         self.actor, self.critic = actor.to(spec.device), critic.to(spec.device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
-        self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr)
-        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr)
+        eps = {"eps": cfg.adam_eps}
+        self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.actor_lr, **eps)
+        self.critic_optimizer = optim.Adam(self.critic.parameters(), cfg.critic_lr, **eps)
         self._actor_gradients = compile.gradients(
             self.actor_loss, self.actor_optimizer.parameters, spec.mode
         )

@@ -69,6 +69,7 @@ SIZES = {
     "capacity": 300,
     "max_timestep": 20,
     "bc_steps": 12,
+    "vae_steps": 2,
     "ema_every": 2,
     "ema_start": 3,
     "lr_every": 3,

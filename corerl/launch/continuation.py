@@ -37,6 +37,7 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "edac": {},
     "iql": OFFLINE | {"cosine": False},
     "rebrac": OFFLINE,
+    "spot": OFFLINE,
     "td3_bc": {},
 }
 """Algorithms whose first updates do not depend on `steps`, and the settings under which that is so. Each is

@@ -133,6 +133,14 @@ def coast(*optimizers: Adam) -> None:
     step(optimizers, [torch.zeros_like(p) for o in optimizers for p in o.parameters])
 
 
+@torch.no_grad()
+def restart(*optimizers: Adam) -> None:
+    """Forgets all moments and the count of steps, as new optimisers would begin."""
+    for optimizer in optimizers:
+        optimizer._count.zero_()
+        torch._foreach_zero_([*optimizer._means, *optimizer._squares])
+
+
 class Schedule:
     """A learning rate that depends on the number of steps taken; call `step` after the optimiser's.
 

@@ -15,15 +15,23 @@ class BehaviourVAE(nn.Module):
         observation_dim, action_dim: features of an observation and of an action.
         width: of the two hidden layers of each.
         rngs: one CPU generator per seed for the initial weights.
+        others: as for `MLP`.
     """
 
     def __init__(
-        self, observation_dim: int, action_dim: int, width: int, rngs: Sequence[torch.Generator]
+        self,
+        observation_dim: int,
+        action_dim: int,
+        width: int,
+        rngs: Sequence[torch.Generator],
+        **others,
     ):
         super().__init__()
         lead, latents, hidden = (len(rngs),), 2 * action_dim, [width, width]
-        self.encoder = MLP([observation_dim + action_dim, *hidden, 2 * latents], lead, rngs)
-        self.decoder = MLP([observation_dim + latents, *hidden, action_dim], lead, rngs)
+        self.encoder = MLP(
+            [observation_dim + action_dim, *hidden, 2 * latents], lead, rngs, **others
+        )
+        self.decoder = MLP([observation_dim + latents, *hidden, action_dim], lead, rngs, **others)
 
     def encode(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mean and log-std of the latent, `(S, B, 2A)` each."""

@@ -89,8 +89,8 @@ def check_warmup(cfg: Any) -> None:
 class Phases:
     """The phases of a run: which steps pre-train and which act, and what acting needs.
 
-    IQL, CQL, AWAC, ReBRAC and Cal-QL act and then update, so that the newest step is in the replay; WSRL and
-    RLPD choose the action, update, and then step, so that a GPU learns while the simulators run.
+    IQL, CQL, AWAC, ReBRAC, SPOT and Cal-QL act and then update, so that the newest step is in the replay.
+    WSRL and RLPD choose the action, update, and then step, so that a GPU learns while the simulators run.
 
     Attributes:
         after: updates on the data before the first environment step.

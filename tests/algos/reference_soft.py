@@ -31,6 +31,9 @@ def mlp(net: Net, x: torch.Tensor, prefix: str = "") -> torch.Tensor:
     depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
     for i in range(depth):
         x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
+        if f"{prefix}norms.{i}.weight" in net:
+            weight, bias = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
+            x = torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias)
         x = torch.relu(x) if i < depth - 1 else x
     return x
 
@@ -63,6 +66,13 @@ def share_output(*ensembles: list[Net]) -> None:
         last = max(k for k in critics[0] if k.startswith("layers.")).split(".")[1]
         for net in critics[1:]:
             net.update({k: critics[0][k] for k in net if k.startswith(f"layers.{last}.")})
+
+
+def share_norms(*ensembles: list[Net]) -> None:
+    """Gives all critics of an ensemble the first one's layer normalisations."""
+    for critics in ensembles:
+        for net in critics[1:]:
+            net.update({k: critics[0][k] for k in net if k.startswith("norms.")})
 
 
 def joined(nets: list[Net]) -> Net:
@@ -260,7 +270,8 @@ class EDAC:
         self.log_alpha = leaves({"value": log_alpha})
         self.alpha_optimizer = adam(settings.alpha_lr, self.log_alpha)
         self.policy_optimizer = adam(settings.policy_lr, self.policy)
-        self.critic_optimizer = adam(settings.critic_lr, *self.critics)
+        share_norms(self.critics, self.targets)
+        self.critic_optimizer = adam(settings.critic_lr, joined(self.critics))
 
     def networks(self) -> tuple:
         critics, targets = [[numbers(n) for n in nets] for nets in (self.critics, self.targets)]
@@ -299,8 +310,7 @@ class EDAC:
             self.alpha_optimizer.step()
             self.policy_optimizer.step()
         self.critic_optimizer.step()
-        for target, online in zip(self.targets, self.critics, strict=True):
-            polyak(target, online, c.polyak)
+        polyak(joined(self.targets), joined(self.critics), c.polyak)
         losses = {"policy_loss": policy_loss, "bellman_loss": bellman, "diversity": diversity}
         return {k: v.item() for k, v in losses.items()}
 

@@ -1,4 +1,4 @@
-"""The tables of CQL, DT, AWAC, EDAC and SAC-N against every key of CORL's files."""
+"""The tables of CQL, DT, AWAC, EDAC, SAC-N and LB-SAC against every key of CORL's files."""
 
 import csv
 from collections import defaultdict
@@ -137,6 +137,31 @@ def test_edac_and_sac_n(shared, algorithm, table):
         assert ours.pop("normalize_reward") is False
         assert ours == theirs, dataset
         assert not data.normalize_states
+
+
+def test_lb_sac(shared):
+    for dataset, theirs in corl(shared, "lb-sac", 18).items():
+        cfg = compose(edac.Config(), dataset, "lb_sac")
+        algo = cfg.algo
+        ours = {
+            "actor_learning_rate": algo.policy_lr,
+            "alpha_learning_rate": algo.alpha_lr,
+            "batch_size": algo.batch_size,
+            "critic_layernorm": algo.critic_layer_norm,
+            "critic_learning_rate": algo.critic_lr,
+            "edac_init": algo.init == "corl",
+            "eval_episodes": cfg.eval.episodes,
+            "eval_every": cfg.eval.every / 1000,
+            "gamma": algo.discount,
+            "hidden_dim": algo.hidden_width,
+            "num_critics": algo.critics,
+            "num_epochs": cfg.steps / 1000,
+            "num_updates_on_epoch": 1000,
+            "tau": algo.polyak,
+        }
+        assert ours == theirs, dataset
+        assert (cfg.label, algo.eta, algo.hidden_layers) == ("LB-SAC", 0.0, 3)
+        assert (algo.order, algo.init in ("lb_sac", "corl")) == ("alpha_actor_critic", True)
 
 
 def test_dt_with_its_table(shared):

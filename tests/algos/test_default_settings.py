@@ -140,6 +140,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"target_entropy": None, "random_steps": 10_000, "utd": 1, "actor_every": 1}
     | {"capacity": 1_000_000, "actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4}
     | {"log_std_min": -20.0, "log_std_max": 2.0},
+    # The authors' code, beside what tests/algos/test_spot.py has.
+    "spot": {"weight": 1.0, "dropout": 0.1, "vae_steps": 100_000, "exploration": 0.1, **TD, **NET}
+    | {"online_discount": None, "min_weight_share": 0.2, "restart_optimizers": False},
+    # unifloral's defaults, and a beta of its search.
+    "td3_awr": {"beta": 3.0, "advantage_limit": 100.0, "expectile": 0.7, "actor_bc_coef": 0.001}
+    | {"critic_bc_coef": 0.01, **TD, "policy_noise": 0.2, "noise_clip": 0.5, "critic_updates": 2}
+    | {"actor_lr": 1e-3, "critic_lr": 1e-3, "adam_eps": 1e-5, "batch_size": 1024}
+    | {"hidden_layers": 3, "hidden_width": 256, "layer_norm": True, "critic_layer_norm": True},
     # The authors' code, beside what tests/algos/test_paper_settings.py has.
     "td3_bc": {"lr": 3e-4, **NET},
     # Ours, but for tau's meaning.

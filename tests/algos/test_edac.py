@@ -56,8 +56,10 @@ def parts(agent: EDAC, seed: int) -> tuple:
         {"eta": 0.0},
         {"eta": 1.0, "order": "joint", "hidden_layers": 3},
         {"critics": 2},
+        {"eta": 0.0, "init": "lb_sac", "critic_layer_norm": True},
+        {"critic_layer_norm": True},
     ],
-    ids=["edac", "sac-n", "authors' order", "two critics"],
+    ids=["edac", "sac-n", "authors' order", "two critics", "lb-sac", "edac with norms"],
 )
 def test_five_updates_equal_the_equations(version, tolerance):
     agent = make(**version)
@@ -79,6 +81,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
         {"hidden_layers": 1},
         {"activation": "tanh"},
         {"layer_norm": True},
+        {"critic_layer_norm": True},
         {"activation": "elu", "layer_norm": True},
     ],
 )
@@ -148,6 +151,31 @@ def test_initial_weights_of_the_authors_have_the_wrong_fan_in_in_the_policy():
     for layer, size in layers:
         assert 0.97 * size**-0.5 < layer.weight.abs().max() <= size**-0.5
         assert (layer.bias == 0.1).all()
+
+
+def test_initial_weights_of_lb_sac_have_the_wrong_fan_in_in_every_layer_of_the_critics():
+    cfg = Config(critics=3, init="lb_sac", critic_layer_norm=True)
+    agent = EDAC(cfg, Spec(17, 6, generators()))
+    for layer in agent.critic.layers:
+        bound = layer.weight.shape[-1] ** -0.5
+        assert 0.97 * bound < layer.weight.abs().max() <= bound
+        assert 0.3 * bound < layer.bias.abs().max() <= bound
+    for layer in agent.policy.body.layers:
+        bound = layer.weight.shape[-2] ** -0.5
+        assert 0.97 * bound < layer.weight.abs().max() <= bound
+        assert 0.5 * bound < layer.bias.abs().max() <= bound
+    shapes = [tuple(p.shape) for p in agent.critic.norms.parameters()]
+    assert shapes == [(SEEDS, 1, 1, 256)] * 6
+
+
+def test_without_the_switch_a_critic_is_as_before():
+    """The default is no part of a run's name, and must be the same numbers."""
+    plain, normed = make(), make(critic_layer_norm=True)
+    for p, q in zip(
+        plain.critic.layers.parameters(), normed.critic.layers.parameters(), strict=True
+    ):
+        assert torch.equal(p, q)
+    assert not list(plain.critic.norms.parameters())
 
 
 @pytest.mark.parametrize(

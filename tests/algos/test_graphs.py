@@ -20,6 +20,8 @@ VARIANTS = {
     "ipl": [{"form": "awac", "critics": 1}, {"replay": False, "dropout": 0.1}],
     "iql": [{"dropout": 0.1, "order": "joint"}, {"policy": "deterministic"}],
     "rebrac": [{"policy_delay": 2}],
+    "spot": [{"vae_steps": 20, "policy_delay": 2}, {"density": "iwae", "samples": 3}],
+    "td3_awr": [{"critic_updates": 3}],
     "td3_bc": [{"policy_delay": 2}],
 }
 """Settings with which an update takes another way than with its defaults."""

@@ -23,6 +23,7 @@ from corerl.algos.qr_dqn import QRDQN
 from corerl.algos.rebrac import ReBRAC
 from corerl.algos.rlpd import RLPD
 from corerl.algos.sac import SAC
+from corerl.algos.spot import SPOT
 from corerl.algos.td3_bc import TD3BC
 from corerl.algos.wsrl import WSRL
 from corerl.buffers.prioritized import PrioritizedReplay
@@ -133,12 +134,13 @@ def test_a_target_is_copied_after_the_update_of_its_step(calls):
         (WSRL, "wsrl", {"utd": 3}),
         (TD3BC, "td3_bc", {"policy_delay": 3}),
         (ReBRAC, "rebrac", {"policy_delay": 3}),
+        (SPOT, "spot", {"policy_delay": 3, "vae_steps": 3}),
         (ORAAC, "oraac", {"policy_delay": 3}),
     ],
 )
 def test_critic_updates_of_a_call_have_batches_and_noise_of_their_own(calls, cls, name, own):
     log = calls(cls, "finetune" if name == "wsrl" else "update")
-    run(name, {"sac": 11, "rlpd": 11, "wsrl": 31}.get(name, 3), **own)
+    run(name, {"sac": 11, "rlpd": 11, "wsrl": 31, "spot": 6}.get(name, 3), **own)
     *_, (_, (batches, noises, *_)) = log
     if name in ("rlpd", "wsrl"):
         noises = (noises.next_actions if name == "rlpd" else noises.backups).unbind(1)
@@ -158,6 +160,23 @@ def test_rebracs_penalty_falls_from_the_switch_on_by_a_calls_first_update(calls)
     falling = [max(0.5, (60 - step + 1) / 40) for step in range(31, 60, 2)]
     assert [x for x, _ in shares[10:]] == pytest.approx(falling)
     assert all(critics == 0 for _, critics in shares[10:])
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_spot_fits_its_density_then_pre_trains_and_fine_tunes(calls, restart):
+    """8 steps of the density and 12 of the policy, then 40 of the environment, two in a call.
+
+    What is left of the weight is counted after a call's last step, as CORL has it.
+    """
+    log = calls(SPOT, "fit restart_optimizers update")
+    own = {"phase": "both", "online": Online(pretrain_steps=20), "online_discount": 0.5}
+    run("spot", **own, vae_steps=8, policy_delay=2, restart_optimizers=restart)
+    restarts = ["restart_optimizers"] * restart
+    assert names(log) == ["fit"] * 4 + ["update"] * 6 + restarts + ["update"] * 20
+    changed = [args[2] for name, args in log if name == "update"]
+    left = [max(0.2, (60 - step) / 40) for step in range(22, 61, 2)]
+    assert [x.share.item() for x in changed] == pytest.approx([1.0] * 6 + left)
+    assert [x.discount.item() for x in changed] == pytest.approx([0.99] * 6 + [0.5] * 20)
 
 
 @pytest.mark.parametrize(("shared", "rows"), [(True, 1), (False, 8)])

@@ -29,7 +29,8 @@ MAY_BE_ZERO = {
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
-    *("discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
+    *("min_weight_share", "exploration"),
+    *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),

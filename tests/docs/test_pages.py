@@ -64,9 +64,11 @@ def test_names_of_other_libraries_stand_beside_settings_that_exist():
     text = (ROOT / "docs" / "coming_from.md").read_text()
     rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.*`.*) \|$", text, re.M)]
     assert len(rows) > 15
-    pages = {name: algorithm_pages.page(name) for name in ("iql", "td3_bc", "sac", "rebrac")}
+    pages = {
+        name: algorithm_pages.page(name) for name in ("iql", "td3_bc", "sac", "spot", "rebrac")
+    }
     for row in rows:
-        of = re.match(r"(IQL|TD3\+BC|SAC): ", row)
+        of = re.match(r"(IQL|TD3\+BC|SAC|SPOT): ", row)
         shown = pages[of[1].lower().replace("+", "_")] if of else "".join(pages.values())
         for setting in re.findall(r"`(algo\.[\w.]+?)(?:=[^`]*)?`", row):
             assert f"`{setting}`" in shown, row

@@ -28,6 +28,9 @@ TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes
     "rebrac_antmaze": (3 * 6, 10, 10, {(1_000_000, 50_000, 100)}),
     "rebrac_adroit": (3 * 12, 10, 10, {(1_000_000, 5_000, 10)}),
     "td3_bc_gym": (15, 5, 0, {(1_000_000, 5_000, 10)}),
+    "spot_gym": (9, 5, 0, {(1_100_000, 5_000, 10)}),
+    "spot_antmaze": (6, 5, 0, {(1_100_000, 50_000, 100)}),
+    "lb_sac_gym": (18, 4, 0, None),
     "dt_gym": (9, 3, 0, {(100_000, 10_000, 100)}),
 }
 

@@ -42,6 +42,8 @@ OWN = {
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
     "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
     "rebrac": {"phase": "both", "online": Online(pretrain_steps=20, offline_ratio=0.5)},
+    "spot": {"phase": "both", "vae_steps": 8, "vae_width": 8}
+    | {"online": Online(pretrain_steps=20), "restart_optimizers": True},
     "cal_ql": {"samples": 2, "online": Online(pretrain_steps=20, offline_ratio=0.5)},
     "rlpd": {"utd": 2, "critics": 3, "online": Online(warmup_steps=10, offline_ratio=0.5)},
     "wsrl": {
