@@ -237,21 +237,22 @@ build = DT
 
 def parts(agent: DT, spec: Spec) -> dict[str, Any]:
     """Returns the policy that is evaluated, which asks for the largest target."""
-    return {"policy": agent.player(max(spec.facts["targets"]))}
+    return {"policy": agent.player(spec.facts["targets"][0])}
 
 
 def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
     """Returns the targets: those of the settings, or else the best return in the data."""
-    return {"targets": cfg.targets or [float(dataset.episode_returns().max())]}
+    return {
+        "targets": sorted(cfg.targets or [float(dataset.episode_returns().max())], reverse=True)
+    }
 
 
 def train(cfg: Config, run: Run) -> None:
     dataset, buffer, normalizer = load_windows(cfg, run)
-    reported = facts(cfg, dataset)
-    agent = DT(cfg, run.spec(buffer, normalizer, facts=reported))
+    of_data = facts(cfg, dataset)
+    agent = DT(cfg, run.spec(buffer, normalizer, facts=of_data))
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
-    targets = sorted(reported["targets"], reverse=True)
-    largest, *others = [agent.player(target) for target in targets]
+    largest, *others = [agent.player(target) for target in of_data["targets"]]
     also = {f"target {other.target:g}": other for other in others}
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, keys=keys):

@@ -55,7 +55,7 @@ def _tests(tests: list[dict[str, Any]], on_gpu: bool) -> str:
     if missing:
         text += f"\nNot tested: {'; '.join(missing)}.\n"
     for test in failed:
-        text += f"\n**{test['what'].capitalize()} failed**:\n\n```\n{test['told']}\n```\n"
+        text += f"\n**{test['what'].capitalize()} failed**:\n\n```\n{test['reported']}\n```\n"
     return text
 
 
@@ -132,7 +132,7 @@ def _run(run: dict[str, Any]) -> str:
             f"{one['updates_per_s']:,.0f} updates/s of each seed, ran as {one['compile']}{reported}\n"
         )
     if run.get("reported"):
-        text += f"\n```\n{run['told'].strip()}\n```\n"
+        text += f"\n```\n{run['reported'].strip()}\n```\n"
     return text
 
 

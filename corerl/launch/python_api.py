@@ -48,7 +48,7 @@ class Trained:
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
-    def last_scores(self) -> list[dict[str, Any]]:
+    def scores(self) -> list[dict[str, Any]]:
         """Reads the last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
         return last_scores.last(self.path, self.seeds)
 

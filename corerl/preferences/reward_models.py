@@ -133,7 +133,7 @@ def markov(
     seeds, at_once = cfg.seeds(run.seeds), min(cfg.batch_size, len(compared))
     pairs = PairBuffer(compared, seeds, cfg.members * at_once, run.device, **crops)
     sizes = pairs.observation_dim, pairs.action_dim
-    spec = Spec(*sizes, run.rngs(), device=run.device, mode=run.mode, identities=run.seeds)
+    spec = Spec(*sizes, (), device=run.device, mode=run.mode, identities=run.seeds)
     return unfitted(cfg, spec, epoch=math.ceil(len(compared) / at_once)), pairs
 
 

@@ -10,7 +10,7 @@ import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
 from torch.nn import functional as F
 
-from corerl.algos.dt import DT, Config
+from corerl.algos.dt import DT, Config, facts
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
@@ -65,7 +65,8 @@ def loaded(cfg: Config, data: Dataset | None = None, seeds=range(SEEDS)):
         device=torch.device("cpu"),
         cfg=SimpleNamespace(algo=cfg),
     )
-    return load_windows(cfg, run)
+    data, buffer, normalizer = load_windows(cfg, run)
+    return buffer, normalizer, facts(cfg, data)["targets"]
 
 
 VERSIONS = {

@@ -155,7 +155,7 @@ def loaded(cfg, seeds=range(SEEDS)):
         cfg=SimpleNamespace(algo=cfg),
     )
     run.task = SimpleNamespace(make_env=_no_simulator, id="test/signs")
-    return load_windows(cfg, run)
+    return load_windows(cfg, run)[1:]
 
 
 def _no_simulator():

@@ -280,7 +280,7 @@ def test_tensors_may_have_gradients_or_be_bfloat16():
         ({"observations": {}}, "observations: the dictionary is empty"),
         (
             {"observations": {"arm": {"p": np.ones(4), "v": np.ones(4)}}},
-            "part arm is a dictionary itself: write arm/p, arm/v in its place",
+            "part arm is a dictionary: write arm/p, arm/v in its place",
         ),
         ({"observations": np.ones((4, 0))}, r"observations: its shape is \(4, 0\): its rows hold"),
         ({"actions": np.ones((4, 0))}, r"actions: its shape is \(4, 0\): its rows hold nothing"),

@@ -414,7 +414,7 @@ def test_several_of_true_and_false_a_row_are_refused_without_bounds(tmp_path):
 
 
 def test_numbered_actions_as_floats_are_remarked(tmp_path):
-    path, wanted = tmp_path / "x.npz", "numbered, write them as whole numbers (1, not 1.0;"
+    path, wanted = tmp_path / "x.npz", "discrete, write them as whole numbers (1, not 1.0;"
 
     def reported(actions, **data):
         task = tasks.resolve(f"file/{npz(path, actions=actions)}")

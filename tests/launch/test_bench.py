@@ -66,7 +66,7 @@ def test_memory_is_counted_of_each_case_alone(monkeypatch, device):
 
 def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
     rates = []
-    job = Config(algo=bc.Config(), task="bench")
+    job = Config(algo=bc.Config(), task="gym/HalfCheetah-v4")
     watch = stopwatch.Stopwatch(job, [0, 1, 2], 1000, iter(range(1)), rates.append)
     clock = iter(range(10**6))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)  # 10 ms at every look
@@ -79,7 +79,9 @@ def test_the_rate_counts_updates_of_all_seeds_per_second(monkeypatch):
     ("algo", "before"), [(bc.Config(), 0), (sac.Config(), 10_000), (rlpd.Config(), 5_000)]
 )
 def test_steps_before_the_first_update_are_not_timed(algo, before):
-    watch = stopwatch.Stopwatch(Config(algo=algo, task="bench"), [0], 1000, iter(()), print)
+    watch = stopwatch.Stopwatch(
+        Config(algo=algo, task="gym/HalfCheetah-v4"), [0], 1000, iter(()), print
+    )
     assert len(list(watch.steps())) == before + 8
 
 

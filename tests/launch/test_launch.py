@@ -303,7 +303,9 @@ def test_a_seed_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
 def test_a_full_disk_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
     error = CorerlError("The disk is full: x was not written")
     break_seed_one(monkeypatch, error)
-    monkeypatch.setattr(Path, "write_text", lambda *a: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(
+        Path, "write_text", lambda *a, **_: (_ for _ in ()).throw(OSError(28, "full"))
+    )
     with pytest.raises(CorerlError, match="seed 1 failed"):
         launch.launch(config(tmp_path, "bc", seeds=[1]))
     assert "seeds-1 failed: The disk is full: x was not written\n" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def per_seed(rows: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
     Steps outside [begin, end] do not count, and seeds that lack one of those that do are left out.
     """
     cell = ["algorithm", "task"]
-    rows = rows[rows["step"].mlp_options(begin, end)]
+    rows = rows[rows["step"].between(begin, end)]
     both = rows.assign(mine=rows["code"] == OURS).groupby([*cell, "step"])["mine"]
     rows = rows[both.transform("nunique") == 2]
     found = rows.groupby([*cell, "code", "seed"]).agg(
