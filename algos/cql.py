@@ -42,6 +42,12 @@ keeps its weight; CORL's files set the same weight twice (11), and make every la
 authors but for its order (each is moved before the next looks), weights (torch's) and the entropy in its
 backup. A state is passed once through the policy and once through the critics' first layer,
 however many actions: the numbers are the same.
+
+`algo=cql_plus` is CQL+ (Kang et al. 2023, arXiv:2306.00972; sail-sg/offbench at 4cd9efc,
+configs/cql_cfgs.py). It has 50 samples, a target entropy of 0, LeCun's first weights with small outputs,
+and ELUs. In offbench the policy has ReLUs, its mean and log-std are two networks, and the mean is clipped
+at 9. It scales rewards of Adroit and Kitchen to [-1, 1] by the data's range, after a clip on Adroit. Ours
+does neither.
 """
 
 from dataclasses import dataclass
@@ -82,7 +88,8 @@ class Config(MLPSettings, FineTuning):
     max_backup: str = one_of("off", "min_first", "per_critic")
     backup_entropy: bool = False
     alpha: float = positive(1.0)  # the temperature of the policy; where it is tuned, its factor
-    tune_alpha: bool = True  # towards an entropy of minus the action dimension
+    tune_alpha: bool = True  # towards target_entropy
+    target_entropy: float | None = added(None)  # null: minus the action dimension
     tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
     bc_steps: int = at_least(0, 0)  # updates in which the policy clones the data
 
@@ -92,8 +99,8 @@ class Config(MLPSettings, FineTuning):
     policy_layers: int = at_least(0, 3)
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
-    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl", "torch")
-    # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's
+    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl", "torch", "offbench")
+    # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's; offbench: CQL+'s
     shared_output: bool = added(False)  # the critics have their last layer in common (WSRL's)
     log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std; null for none
     log_std_min: float = -20.0
@@ -124,7 +131,8 @@ class CQL(SquashedActing):
         start = 1.0 if cfg.lagrange == "young_geng" else 0.0
         self.log_alpha_prime = networks.Scalar(start, spec.seeds).to(spec.device)
         self.normalizer = spec.normalizer
-        self.target_entropy = -float(spec.action_dim)
+        fallback = -float(spec.action_dim)
+        self.target_entropy = fallback if cfg.target_entropy is None else cfg.target_entropy
         backups = 1 if cfg.max_backup == "off" else cfg.samples
         self.draws = [1, backups, cfg.samples, cfg.samples]  # K of each field of Noise
 
@@ -270,6 +278,7 @@ def _networks(cfg: Config, spec: Spec) -> tuple[TanhGaussian, ManyActionCritics]
         "official": (networks.uniform(bias=0.1, fan="out"), networks.uniform(3e-3)),
         "wsrl": (networks.orthogonal(), networks.orthogonal()),
         "torch": (networks.torch_init, networks.torch_init),
+        "offbench": (networks.lecun, networks.lecun_uniform(0.01)),
     }[cfg.init]
     sizes = [O, A, *[cfg.hidden_width] * cfg.critic_layers]
     shared = {"shared_output": cfg.shared_output}

@@ -33,11 +33,13 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "cpl": {},
     "cql": OFFLINE,
     "cql_discrete": {},
+    "crr": {},
     "dt": {},
     "edac": {},
     "iql": OFFLINE | {"cosine": False},
     "rebrac": OFFLINE,
     "spot": OFFLINE,
+    "td3_awr": {},
     "td3_bc": {},
 }
 """Algorithms whose first updates do not depend on `steps`, and the settings under which that is so. Each is

@@ -76,6 +76,15 @@ def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
     bias.zero_()
 
 
+def lecun_uniform(scale: float) -> Init:
+    """Initialises: uniform weights of variance `scale`/fan_in, zero bias."""
+
+    def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
+        uniform(math.sqrt(3 * scale / weight.shape[0]), bias=0.0)(weight, bias, rng)
+
+    return init
+
+
 class Linear(nn.Module):
     """`x @ weight + bias` for every copy at once: weight `(*lead, in, out)`, bias `(*lead, 1, out)`."""
 

@@ -139,7 +139,8 @@ class CQL:
         parts = noise.split([1, m, n, n])
 
         pi, log_pi = draw(self.distribution, s, parts[0][0])
-        entropy_gap = (log_pi - dims).detach().mean()  # the target entropy is -|A|
+        wanted = -dims if c.target_entropy is None else c.target_entropy
+        entropy_gap = (log_pi + wanted).detach().mean()
         loss = -self.log_alpha["value"] * entropy_gap
         if c.tuning == "softplus":
             at_next = [draw(self.distribution, s_next, x)[1] for x in parts[1]]

@@ -25,6 +25,7 @@ from agreement import (
 
 from corerl.algos.cql import CQL, Config
 from corerl.errors import CorerlError
+from corerl.launch.composition import cells
 from corerl.nn import conservative
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import Spec
@@ -49,6 +50,7 @@ VERSIONS = {
         "log_std_min": -5.0,
         "init": "official",
     },
+    "CQL+": {"target_entropy": 0.0, "init": "offbench", "samples": 5, "log_std_min": -5.0},
     "version 2": {
         "importance_sampling": False,
         "temperature": 2.0,
@@ -151,6 +153,40 @@ def test_initial_weights_of_each_version():
         singular = torch.linalg.svdvals(layer.weight)
         torch.testing.assert_close(singular, torch.full_like(singular, 2**0.5))
         assert not layer.bias.any()
+
+
+def test_cql_plus_is_offbenchs():
+    """configs/cql_cfgs.py, base_cfgs.py, args.py and mf_trainer.py at 4cd9efc."""
+    (cfg,) = cells(["algo=cql_plus", "task=d4rl/antmaze-umaze-v2"])
+    expected = {"weight": 5.0, "samples": 50, "importance_sampling": True, "lagrange": "off"}
+    expected |= {
+        "max_backup": "off",
+        "backup_entropy": False,
+        "target_entropy": 0.0,
+        "order": "joint",
+    }
+    expected |= {"policy_lr": 1e-4, "critic_lr": 3e-4, "policy_layers": 2, "critic_layers": 2}
+    expected |= {"hidden_width": 256, "activation": "elu", "bc_steps": 0, "gap_min": None}
+    expected |= {"log_std_multiplier": 1.0, "log_std_min": -5.0, "log_std_max": 2.0}
+    assert {name: getattr(cfg.algo, name) for name in expected} == expected
+    data = cfg.algo.data
+    assert (data.clip_actions, data.reward_scale, data.reward_shift) == (0.999, 4.0, -2.0)
+    assert (cfg.label, cfg.steps, cfg.eval.every, cfg.eval.episodes) == (
+        "CQL+",
+        1_200_000,
+        10_000,
+        100,
+    )
+    agent = CQL(cfg.algo, Spec(17, 6, generators(1)))
+    assert agent.target_entropy == 0.0
+    for network in (agent.policy.body, agent.critic):
+        *hidden, output = network.layers
+        for layer in hidden:
+            assert layer.weight.std().item() == pytest.approx(
+                layer.weight.shape[-2] ** -0.5, rel=0.05
+            )
+        bound = math.sqrt(3 * 0.01 / 256)
+        assert 0.97 * bound < output.weight.abs().max() <= bound
 
 
 def test_gap_by_hand():

@@ -47,6 +47,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # The authors' train.py beside what tests/algos/test_preference_settings.py has.
     "cpl": {"warmup_steps": 10_000, "lr_factor": 1.0, "hidden_layers": 2, "policy": "deterministic"}
     | {"crop": None},
+    # d3rlpy's reproduction, beside what tests/algos/test_crr.py has.
+    "crr": {"filter": "binary", "samples": 4, "critics": 1, "pessimism": 0.5, **TD, **NET}
+    | {"order": "critic_first", "norm_first": False, "init": "torch", "log_std_min": -20.0},
     # The release's RLBench settings.
     "cqn": {"levels": 3, "bins": 5, "atoms": 51, "low": -2.0, "high": 2.0, "critic_weight": 0.1}
     | {"dominance_weight": 1.0, "margin_weight": 1.0, "margin": 0.01, "utd": 1, "discount": 0.99}

@@ -14,6 +14,7 @@ from corerl.nn import compile
 VARIANTS = {
     "cpl": [{"reference": True}],
     "cql": [{"lagrange": "young_geng", "max_backup": "min_first"}],
+    "crr": [{"filter": "exp", "policy": "squashed", "order": "joint", "norm_first": True}],
     "cvar": [{"objective": "distortion", "low": None, "high": None}],
     "cvar_offline": [{"cosine": True, "policy_delay": 2}],
     "edac": [{"eta": 0.0}],

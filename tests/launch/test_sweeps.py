@@ -31,6 +31,8 @@ TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes
     "spot_gym": (9, 5, 0, {(1_100_000, 5_000, 10)}),
     "spot_antmaze": (6, 5, 0, {(1_100_000, 50_000, 100)}),
     "lb_sac_gym": (18, 4, 0, None),
+    "crr_gym": (12, 10, 0, {(500_000, 10_000, 10)}),
+    "unifloral": (8, 5, 0, None),
     "dt_gym": (9, 3, 0, {(100_000, 10_000, 100)}),
 }
 
@@ -91,6 +93,34 @@ def test_corls_table_has_corls_settings():
     assert jobs["TD3+BC", ant].algo.data.normalize_states
     assert jobs["IQL", hopper].algo.policy == "deterministic"
     assert jobs["ReBRAC", hopper].algo.critic_bc_coef == 0.01  # CORL's; the paper's run had 0.001
+
+
+def test_corls_finetuning_has_corls_settings():
+    """configs/finetune of tinkoff-ai/CORL at 6afec90, which the tables of the same names quote."""
+    jobs = {(job.label or job.algo.label, job.task): job for job in composed("corl_finetune")}
+    assert len(jobs) == 5 * 10
+    assert {label for label, _ in jobs} == {"AWAC", "CQL", "IQL", "SPOT", "Cal-QL"}
+    for (label, task), job in jobs.items():
+        fits = 100_000 if label == "SPOT" else 0  # updates of its auto-encoder
+        assert (job.steps, job.algo.online.pretrain_steps) == (2_000_000 + fits, 1_000_000 + fits)
+        assert (job.algo.phase, job.seeds) == ("both", 4)
+        every = (50_000, 100) if "antmaze" in task else (5_000, 10)
+        assert (job.eval.every, job.eval.episodes) == every, (label, task)
+    maze, door = "d4rl/antmaze-umaze-v2", "d4rl/door-cloned-v1"
+    assert [jobs["AWAC", task].algo.temperature for task in (maze, door)] == [0.1, 0.1]
+    assert (
+        jobs["AWAC", maze].algo.data.reward_shift == jobs["IQL", maze].algo.data.reward_shift == -1
+    )
+    iql = [jobs["IQL", task].algo for task in (maze, door)]
+    assert [(x.expectile, x.beta, x.dropout) for x in iql] == [(0.9, 10.0, 0.0), (0.8, 3.0, 0.1)]
+    calibrated = [jobs["Cal-QL", task].algo for task in (maze, door)]
+    assert [(x.weight, x.critic_layers, x.lagrange) for x in calibrated] == [
+        *((5.0, 5, True), (1.0, 3, False)),
+    ]
+    scales = [(x.data.reward_scale, x.data.reward_shift) for x in calibrated]
+    assert scales == [(10.0, -5.0), (1.0, 0.0)]
+    for algo in calibrated:
+        assert (algo.policy_layers, algo.max_backup, algo.online.offline_ratio) == (3, True, 0.5)
 
 
 def test_a_variants_table_begins_with_that_of_its_base():
