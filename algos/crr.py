@@ -90,7 +90,7 @@ class Config(MLPSettings):
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
 
-class Noise(NamedTuple):
+class CRRNoise(NamedTuple):
     """Standard normal draws for samples of the policies."""
 
     next_actions: Tensor  # (S, B, A)
@@ -190,7 +190,7 @@ class CRR(SquashedActing):
             return (advantage > 0).to(advantage.dtype)
         return torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
 
-    def update(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
+    def update(self, batch: Batch, noise: CRRNoise) -> dict[str, Tensor]:
         """Takes one step of critics and policy."""
         if self.cfg.order == "joint":
             critic, metrics = self._critic_step.gradients(batch, noise.next_actions)
@@ -222,6 +222,9 @@ def _networks(cfg: Config, spec: Spec) -> tuple[GaussianOfState | ScaledTanhGaus
     return GaussianOfState(sizes, spec.lead, rngs, **options), critic
 
 
+build = CRR
+
+
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = CRR(cfg, run.spec(buffer, normalizer))
@@ -229,7 +232,7 @@ def train(cfg: Config, run: Run) -> None:
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, noise=noise):
         drawn = noise.next()
-        metrics = update(buffer.sample(), Noise(drawn[:, 0], drawn[:, 1:]))
+        metrics = update(buffer.sample(), CRRNoise(drawn[:, 0], drawn[:, 1:]))
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -11,10 +10,10 @@ from scipy import stats as scipy_stats
 from small import Probe, config
 
 from corerl.data.dataset import Dataset
-from corerl.data.tasks import resolve
 from corerl.launch.settings_tables import table
 from corerl.risk import measures
 from corerl.training.preprocessing import Preprocess
+from corerl.training.run import Run
 
 ATOMS = 1500
 XI = scipy_stats.norm.ppf((np.arange(ATOMS) + 0.5) / ATOMS)
@@ -39,10 +38,8 @@ class Learner(Probe):
         data = {k: values.pop(k) for k in list(values) if k.startswith("algo.data.")}
         settings = {k.removeprefix("algo."): v for k, v in values.items()}
         settings["data"] = Preprocess(**{k.removeprefix("algo.data."): v for k, v in data.items()})
-        self.cfg = config(Path("unused"), algo, own=settings | own, task=task, steps=updates)
-        self.seeds, self.mode, self.device = list(seeds), "off", torch.device("cpu")
-        self.task = resolve(task)
-        self.record = SimpleNamespace(directory=Path("unused"))
+        cfg = config(Path("unused"), algo, own=settings | own, task=task, steps=updates)
+        Run.__init__(self, cfg, seeds, lambda *_: None)
         importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
 
     def dataset(self) -> Dataset:

@@ -27,7 +27,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from corerl.algos import awac, crr
-from corerl.algos.crr import CRR, Config, Noise
+from corerl.algos.crr import CRR, Config, CRRNoise
 from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
@@ -54,10 +54,10 @@ def make(observations: int = O, actions: int = A, seeds: int = SEEDS, **more) ->
     return CRR(Config(**SMALL | more), Spec(observations, actions, generators(seeds)))
 
 
-def make_noises(agent: CRR, count: int) -> list[Noise]:
+def make_noises(agent: CRR, count: int) -> list[CRRNoise]:
     rng = np.random.default_rng(3)
     drawn = as_tensor(rng.normal(size=(count, SEEDS, 1 + agent.cfg.samples, B, A)))
-    return [Noise(x[:, 0], x[:, 1:]) for x in drawn]
+    return [CRRNoise(x[:, 0], x[:, 1:]) for x in drawn]
 
 
 def parts(agent: CRR, seed: int) -> tuple:
@@ -156,7 +156,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     for batch, noise in zip(make_batches(5), make_noises(agent, 5), strict=True):
         metrics = agent.update(batch, noise)
         for s, their in enumerate(theirs):
-            losses = their.update(one_seed(batch, s), Noise(*(x[s].double() for x in noise)))
+            losses = their.update(one_seed(batch, s), CRRNoise(*(x[s].double() for x in noise)))
             assert_losses(metrics, s, losses, tolerance)
     for s, their in enumerate(theirs):
         assert_networks(parts(agent, s), their.networks(), tolerance)

@@ -164,7 +164,7 @@ def _no_simulator():
 
 def test_dts_loss_is_the_cross_entropy_of_steps_that_are_no_padding():
     cfg = dt.Config(context=4, width=8, layers=1, dropout=0.0, batch_size=6, max_timestep=30)
-    buffer, normalizer, _ = loaded(cfg)
+    buffer, normalizer = loaded(cfg)
     agent = dt.DT(cfg, Spec(2, 2, generators(), normalizer=normalizer, discrete=buffer.discrete))
     windows = buffer.sample()
     assert set(windows.actions[windows.valid > 0].flatten().tolist()) == {0.0, 1.0}
@@ -179,7 +179,7 @@ def test_dts_loss_is_the_cross_entropy_of_steps_that_are_no_padding():
 
 def test_dt_remembers_the_numbers_that_it_named():
     cfg = dt.Config(context=4, width=8, layers=1, dropout=0.0, batch_size=6, max_timestep=30)
-    _, normalizer, _ = loaded(cfg, [0])
+    _, normalizer = loaded(cfg, [0])
     agent = dt.DT(cfg, Spec(2, 2, generators()[:1], normalizer=normalizer, discrete=True))
     player = agent.player(1.0)
     player.begin(1, 3)
