@@ -236,8 +236,9 @@ build = DT
 
 
 def parts(agent: DT, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated, which asks for the largest target."""
-    return {"policy": agent.player(spec.facts["targets"][0])}
+    """Returns the policy that is evaluated, which asks for the largest target, and those of the others."""
+    largest, *others = map(agent.player, spec.facts["targets"])
+    return {"policy": largest, "also": {f"target {p.target:g}": p for p in others}}
 
 
 def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
@@ -249,16 +250,15 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
 
 def train(cfg: Config, run: Run) -> None:
     dataset, buffer, normalizer = load_windows(cfg, run)
-    of_data = facts(cfg, dataset)
-    agent = DT(cfg, run.spec(buffer, normalizer, facts=of_data))
+    spec = run.spec(buffer, normalizer, facts=facts(cfg, dataset))
+    agent = DT(cfg, spec)
     keys = transformer.dropout_keys(run.seeds, agent.transformer.places, run.device)
-    largest, *others = [agent.player(target) for target in of_data["targets"]]
-    also = {f"target {other.target:g}": other for other in others}
+    players = parts(agent, spec)
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer, keys=keys):
         metrics = update(buffer.sample(), keys.next())
         run.log(step, metrics)
-        run.evaluate(step, largest, also)
+        run.evaluate(step, players["policy"], players["also"])
         run.save(step)
 
 

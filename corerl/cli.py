@@ -1,4 +1,4 @@
-"""`corerl train | evaluate | play | record | export | data | label | report | tuning | status | bench`."""
+"""The command line: `corerl train ...`, `corerl evaluate RUN` and the others in `USAGE`."""
 
 import argparse
 import importlib
@@ -17,6 +17,8 @@ USAGE = """usage: corerl COMMAND ...
                        train (Hydra's grammar; -m and commas for a sweep,
                        sweep=NAME for a paper's; --dry-run tells what would run
                        and for how long)
+  corerl queue FILE    train a list of cells, several at a time, for so long
+                       (--minutes 50 --at-once 4)
   corerl evaluate RUN  play a run's policies in a simulator, or judge them from
                        data alone (--method fqe)
   corerl play RUN      show a policy in a window
@@ -33,6 +35,7 @@ USAGE = """usage: corerl COMMAND ...
 corerl COMMAND --help says more."""
 
 COMMANDS = {
+    "queue": "corerl.launch.queue",
     "evaluate": "corerl.ope.cli",
     "play": "corerl.policies.play",
     "record": "corerl.policies.record",

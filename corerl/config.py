@@ -170,6 +170,14 @@ class Eval(Settings):
 
     every: int = positive(5_000)  # updates between evaluations; the last update is always evaluated
     episodes: int = at_least(0, 10)  # per seed and evaluation; 0 trains without evaluating
+    later: bool = added(False)  # keeps policies for `corerl evaluate RUN --pending`, plays none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.episodes > 0 or not self.later,
+            "eval.later=true keeps policies to play and eval.episodes=0 plays none. Leave one of them out",
+        )
 
 
 @dataclass

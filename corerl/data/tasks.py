@@ -36,6 +36,7 @@ from corerl.data import (
     observations,
     ogbench,
     own_files,
+    packed,
     risk,
     simulators,
 )
@@ -90,6 +91,8 @@ class Task:
         return observations.with_history(dataset, self.history) if self.history > 1 else dataset
 
     def _read(self, split: str) -> Dataset:
+        if file := packed.find(self.id, split):
+            return packed.read(file, self.id)
         if split == "train":
             return (
                 self._load_own()
@@ -127,6 +130,8 @@ class Task:
     @property
     def is_here(self) -> bool:
         """Tells whether the dataset is on this machine."""
+        if packed.find(self.id):
+            return True
         return self.has_data and READERS[self.collection].find(self.name) is not None
 
     @property

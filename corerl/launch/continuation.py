@@ -21,9 +21,10 @@ from corerl.errors import CorerlError
 from corerl.launch import worker
 from corerl.nn import compile
 from corerl.policies.load import settings
+from corerl.runs import pending
 from corerl.runs.checkpoint import exists, load_checkpoint, path_in, save_checkpoint
 from corerl.runs.directory import cell_directory, config_hash, groups, read_status
-from corerl.runs.files import read_json, write_atomically, write_json
+from corerl.runs.files import make_directory, read_json, write_atomically, write_json
 from corerl.training.run import pick_device
 
 OFFLINE = {"phase": "offline"}
@@ -197,8 +198,11 @@ def _copy(old: Path, new: Path, cfg: Config, steps: int) -> None:
                 name = old.parent.name.rpartition("-")[2]
                 content = content.replace(f",{name},".encode(), f",{config_hash(cfg)},".encode())
             write_atomically(new / log, content)
+    for step in pending.steps(old):
+        make_directory(pending.path_of(new, step).parent)
+        write_atomically(pending.path_of(new, step), pending.path_of(old, step).read_bytes())
     facts = read_json(old / "env.json") or {}
     write_json(new / "env.json", facts | {"continues": {"run": str(old), "steps": steps}})
     saved = load_checkpoint(path_in(old))
-    del saved["loop"]["logs"]  # they vouch for rows of the other name
+    saved["loop"].pop("logs", None)  # they vouch for rows of the other name
     save_checkpoint(path_in(new), saved)

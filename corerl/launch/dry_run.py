@@ -148,7 +148,8 @@ def _fitness(cfg: Config) -> tuple[str, str]:
         launch.check_steps(cfg)
     except CorerlError as error:
         return str(error), ""
-    refused, found = _simulator(task, bool(cfg.eval.episodes), launch.for_evaluation(cfg.algo))
+    evaluates = cfg.eval.episodes > 0 and launch.needs_simulator(cfg)
+    refused, found = _simulator(task, evaluates, launch.for_evaluation(cfg.algo))
     if not refused and launch.lacks_data(cfg.algo, task):
         refused = f"the task has {launch.NO_DATA}"
     elif found:

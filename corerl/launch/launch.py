@@ -26,7 +26,7 @@ from corerl.launch.continuation import continue_shorter
 from corerl.launch.process_setup import numerics
 from corerl.launch.worker import BUSY, DONE, Busy
 from corerl.nn import compile
-from corerl.runs import checkpoint, code, files
+from corerl.runs import checkpoint, code, files, pending
 from corerl.runs.directory import (
     LONGEST,
     cell_directory,
@@ -72,25 +72,51 @@ def launch(cfg: Config, place: str = "") -> None:
 
 
 def _launch(cfg: Config, device: torch.device, place: str) -> None:
+    groups = prepare(cfg, device)
+    if not groups:
+        _tell_pending(cfg)
+        print(f"corerl: nothing to do, all seeds are in {cell_directory(cfg)}", file=sys.stderr)
+        refuse_diverged(cfg)
+        return
+    title, processes = f"{cfg.label or cfg.algo.label} {cfg.task}", _processes(cfg, device)
+    with Display(title, groups, processes, cfg.steps, place) as display:
+        if min(processes, len(groups)) == 1:
+            ended = [(worker.train(cfg, seeds, display.show), seeds) for seeds in groups]
+        else:
+            ended = seed_processes.train(cfg, groups, processes, display)
+    _refuse_unfinished(cfg, ended)
+    _tell_pending(cfg)
+    refuse_diverged(cfg)
+
+
+def _processes(cfg: Config, device: torch.device) -> int:
+    """Returns how many groups of seeds train at a time."""
+    return cfg.processes or (1 if device.type == "cuda" else len(os.sched_getaffinity(0)))
+
+
+def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
+    """Checks a cell, writes its settings and returns the groups of its seeds to train; none if all are done.
+
+    Raises:
+        CorerlError: a setting, the data or the machine does not allow it.
+    """
     task = tasks.of(cfg)
     check_steps(cfg)
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
-    if task.has_env:
+    if task.has_env and needs_simulator(cfg):
         _check_simulator(cfg, task)
     if task.collection == "file":
         spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
-    on_gpu = device.type == "cuda"
-    processes = cfg.processes or (1 if on_gpu else len(os.sched_getaffinity(0)))
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):
         print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
-    groups = plan(cell, seed_list(cfg.seeds), together=on_gpu, processes=processes)
+    together, processes = device.type == "cuda", _processes(cfg, device)
+    groups = plan(cell, seed_list(cfg.seeds), together=together, processes=processes)
     _tell_other_code(cfg, groups)
+    _refuse_pending(cfg, groups)
     if not groups:
-        print(f"corerl: nothing to do, all seeds are in {cell}", file=sys.stderr)
-        refuse_diverged(cfg)
-        return
+        return []
     write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)
@@ -99,14 +125,7 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
             f"corerl: {cfg.label or cfg.algo.label} learns in {task.env} alone, and nothing from {task.id}.",
             file=sys.stderr,
         )
-    title = f"{cfg.label or cfg.algo.label} {cfg.task}"
-    with Display(title, groups, processes, cfg.steps, place) as display:
-        if min(processes, len(groups)) == 1:
-            ended = [(worker.train(cfg, seeds, display.show), seeds) for seeds in groups]
-        else:
-            ended = seed_processes.train(cfg, groups, processes, display)
-    _refuse_unfinished(cfg, ended)
-    refuse_diverged(cfg)
+    return groups
 
 
 def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
@@ -124,6 +143,30 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
             "name in tables, the new code is a run of its own.",
             file=sys.stderr,
         )
+
+
+def needs_simulator(cfg: Config) -> bool:
+    """Tells whether a run makes its environment, to learn in it or to evaluate."""
+    return not (cfg.eval.later and for_evaluation(cfg.algo))
+
+
+def _refuse_pending(cfg: Config, planned: list[list[int]]) -> None:
+    """Raises where a run would resume and write rows of scores before those of pending evaluations."""
+    folders = [cell_directory(cfg) / group_name(seeds) for seeds in planned]
+    for folder in [] if cfg.eval.later else folders:
+        begun = checkpoint.exists(checkpoint.path_in(folder))
+        require(
+            not (begun and pending.steps(folder)),
+            f"{folder} has pending evaluations, and eval.later=false would write rows before theirs. Play "
+            f"them first (corerl evaluate {folder} --pending), or resume with eval.later=true",
+        )
+
+
+def _tell_pending(cfg: Config) -> None:
+    """Prints that evaluations of a cell are pending, where some are, and the command that plays them."""
+    cell = cell_directory(cfg)
+    if any(pending.steps(folder) for folder, _ in groups_of(cell)):
+        print(f"corerl: {pending.described(cell)}", file=sys.stderr)
 
 
 def _tell_idle(cfg: Config) -> None:
@@ -217,7 +260,10 @@ def _check_simulator(cfg: Config, task: Task) -> None:
     except CorerlError as error:
         if not cfg.eval.episodes:
             return
-        raise CorerlError(missing(str(error), for_evaluation(cfg.algo))) from error
+        why = missing(str(error), for_evaluation(cfg.algo))
+        if cfg.eval.later:
+            why += f" {cfg.algo.label} trains in the environment, so that eval.later=true needs it too."
+        raise CorerlError(why) from error
     try:
         spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
         _tell_own_statistics(env, task.id)
@@ -265,7 +311,8 @@ def _from_data(algo: Settings) -> bool:
 
 def missing(why: str, evaluates: bool) -> str:
     """Says why there is no simulator, and how to do without where it only `evaluates`."""
-    return f"{why.rstrip('.')}; to train without evaluating: eval.episodes=0" if evaluates else why
+    instead = "to evaluate on another machine: eval.later=true; to train without evaluating: "
+    return f"{why.rstrip('.')}; {instead}eval.episodes=0" if evaluates else why
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """Trains groups of seeds in processes of their own, and stops them when this one stops."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
@@ -27,11 +28,18 @@ SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
 """What a status must have to be shown."""
 
 
+class Job(NamedTuple):
+    """A group of seeds to train in one process."""
+
+    cfg: Config
+    seeds: list[int]
+
+
 class Child(NamedTuple):
-    """A process that trains these seeds, when it began, and what it writes to stderr."""
+    """A process that does a job, when it began, and what it writes to stderr."""
 
     process: BaseProcess
-    seeds: list[int]
+    job: Job
     since: float
     stderr: TextIO
 
@@ -43,28 +51,60 @@ def train(
 
     Returns every group and the exit status of its process.
     """
+
+    def show(job: Job, status: int | None, since: float) -> None:
+        # What another process finished since the plan was done before the child began.
+        _show_status(display, job, 0.0 if status == worker.DONE else since)
+
+    ended = run([Job(cfg, seeds) for seeds in groups], processes, show)
+    return [(status, job.seeds) for status, job in ended]
+
+
+def run(
+    jobs: list[Job],
+    processes: int,
+    show: Callable[[Job, int | None, float], None],
+    choose: Callable[[list[Job]], Job | None] = lambda waiting: waiting[0],
+    end: float = math.inf,
+) -> list[tuple[int, Job]]:
+    """Runs one process per job, `processes` at a time; returns those that ended, with their exit status.
+
+    Args:
+        show: called again and again with a running job, its exit status or None, and when it began.
+        choose: returns the waiting job to start next; None: not one of them may start.
+        end: the time of `time.monotonic()` at which running jobs are told to save and stop.
+
+    Raises:
+        Interrupted: stopped by a signal, after saving; KeyboardInterrupt: by a second one.
+    """
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
-    waiting, ended = list(groups), []
+    waiting, ended, over = list(jobs), [], False
     running: list[Child] = []
     with _forwarded_signals(running) as stopped:
-        while running or (waiting and not stopped):
-            while waiting and len(running) < processes and not stopped:
-                running.append(_started(cfg, waiting.pop(0), threads))
+        while running or (waiting and not stopped and not over):
+            while waiting and len(running) < processes and not stopped and not over:
+                job = choose(waiting)
+                if job is None:
+                    break
+                waiting.remove(job)
+                running.append(_started(job, threads))
                 if stopped:  # while it started, so that it was not told
                     running[-1].process.terminate()
+            if not running:
+                break
             time.sleep(0.2)
+            if not over and time.monotonic() >= end:
+                over = True
+                _stop(running)
             for child in list(running):
                 status = child.process.exitcode
                 _pass_on(child)
-                # What another process finished since the plan was done before the child began.
-                _show_status(
-                    display, cfg, child.seeds, 0.0 if status == worker.DONE else child.since
-                )
+                show(child.job, status, child.since)
                 if status is not None:
                     running.remove(child)
-                    ended.append((status, child.seeds))
-                    if status not in (worker.DONE, worker.BUSY) and not stopped:
-                        _keep_reason(cfg, child, status)
+                    ended.append((status, child.job))
+                    if status not in (worker.DONE, worker.BUSY) and not stopped and not over:
+                        _keep_reason(child, status)
                     child.stderr.close()
     if len(stopped) > 1:  # which ended the children at once
         raise KeyboardInterrupt
@@ -73,14 +113,14 @@ def train(
     return ended
 
 
-def _started(cfg: Config, seeds: list[int], threads: int) -> Child:
-    """Starts a child that trains these seeds.
+def _started(job: Job, threads: int) -> Child:
+    """Starts a child that does a job.
 
     Ctrl-C reaches the whole process group. Until a child trains it leaves that to its parent, who passes it
     on: an interpreter that has not begun would end in a traceback.
     """
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_child, args=(cfg, seeds, threads, os.getpid()))
+    process = context.Process(target=_child, args=(*job, threads, os.getpid()))
     resource_tracker.ensure_running()  # else it would start now, with this child's stderr
     since = time.time()
     with (
@@ -90,7 +130,7 @@ def _started(cfg: Config, seeds: list[int], threads: int) -> Child:
         _stderr_to_file() as stderr,
     ):
         process.start()
-    return Child(process, seeds, since, stderr)
+    return Child(process, job, since, stderr)
 
 
 @contextmanager
@@ -125,12 +165,12 @@ def _pass_on(child: Child) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
-def _keep_reason(cfg: Config, child: Child, status: int) -> None:
+def _keep_reason(child: Child, status: int) -> None:
     """Writes why a child died to error.txt of its seeds, unless it did so itself."""
-    directory = cell_directory(cfg) / group_name(child.seeds)
+    directory = cell_directory(child.job.cfg) / group_name(child.job.seeds)
     if status < 0:
         reason = f"killed by signal {-status} (9 is also how a full memory ends a process)"
-        print(f"corerl: {group_name(child.seeds)} was {reason}", file=sys.stderr)
+        print(f"corerl: {directory.name} was {reason}", file=sys.stderr)
     else:
         child.stderr.seek(0)
         reason = child.stderr.read().strip() or f"ended with exit status {status} and no message"
@@ -152,9 +192,9 @@ def _without_script() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _show_status(display: Display, cfg: Config, seeds: list[int], since: float) -> None:
+def _show_status(display: Display, job: Job, since: float) -> None:
     """Shows how far a group is; an older status than `since` tells of an attempt that has ended."""
-    name = group_name(seeds)
+    cfg, name = job.cfg, group_name(job.seeds)
     with suppress(CorerlError):
         status = read_status(cell_directory(cfg) / name)
         if status.keys() >= SHOWN and status.get("updated", 0.0) >= since:
@@ -223,18 +263,23 @@ def _children() -> list[int]:
 
 
 @contextmanager
-def _forwarded_signals(running: list[Child]) -> Iterator[list[int]]:
+def _forwarded_signals(running: Iterable[Child]) -> Iterator[list[int]]:
     """Forwards stop signals of this process to its children, which save and end."""
     stopped: list[int] = []
 
     def forward(number, frame) -> None:
         stopped.append(number)
-        for child in running:
-            if child.process.is_alive():
-                os.kill(child.process.pid, signal.SIGTERM)
+        _stop(running)
 
     with _handled(forward, signal.SIGINT, signal.SIGTERM):
         yield stopped
+
+
+def _stop(running: Iterable[Child]) -> None:
+    """Tells children to save and end."""
+    for child in list(running):
+        if child.process.is_alive():
+            os.kill(child.process.pid, signal.SIGTERM)
 
 
 @contextmanager

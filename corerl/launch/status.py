@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from corerl.config import Config, seed_list
 from corerl.errors import CorerlError, nearest
-from corerl.runs import config_labels, terminal
+from corerl.runs import config_labels, pending, terminal
 from corerl.runs.directory import (
     cell_directory,
     counted,
@@ -124,6 +124,8 @@ def _group(
     if state == "interrupted" or (state == "running" and not is_held(directory / ".lock")):
         state = "stopped"
     message = status.get("message") or reason
+    if state == "done" and pending.steps(directory):
+        message = f"{message} {pending.described(cell)}".strip()
     if status.get("diverged"):
         message = f"diverged: {status['diverged']} {message}".strip()
     unit = "return" if status.get("score") is None else ""

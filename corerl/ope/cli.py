@@ -2,6 +2,8 @@
 (off-policy evaluation).
 
   corerl evaluate RUN --episodes 100      plays them
+  corerl evaluate RUN --pending           plays the evaluations that a run with
+                                          eval.later=true has left
   corerl evaluate RUN --method fqe,snpdis --data corerl/cartpole --leave-out-cut
   corerl evaluate RUN RUN RUN --method fqe --select chosen/
                                           how well estimates choose among runs
@@ -30,6 +32,7 @@ from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
+from corerl.launch import pending_evaluations
 from corerl.ope import fqe, intervals, results, selection_report
 from corerl.ope.estimators import NEEDS_MODEL, weighs
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
@@ -58,8 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CVaR of what was played; in risk/... it is always shown",
     )
     add(
+        "--pending",
+        action="store_true",
+        help="play what eval.later=true has left, also of all runs below a folder",
+    )
+    add(
         "--rewards",
         action="store_true",
+        default=None,
         help="how far is the reward that it learned from the true one",
     )
     ope = parser.add_argument_group("off-policy evaluation")
@@ -106,6 +115,10 @@ def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
     # Patterns of a shell may overlap; a policy that counts twice would narrow intervals.
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
+    if args.pending:
+        taken = ("seed", "rewards", "method", *_OF_PLAY, *_OF_DATA)
+        _refuse(args, taken, "--pending plays the evaluations of training as they were set")
+        return max(pending_evaluations.play(Path(path), args.device) for path in args.runs)
     if args.rewards:
         _refuse(args, ("method", *_OF_PLAY, *_OF_DATA), "--rewards compares rewards alone")
         return _rewards(args)

@@ -6,8 +6,9 @@
 An algorithm's file builds its agent by `build(cfg, spec)`, most often the agent's class. The checkpoint holds
 what `spec` needs, so loading reads no data and makes no update. Two more functions are optional:
 
-parts(agent, spec)     the policy to evaluate as `policy`, where it is not `agent.act`, and further parts of
-                       the run that act or are judged, by their names in the checkpoint
+parts(agent, spec)     the policy to evaluate as `policy`, where it is not `agent.act`, further policies to
+                       evaluate by name as `also`, and further parts of the run that act or are judged, by
+                       their names in the checkpoint
 facts(cfg, dataset)    what acting needs of the data, for checkpoints of earlier versions
 """
 
@@ -165,16 +166,26 @@ def restored(cfg: Config, directory: Path, seed: int | None = None) -> Restored:
     Raises:
         CorerlError: the algorithm's file has no `build`, or the checkpoint is of other code.
     """
+    path = path_in(directory)
+    path = path if path.exists() else previous(path)  # alone where a save was cut short
+    saved = load_checkpoint(path) if path.exists() else {"state": {}}
+    return rebuilt(cfg, saved, path, seeds_of_group(directory.name), seed)
+
+
+def rebuilt(
+    cfg: Config, saved: dict[str, Any], path: Path, group: list[int], seed: int | None = None
+) -> Restored:
+    """Builds the agent whose state was `saved` at `path`, of all seeds of its group or of one.
+
+    Raises:
+        CorerlError: as `restored`.
+    """
     module = importlib.import_module(f"corerl.algos.{cfg.algo.name}")
     require(
         hasattr(module, "build"),
         f"{cfg.algo.name}.py has no `build`, which makes its agent from (cfg, spec). Add a line below the "
         "agent's class: build = MyAgent",
     )
-    path = path_in(directory)
-    path = path if path.exists() else previous(path)  # alone where a save was cut short
-    saved = load_checkpoint(path) if path.exists() else {"state": {}}
-    group = seeds_of_group(directory.name)
     seeds = group if seed is None else [seed]
     try:
         spec = _spec(cfg, module, saved, seeds)
@@ -182,15 +193,19 @@ def restored(cfg: Config, directory: Path, seed: int | None = None) -> Restored:
         parts = module.parts(agent, spec) if hasattr(module, "parts") else {"policy": agent.act}
         for name, part in ({"agent": agent} | parts).items():
             if name in saved["state"]:
-                _put_back(part, saved["state"][name], group, seed)
+                state = saved["state"][name]
+                if left_out := saved.get("left_out", {}).get(name):
+                    fresh = part.state_dict()
+                    state = state | {key: fresh[key] for key in left_out}
+                _put_back(part, state, group, seed)
     except (KeyError, ValueError, RuntimeError) as error:
         reason = first_line(error)
         raise CorerlError(
             f"{path} was saved by other code than this ({reason}): load it with that code."
         ) from error
-    policy = parts.pop("policy")
+    policy, also = parts.pop("policy"), parts.pop("also", {})
     step = saved["loop"]["step"] if "loop" in saved else cfg.steps
-    return Restored(seeds, step, {"agent": agent} | parts, policy, spec)
+    return Restored(seeds, step, {"agent": agent} | parts, policy, spec, also)
 
 
 def _put_back(part: Any, saved: Any, group: list[int], seed: int | None) -> None:

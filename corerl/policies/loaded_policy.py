@@ -327,12 +327,22 @@ def shapes_of(task: Task, spec: Spec | None = None) -> tuple[Shapes, type]:
 
 
 class Restored:
-    """One group of seeds: its parts by their names in the checkpoint, and the policy that is evaluated."""
+    """One group of seeds: its parts by their names in the checkpoint, and the policy that is evaluated.
+
+    `also` are further policies that are evaluated, by name.
+    """
 
     def __init__(
-        self, seeds: list[int], step: int, state: dict[str, Any], act: Callable, spec: Spec
+        self,
+        seeds: list[int],
+        step: int,
+        state: dict[str, Any],
+        act: Callable,
+        spec: Spec,
+        also: dict[str, Callable],
     ):
         self.seeds, self.step, self.state, self.act, self.spec = seeds, step, state, act, spec
+        self.also = also
 
     @property
     def remembers(self) -> bool:

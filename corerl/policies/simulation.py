@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from rich.console import Console
+from torch import Tensor
 
 from corerl.data.file_reading import one_line
 from corerl.data.tasks import Task
@@ -58,13 +59,25 @@ def simulate(
     make = make_env or task.make_env
     evaluator = Evaluator(make, agent.seeds, episodes, agent.device, at_once, STREAM)
     try:
-        return evaluator(agent)
-    except Exception as error:
-        if len(evaluator.crashed) < len(agent.seeds):  # the policy's error
-            raise
-        raise Crash(f"The environment of {task.id} crashed ({_reported(error)}).") from error
+        return evaluated(evaluator, agent.seeds, task.id, agent)
     finally:
         evaluator.close()
+
+
+def evaluated(
+    evaluator: Evaluator, seeds: Sequence[int], task_id: str, act: Callable[[Tensor], Tensor]
+) -> Episodes:
+    """Plays the episodes of `evaluator` with `act`.
+
+    Raises:
+        Crash: the environment crashed for every seed.
+    """
+    try:
+        return evaluator(act)
+    except Exception as error:
+        if len(evaluator.crashed) < len(seeds):  # the policy's error
+            raise
+        raise Crash(f"The environment of {task_id} crashed ({_reported(error)}).") from error
 
 
 def _reported(error: Exception) -> str:

@@ -239,6 +239,7 @@ def _unfinished_notes(runs: pd.DataFrame) -> list[str]:
     rest = runs[~counted & (runs["state"] != "diverged")]
     if len(rest):
         lines.append(f"Not counted: {_list(rest)}.")
+    lines += runs.loc[runs["state"] == "pending", "message"].unique().tolist()
     return lines
 
 

@@ -12,6 +12,7 @@ from corerl.errors import CorerlError
 from corerl.report.labels import Settings, split
 from corerl.report.scorefiles import COLUMNS, read_file, read_scores
 from corerl.report.units import settled
+from corerl.runs import pending
 from corerl.runs.config_labels import flatten
 from corerl.runs.directory import read_status
 from corerl.runs.files import below, read_json, read_yaml
@@ -172,6 +173,8 @@ def _read_group(
     """
     status = read_status(folder)
     file = folder / "scores.csv"
+    if status.get("state") == FINISHED and pending.steps(folder):
+        status |= {"state": "pending", "message": pending.described(folder.parent)}
     done = status.get("state") == FINISHED
     scores = read_scores(file, running=not done) if file.exists() else _NO_SCORES
     group = _Group(

@@ -26,7 +26,7 @@ LONGEST = 255  # bytes in the name of a file or folder, on nearly every file sys
 NOT_IN_HASH = (
     *("seeds", "root", "device", "compile", "processes", "save_every", "log_every", "wandb"),
     "tensorboard",
-    *("table", "trust", "kernel", "save_minutes"),
+    *("table", "trust", "kernel", "save_minutes", "eval.later"),
 )
 """Settings that change where or how fast a run goes, not what it computes (beyond rounding), and the
 name of the table, whose values are in the settings already."""
@@ -35,24 +35,25 @@ name of the table, whose values are in the settings already."""
 def settings(cfg: Config) -> dict[str, Any]:
     """Returns the settings that name a cell, as plain types."""
     values = asdict(cfg)
+    values["eval"].pop("later")
     return {name: value for name, value in values.items() if name not in NOT_IN_HASH}
 
 
 def config_hash(cfg: Config) -> str:
     """Returns eight hex digits that name the settings."""
-    values = _without_added(cfg)
-    named = {name: value for name, value in values.items() if name not in NOT_IN_HASH}
-    text = json.dumps(named, sort_keys=True)
+    text = json.dumps(_without_added(cfg), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def _without_added(cfg: Any) -> dict[str, Any]:
-    """Returns `asdict` by settings' first names, less those marked `config.added` at their default."""
+    """Returns `asdict` by settings' first names, less `NOT_IN_HASH` and those `config.added` at their
+    default."""
     first = {new: old for old, new in RENAMED.items()}
     prefix, values = getattr(cfg, "prefix", ""), {}
     for setting in fields(cfg):
         value = getattr(cfg, setting.name)
-        if setting.metadata.get("added") and value == _default(setting):
+        added = setting.metadata.get("added") and value == _default(setting)
+        if added or prefix + setting.name in NOT_IN_HASH:
             continue
         name = first.get(prefix + setting.name, prefix + setting.name).removeprefix(prefix)
         values[name] = _without_added(value) if is_dataclass(value) else value

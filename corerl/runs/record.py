@@ -160,10 +160,12 @@ class Record:
         return self._earlier + time.monotonic() - self._began
 
     def state_dict(self) -> dict[str, Any]:
+        logs = {name: log.state_dict() for name, log in self._logs.items()}
         return self.means.state_dict() | {
             "diverged": self.diverged,
             "status": {name: self.status.get(name) for name in KEPT},
-            "logs": {name: log.state_dict() for name, log in self._logs.items()},
+            # Pending evaluations will be added to the logs, so that nothing vouches for them.
+            **({} if self.cfg.eval.later else {"logs": logs}),
         }
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
@@ -174,8 +176,17 @@ class Record:
         for name, log in self._logs.items():
             if "logs" in state:
                 log.load_state_dict(state["logs"][name])
-            else:  # a checkpoint of format 1
+            else:  # a checkpoint of format 1, or pending evaluations may have been played since
                 log.cut_after(step, STEP_OF[name])
+        if "logs" not in state:
+            self._keep_played(step)
+
+    def _keep_played(self, step: int) -> None:
+        """Adopts the scores that pending evaluations got, and seeds whose environment crashed there."""
+        if 0 < (self._before.get("evaluated") or 0) <= step:
+            self.status |= {name: self._before.get(name) for name in KEPT}
+        known = {int(seed): at for seed, at in self._before.get("diverged", {}).items()}
+        self.diverged |= {seed: at for seed, at in known.items() if at <= step}
 
     # Metrics.
 
@@ -252,7 +263,11 @@ class Record:
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
-        self.publish(step, "running")
+
+    def cut_scores(self, step: int) -> None:
+        """Drops the rows and returns of evaluations from `step` on, which are to be written again."""
+        for name in ("scores.csv", "returns.jsonl"):
+            self._logs[name].cut_after(step - 1, STEP_OF[name])
 
     def _score_row(self, step: int, i: int, episodes: Episodes, means, scores) -> list:
         returns, lengths, successes = (part[i] for part in episodes)
@@ -265,7 +280,11 @@ class Record:
         ]
 
     def write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:
-        """Returns `(S, episodes)` of further policies, into the metrics under their names."""
+        """Writes returns `(S, episodes)` of further policies into the metrics, under their names."""
+        self._write_lines(step, self.lines_of_others(step, returns))
+
+    def lines_of_others(self, step: int, returns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Returns the lines of metrics that `write_others` writes, one per seed."""
         lines = [{"step": step, "seed": seed} for seed in self.seeds]
         for name, values in returns.items():
             means = values.mean(1)
@@ -273,7 +292,7 @@ class Record:
             for i, line in enumerate(lines):
                 line[f"return {name}"] = float(means[i])
                 line[f"score {name}"] = None if scores is None else float(scores[i])
-        self._write_lines(step, lines)
+        return lines
 
     # Status.
 

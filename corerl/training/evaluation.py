@@ -20,6 +20,14 @@ SUCCESS = ("success", "is_success")
 ENDLESS = 30_000
 """Steps after which it is told that an episode goes on; Atari's are cut at 27,000."""
 
+AT_ONCE = 10
+"""Environments of one seed that run together."""
+
+
+def rounds(episodes: int, at_once: int = AT_ONCE) -> list[range]:
+    """Returns the numbers of the episodes that are played together, round by round."""
+    return [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
+
 
 def _solved(info: dict[str, Any]) -> float:
     return float(next((info[name] for name in SUCCESS if name in info), np.nan))
@@ -50,7 +58,7 @@ class Evaluator:
         seeds: Sequence[int],
         episodes: int,
         device: torch.device | str = "cpu",
-        at_once: int = 10,
+        at_once: int = AT_ONCE,
         stream: str = "eval",
     ):
         self._make_env, self._seeds = make_env, list(seeds)
@@ -58,7 +66,7 @@ class Evaluator:
         self.crashed: set[int] = set()
         self._reported = False
         self._envs: list[list[gymnasium.Env]] = [[] for _ in seeds]
-        self._rounds = [range(i, min(i + at_once, episodes)) for i in range(0, episodes, at_once)]
+        self._rounds = rounds(episodes, at_once)
         self._env_seeds = [
             torch.randint(2**31 - 1, (episodes,), generator=seeding.generator(s, stream)).tolist()
             for s in seeds

@@ -30,10 +30,11 @@ from corerl.errors import CorerlError, first_line
 from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.nn.unsaved_state import Watch
-from corerl.runs import checkpoint
+from corerl.runs import checkpoint, pending
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
+from corerl.training import later
 from corerl.training.evaluation import Evaluator
 
 
@@ -47,7 +48,7 @@ class Run:
     Attributes:
         cfg: the run's settings. seeds: the S seeds. task: data and environment.
         device: where everything is computed. mode: `off`, `compile` or `graph`.
-        record: what is written to `directory`.
+        record: what is written to `directory`. agent_spec: of `spec`, once the algorithm has asked for it.
     """
 
     def __init__(self, cfg: Config, seeds: Sequence[int], show: Callable[[str, dict], None]):
@@ -63,7 +64,7 @@ class Run:
         self._state: dict[str, Any] = {}
         self._watch: Watch | None = None
         self._streams: dict[str, seeding.Stream] = {}
-        self._spec: Spec | None = None
+        self.agent_spec: Spec | None = None
         self._previous = 0
         self._stop = False
         self._saved = time.monotonic()
@@ -78,6 +79,10 @@ class Run:
     def checkpoint(self) -> Path:
         """The checkpoint's path; the previous one stands beside it until the run is done."""
         return checkpoint.path_in(self.directory)
+
+    @property
+    def _evaluates(self) -> bool:
+        return self.cfg.eval.episodes > 0 and self.task.has_env
 
     # What an algorithm asks for.
 
@@ -130,7 +135,7 @@ class Run:
             steps: the agent's updates where they are not all of the run's.
             facts: numbers and tensors of the data that the agent needs to act.
         """
-        self._spec = Spec(
+        self.agent_spec = Spec(
             sizes.observation_dim,
             sizes.action_dim,
             self.rngs(),
@@ -144,7 +149,7 @@ class Run:
             facts=facts or {},
             make_env=self.task.make_env,
         )
-        return self._spec
+        return self.agent_spec
 
     def steps(self, *, stride: int = 1, **state: Any) -> Iterator[int]:
         """Yields the numbers of the updates to make, counted from 1, the last of each call of `stride`.
@@ -195,10 +200,14 @@ class Run:
         """Plays the task's environment every `eval.every` updates and at the end.
 
         `act` makes the scores; what the policies in `also` get goes to the metrics, under their names.
+        With `eval.later` the policies are kept instead, for `corerl evaluate RUN --pending`.
         """
-        if self._evaluator is None or not self._crosses(step, self.cfg.eval.every):
+        if not self._evaluates or not self._crosses(step, self.cfg.eval.every):
             return
         self.record.find_divergence(step)
+        if self._evaluator is None:
+            later.keep(self, step, act, also or {}, self._state)
+            return
         started = time.monotonic()
         self.record.status["waiting_for"] = "evaluating"
         self.record.publish(step, "running")
@@ -209,6 +218,7 @@ class Run:
         self.record.write_scores(step, episodes)
         if others:
             self.record.write_others(step, others)
+        self.record.publish(step, "running")
 
     def save(self, step: int) -> None:
         """Writes a checkpoint every `save_every` updates, if `save_minutes` have passed, and at the end."""
@@ -241,19 +251,23 @@ class Run:
 
     def _begin(self) -> int:
         """Restores a checkpoint where there is one; returns the updates already made."""
-        if self.cfg.eval.episodes and self.task.has_env:
+        if self._evaluates and self.cfg.eval.later:
+            later.check(self.cfg.algo.name)
+        elif self._evaluates:
             self._evaluator = Evaluator(
                 self.task.make_env, self.seeds, self.cfg.eval.episodes, self.device
             )
         path = self.checkpoint
         if checkpoint.exists(path):
             self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            pending.discard(self.directory, after=self._previous)
             self._end_cut_episodes()
             self.record.catch_up()
             if self._previous < self.cfg.steps:
                 self.record.go_on(self._previous)
         else:
             self.record.begin_anew(self.device)
+            pending.discard(self.directory)
         self.record.status["compile"] = self.mode.reported()
         self.record.start_clock(self._previous)
         return self._previous
@@ -289,8 +303,8 @@ class Run:
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}
         saved = {"loop": {"step": step} | self.record.state_dict(), "state": state}
-        if self._spec is not None:
-            saved["spec"] = self._spec.saved()
+        if self.agent_spec is not None:
+            saved["spec"] = self.agent_spec.saved()
         save_checkpoint(self.checkpoint, saved, self._replay_files)
         self._saved = time.monotonic()
         if self._watch is not None:

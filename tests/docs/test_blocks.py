@@ -163,7 +163,8 @@ def _does(words: list[str], command: Command) -> None:
     args = parser.parse_args(words[1:])
     _names_are_known(args, words)
     if command.block and _is_quick(words):
-        words = [*words, "--episodes", "1"] if words[0] == "evaluate" else words
+        if words[0] == "evaluate" and "--pending" not in words:
+            words = [*words, "--episodes", "1"]
         assert main(words) == 0
 
 

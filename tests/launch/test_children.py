@@ -63,7 +63,8 @@ def test_the_reason_of_a_death_is_this_attempts(tmp_path, age):
     since = file.stat().st_mtime + age
     with open(tmp_path / "stderr", "w+") as stderr:
         stderr.write("the reason\n")
-        seed_processes._keep_reason(cfg, seed_processes.Child(None, [0], since, stderr), 1)
+        job = seed_processes.Job(cfg, [0])
+        seed_processes._keep_reason(seed_processes.Child(None, job, since, stderr), 1)
     assert file.read_text() == ("the reason" if age > 0 else "before")
 
 

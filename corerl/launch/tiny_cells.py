@@ -1,0 +1,57 @@
+"""Cells made so short that a CPU trains them in seconds, to try them before hours on another machine."""
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from corerl.config import Config, Wandb, seed_list
+from corerl.training.run import idle
+
+UPDATES = 2
+BEFORE = 10
+"""Steps of the environment before the first update, of which some algorithms need several."""
+
+
+def shrunk(cfg: Config, root: str) -> Config:
+    """Returns a cell with its first seed and two updates, or two of every phase, on the CPU below `root`."""
+    algo = deepcopy(cfg.algo)
+    turns = getattr(getattr(algo, "data", None), "train_every", 1)
+    stride = max(turns, getattr(algo, "policy_delay", 1))
+    phase = UPDATES * stride
+    first, setting = algo.first_phase()
+    if first:
+        _set(algo, setting, phase)
+    online = getattr(algo, "phase", "offline") != "offline"
+    if online:
+        algo.online.warmup_steps = min(algo.online.warmup_steps, stride)
+        algo.online.pretrain_steps = min(algo.online.pretrain_steps, phase)
+    wait = stride * math.ceil(BEFORE / stride) if idle(algo) else 0
+    for name in idle(algo):
+        _set(algo, name, wait)
+    if getattr(algo, "validate_every", 0):
+        algo.validate_every = 1
+    steps = phase * (1 + bool(first) + online) + wait
+    return replace(
+        cfg,
+        algo=algo,
+        steps=steps,
+        seeds=seed_list(cfg.seeds)[:1],
+        root=root,
+        device="cpu",
+        compile="off",
+        eval=replace(cfg.eval, every=phase, episodes=min(1, cfg.eval.episodes)),
+        log_every=1,
+        save_every=1,
+        save_minutes=0.0,
+        wandb=Wandb(),
+        tensorboard=False,
+    )
+
+
+def _set(algo: Any, setting: str, value: int) -> None:
+    """Sets `algo.reward.steps` and the like."""
+    *groups, name = setting.removeprefix("algo.").split(".")
+    for group in groups:
+        algo = getattr(algo, group)
+    setattr(algo, name, value)
