@@ -85,9 +85,9 @@ def test_five_updates_equal_the_equations(version, tolerance):
         {"activation": "elu", "layer_norm": True},
     ],
 )
-def test_critics_that_are_penalised_are_the_ones_that_act(mlp_options):
+def test_critics_that_are_penalised_are_the_ones_that_act(between):
     """Depths, activations and LayerNorm: the same values as without a gradient, and their differences."""
-    critic = make(**mlp_options).critic.double()
+    critic = make(**between).critic.double()
     scramble(critic)
     states, actions = (torch.rand(SEEDS, B, n, dtype=torch.float64) for n in (O, A))
     q, gradient = critic.with_action_gradient(states, actions)

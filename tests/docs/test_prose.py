@@ -18,7 +18,7 @@ def test_a_page_reads_at_first_sight(page):
     [
         ("Runs resume. They skip what is done.", 0),
         ("A run resumes; it skips what is done.", 1),
-        ("It learns discrete actions.", 1),
+        ("It learns numbered actions.", 1),
         (" ".join(["word"] * 26) + ".", 1),
         (" ".join(["word"] * 25) + ". " + " ".join(["Word"] * 25) + ".", 0),
         ("```\na; b\n```\n\n| a; b |\n\n    a; b\n\n`a; b` [is](a;b) code.", 0),

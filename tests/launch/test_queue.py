@@ -152,7 +152,7 @@ def test_what_starts_next(left, archived, size, rate, chosen, monkeypatch):
     jobs = [
         Job(small.config(Path(), label=n, steps=s), [0]) for n, s in (("long", 400), ("short", 40))
     ]
-    monkeypatch.setattr(queue.footprint, "of_seed", lambda cfg: Size(size, 0))
+    monkeypatch.setattr(queue.memory_estimate, "of_seed", lambda cfg: Size(size, 0))
     known = rate and Rate(rate, "cpu", False, "a test")
     monkeypatch.setattr(queue.rates, "known", lambda cfg, gpu: known)
     monkeypatch.setattr(queue.time, "monotonic", lambda: 0.0)
