@@ -19,7 +19,7 @@ BANNED = {
     r"of (which|whose)": "two sentences",
 }
 _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
-_SKIPPED = re.compile(r"^( {4}\S.*|\t.*|\|.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
+_SKIPPED = re.compile(r"^( {4,}\S.*|\t.*|\|.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
 _SPAN = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:])[\s*_]+(?=[A-Z`\"(*_\d-]|corerl|gymnasium)")
