@@ -6,8 +6,9 @@ from blocks import ROOT
 
 PAGES = ["README.md", "CHANGELOG.md", "results/README.md"]
 PAGES += [f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))]
-REWRITTEN = "neorl2_protocol ogbench demo dr_rpo r2pvi two_atom regenerated offline_core offline_to_online sac same_data preferences risk_exact risk_tradeoff ope neorl2 weighting mrq pendulum atari mazes cpl_labels tuning"
-PAGES += [f"results/reproduced/{folder}/README.md" for folder in REWRITTEN.split()]
+RESULTS = sorted((ROOT / "results" / "reproduced").glob("*/README.md"))
+PAGES += [page.relative_to(ROOT).as_posix() for page in RESULTS]
+PAGES += ["results/bench/README.md", "results/bench/h100.md", "results/datasets/README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
