@@ -1,6 +1,7 @@
 """A lint for prose: short sentences, no semicolons, the field's words."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 
 LONGEST = 25
@@ -18,6 +19,7 @@ BANNED = {
     r"none of (its|the|them)": "not one of",
     r"of (which|whose)": "two sentences",
 }
+_BOX = re.compile(r"^!!! .*\n((?: {4}.*\n)+)", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 _SKIPPED = re.compile(r"^( {4,}\S.*|\t.*|\|.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
 _SPAN = re.compile(r"`[^`]*`")
@@ -28,7 +30,8 @@ _SHORT = re.compile(r"\b(e\.g|i\.e|etc|vs|al|cf|eq|Fig|Sec|App)\.")
 
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a Markdown page, without code, tables and headings."""
-    text = _SKIPPED.sub("", _FENCE.sub("", text))
+    text = _BOX.sub(lambda box: textwrap.dedent(box[1]), _FENCE.sub("", text))
+    text = _SKIPPED.sub("", text)
     text = _LINK.sub(r"\1", _SPAN.sub("CODE", text))
     for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
         flat = _SHORT.sub(r"\1", " ".join(paragraph.split())).lstrip("-*> ")

@@ -24,6 +24,7 @@ def test_a_page_reads_at_first_sight(page):
         ("It learns numbered actions.", 1),
         (" ".join(["word"] * 26) + ".", 1),
         (" ".join(["word"] * 25) + ". " + " ".join(["Word"] * 25) + ".", 0),
+        ('!!! note "Smaller"\n    A run resumes; it skips what is done.\n', 1),
         ("```\na; b\n```\n\n| a; b |\n\n    a; b\n\n`a; b` [is](a;b) code.", 0),
     ],
 )
