@@ -8,14 +8,16 @@ Where tasks have different numbers of seeds every task counts the same: a run we
 seeds of its task).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 REPLICATES = 50_000  # rliable's default; 0.1 s for 10 seeds on 15 tasks
 ROUNDING = 1e-12  # of an estimate's scale: what sums of equal numbers in other orders differ by
 _CELLS = 1 << 16  # replicates x runs per block: what stays in the second-level cache
+_KEPT = 100_000_000  # replicates x runs whose draws are kept, a byte each
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,23 @@ def sort_runs(score: np.ndarray, task: np.ndarray) -> Runs:
     return Runs(score[order], task[order], order, sizes, (sizes.max() / sizes)[task[order]])
 
 
-def draws(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
-    """Blocks (b, N) of how often each run is drawn, seeds with replacement within their task."""
+def draws(sizes: np.ndarray, replicates: int, seed: int) -> Iterable[np.ndarray]:
+    """Returns blocks (b, N) of how often each run is drawn, seeds with replacement within their task.
+
+    Algorithms with as many seeds on each task have the same draws, which are kept.
+    """
+    if replicates * int(sizes.sum()) <= _KEPT:
+        return _kept_draws(tuple(sizes.tolist()), replicates, seed)
+    return _drawn(sizes, replicates, seed)
+
+
+@lru_cache(maxsize=4)
+def _kept_draws(sizes: tuple[int, ...], replicates: int, seed: int) -> tuple[np.ndarray, ...]:
+    small = np.min_scalar_type(max(sizes))
+    return tuple(block.astype(small) for block in _drawn(np.array(sizes), replicates, seed))
+
+
+def _drawn(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
     ends = np.cumsum(sizes)
     columns = {
