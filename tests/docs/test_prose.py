@@ -4,7 +4,7 @@ import prose
 import pytest
 from blocks import ROOT
 
-PAGES = ["README.md", "CHANGELOG.md", "results/README.md"]
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "results/README.md"]
 PAGES += [f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "results" / "reproduced").glob("*/README.md"))
 PAGES += [page.relative_to(ROOT).as_posix() for page in RESULTS]
