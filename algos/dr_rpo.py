@@ -44,7 +44,13 @@ from corerl.nn.learner import Sizes, Spec
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.robust import LinearModel, best_policy, improve, policy_value, worst_case
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, linear_model, model_of
+from corerl.training.tabular import (
+    Learners,
+    StochasticPlayer,
+    TabularLearner,
+    linear_model,
+    model_of,
+)
 
 
 @dataclass
@@ -109,23 +115,6 @@ class DRRPO(TabularLearner):
     def act(self, t: int, state: int, rng: np.random.Generator) -> int:
         """Draws an action of the policy."""
         return int(rng.choice(self.mdp.sizes[1], p=self.policy[t, state]))
-
-
-class StochasticPlayer(TabularPlayer):
-    """Plays stochastic policies. The draws of an evaluation depend on the seed and the episode alone."""
-
-    def __init__(self, mdp: FiniteMDP, learners: list[DRRPO], seeds: list[int]):
-        super().__init__(mdp, [self._policy(i) for i in range(len(learners))])
-        self.learners, self.seeds = learners, seeds
-
-    def begin(self, seeds: int, episodes: int) -> None:
-        super().begin(seeds, episodes)
-        names = [f"dr_rpo plays {learner.episodes}" for learner in self.learners]
-        derived = [seeding.derive(s, name) for s, name in zip(self.seeds, names, strict=True)]
-        self._rngs = [np.random.default_rng(seed) for seed in derived]
-
-    def _policy(self, i: int):
-        return lambda t, state, _: self.learners[i].act(t, state, self._rngs[i])
 
 
 def build(cfg: Config, spec: Spec) -> Learners:

@@ -92,13 +92,14 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "md3qn": {"task": NUMBERED},
     "mrq": {"task": ONLINE},
     "dr_rpo": {"task": "risk/low-rank", "steps": 4},
+    "pref_pessimistic": {"task": "risk/three-arms", "steps": 4},
     "qr_dqn": {"task": NUMBERED},
     "r2pvi": {"task": "risk/linear-shift", "steps": 4},
     "two_atom": {"task": "risk/coins"},
     "sac": {"task": ONLINE},
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
-EXACT = {"cvar_tabular", "dr_rpo", "ela", "icvar", "r2pvi", "two_atom"}
+EXACT = {"cvar_tabular", "dr_rpo", "ela", "icvar", "pref_pessimistic", "r2pvi", "two_atom"}
 """Algorithms on finite MDPs, without a network."""
 LEARNERS = [name for name in algos.names() if name not in EXACT]
 

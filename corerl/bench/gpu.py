@@ -56,7 +56,10 @@ SIZES = {
 than the data here has."""
 PACKAGES = ("", ".algos", ".configs", ".envs", ".published", ".sweeps")
 """Of `corerl`: those that a wheel holds inside its folder and a checkout beside it."""
-WITHOUT_NETWORKS = ("cvar_tabular", "dr_rpo", "ela", "icvar", "r2pvi", "two_atom")
+WITHOUT_NETWORKS = (
+    *("cvar_tabular", "dr_rpo", "ela", "icvar"),
+    *("pref_pessimistic", "r2pvi", "two_atom"),
+)
 TEST_FILE = "tests/nn/test_compile.py"
 
 

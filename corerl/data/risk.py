@@ -6,6 +6,7 @@
     risk/D1, D2                      their continuous siblings; data: uniform actions
     risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
     risk/linear-shift                a linear MDP for robust algorithms (envs/linear_shift.py)
+    risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
@@ -46,6 +47,7 @@ SMALL = {
     "low-rank": "low_rank:LowRankEnv",
     "linear-mixture": "low_rank:MixtureEnv",
     "linear-shift": "linear_shift:LinearShiftEnv",
+    "three-arms": "three_arms:ThreeArmsEnv",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import optimize, sparse
@@ -68,7 +69,7 @@ def best_occupancy(
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
     table = np.stack([_of_visits(mdp, c, "costs").ravel() for c in costs]) if len(costs) else None
-    flow = {"A_eq": _flow(mdp), "b_eq": _inflow(mdp)}
+    flow = flow_equations(mdp)
     found = optimize.linprog(-rewards.ravel(), A_ub=table, b_ub=budgets, **flow)
     if found.status == 2:
         _explain(table, budgets, flow)
@@ -212,6 +213,11 @@ def _of_visits(mdp: FiniteMDP, values: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
     require(values.shape in (mdp.sizes, shape), f"{name} {values.shape} must be {mdp.sizes}")
     return np.broadcast_to(values, shape)
+
+
+def flow_equations(mdp: FiniteMDP) -> dict[str, Any]:
+    """Returns the flow equations as `linprog` takes them, `A_eq` (states and steps, visits) and `b_eq`."""
+    return {"A_eq": _flow(mdp), "b_eq": _inflow(mdp)}
 
 
 def _flow(mdp: FiniteMDP) -> sparse.csr_matrix:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corerl import seeding
 from corerl.config import require, seed_list
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
@@ -106,6 +107,29 @@ class TabularPlayer:
             for policy, *row in zip(self.policies, states, self._collected, strict=True)
         ]
         return torch.tensor(actions)
+
+
+class StochasticPlayer(TabularPlayer):
+    """Plays stochastic policies. The draws of an evaluation depend on the seed and the episode alone.
+
+    Args:
+        learners: `act(t, state, rng)` draws an action of one, and `episodes` counts what it has learned from.
+    """
+
+    def __init__(self, mdp: FiniteMDP, learners: Sequence[Any], seeds: Sequence[int]):
+        super().__init__(mdp, [self._policy(i) for i in range(len(learners))])
+        self.learners, self.seeds = learners, seeds
+
+    def begin(self, seeds: int, episodes: int) -> None:
+        super().begin(seeds, episodes)
+        names = [
+            f"dr_rpo plays {learner.episodes}" for learner in self.learners
+        ]  # kept, so that draws stay
+        derived = [seeding.derive(s, name) for s, name in zip(self.seeds, names, strict=True)]
+        self._rngs = [np.random.default_rng(seed) for seed in derived]
+
+    def _policy(self, i: int) -> Policy:
+        return lambda t, state, _: self.learners[i].act(t, state, self._rngs[i])
 
 
 def play(

@@ -120,6 +120,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "pref_iql": {"critic_loss": "mean", "reward.steps": 20_000, "reward.members": 1, "crop": 64}
     | {"reward.bounded": False, "reward.batch_size": 8, "reward.stop_accuracy": None}
     | {"reward.lr": 3e-4, "reward.score": "sum", "reward_first": False, "replay": True},
+    # The width is what works in the paper's example. Ours, but for the theorem's meaning of delta.
+    "pref_pessimistic": {"policy": "pessimistic", "likelihood": "rankings", "comparisons": 200}
+    | {"ranked": 2, "bound": 2.0, "radius": "fixed", "width": 3.0, "delta": 0.1, "ridge": 0.01}
+    | {"reference": "compared"},
     # The authors' flags and code.
     "pref_transformer": {"reward.attention": True, "reward.keep": "best", "reward.window": 100}
     | {"reward.clip_actions": 0.999, "reward.steps": 20_000, "reward.dropout": 0.1}
