@@ -14,8 +14,8 @@ The critics learn r + discount * min Q'(s', a') with a' of the target policy.
 
 The default is d3rlpy's (takuseno/d3rlpy at 38c34b6, reproductions/offline/crr.py), whose scores are
 published. `algo=crr_plus` is CRR+ (Kang et al. 2023, arXiv:2306.00972; sail-sg/offbench at 4cd9efc,
-configs/crr_cfgs.py). Of the papers only the abstracts were at hand, so what is said of CRR is our reading
-of these two.
+configs/crr_cfgs.py). We had only the abstracts of the papers, so the description of CRR is our reading of
+these two.
 
     item               d3rlpy                         offbench, CRR+                     switch
  1  filter             binary                         exp                                filter

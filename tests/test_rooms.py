@@ -40,8 +40,7 @@ EXCEPTIONS = {
     "corerl/report/joint.py": {
         "algos",
         "envs",
-        "nn",
-        "training",
+        "policies",
     },  # draws a trained agent's samples
 }
 

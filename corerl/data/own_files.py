@@ -2,7 +2,7 @@
 
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
-corerl/data/file_columns.py says which names and layouts are recognised; others are told by `data.columns`.
+corerl/data/file_columns.py says which names and layouts are recognised. Name others with `data.columns`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def run(
     Args:
         show: called again and again with a running job, its exit status or None, and when it began.
         choose: returns the waiting job to start next; None: not one of them may start.
-        end: the time of `time.monotonic()` at which running jobs are told to save and stop.
+        end: the time of `time.monotonic()` at which running jobs save and stop.
 
     Raises:
         Interrupted: stopped by a signal, after saving; KeyboardInterrupt: by a second one.

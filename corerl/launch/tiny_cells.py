@@ -10,7 +10,7 @@ from corerl.training.run import idle
 
 UPDATES = 2
 BEFORE = 10
-"""Steps of the environment before the first update, of which some algorithms need several."""
+"""Steps of the environment before the first update. Some algorithms need several."""
 
 
 def shrunk(cfg: Config, root: str) -> Config:

@@ -11,23 +11,21 @@ import argparse
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from corerl import seeding
 from corerl.algos import md3qn
 from corerl.envs import mazes
 from corerl.errors import CorerlError
-from corerl.nn.learner import Spec
+from corerl.policies.load import restored, settings
 from corerl.report import colours, figures
 from corerl.report.files import write
 from corerl.runs import checkpoint
-from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import read_yaml
-from corerl.training.experience import Collect
 
 
 def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
@@ -37,28 +35,22 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
         CorerlError: it is not a run of MD3QN on a maze, or has no checkpoint that can be read.
     """
     try:
-        settings = read_yaml(run.parent / "config.yaml")
-        own, task = dict(settings["algo"]), settings["task"]
+        saved = read_yaml(run.parent / "config.yaml")
+        own, task = dict(saved["algo"]), saved["task"]
     except (CorerlError, KeyError, TypeError) as error:
         raise CorerlError(f"{run} is not a run: config.yaml beside it cannot be read.") from error
     if own["name"] != "md3qn" or not task.startswith("maze/"):
         raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")
-    cfg = md3qn.Config(**{**own, "data": Collect(**own["data"])})
+    cfg = replace(settings(run.parent), device="cpu")
     env = mazes.make(task.removeprefix("maze/"))
-    if cfg.sources == "total" or len(env.maze.sources) < 2:
+    if cfg.algo.sources == "total" or len(env.maze.sources) < 2:
         raise CorerlError(
             f"{run} learned the law of one return; what is drawn is of pairs of sources."
         )
-    seeds = seeds_of_group(run.name)
-    shape, actions = env.observation_space.shape, int(env.action_space.n)
-    sources = len(env.maze.sources)
-    spec = Spec(shape, actions, seeding.generators(seeds, "init"), sources=sources)
-    agent = md3qn.MD3QN(cfg, spec)
     path = checkpoint.path_in(run)
     if not path.exists():
         raise CorerlError(f"{run} has no {path.name}, so there is no agent to draw.")
-    agent.load_state_dict(checkpoint.load_checkpoint(path)["state"]["agent"])
-    return agent, env
+    return restored(cfg, run).state["agent"], env
 
 
 def learned(agent: md3qn.MD3QN, env: mazes.MazeEnv) -> np.ndarray:
