@@ -82,9 +82,9 @@ from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
 from corerl.training.deep_q import DeepQ
-from corerl.training.experience import EpsilonGreedy, Experience
+from corerl.training.experience import Experience
 from corerl.training.run import Run
-from corerl.training.stock_play import StockPlayer, Stocks
+from corerl.training.stock_play import NoStocks, StockPlayer, Stocks
 from corerl.training.stock_race import raced
 
 
@@ -258,40 +258,35 @@ build = CVaR
 
 def parts(agent: CVaR, spec: Spec) -> dict[str, Any]:
     """Returns the policy that is evaluated, and the first stocks with which it begins."""
-    cfg, ends = agent.cfg, (spec.action_dim, spec.identities)
-    if not cfg.stocked:
-        return {"policy": EpsilonGreedy(agent.act, cfg.data.eval_epsilon, *ends)}
     seen = torch.zeros(spec.seeds, 1, *np.atleast_1d(spec.observation_dim))
-    stocks = Stocks(cfg, seen, spec.identities, spec.device)
-    return {"policy": StockPlayer(cfg, agent.act, stocks, *ends), "stocks": stocks}
+    policy, stocks = _policy(agent, spec, seen)
+    return {"policy": policy, **({"stocks": stocks} if agent.cfg.stocked else {})}
+
+
+def _policy(agent: CVaR, spec: Spec, seen: Tensor) -> tuple[StockPlayer, Stocks | NoStocks]:
+    kind = Stocks if agent.cfg.stocked else NoStocks
+    stocks = kind(agent.cfg, seen, spec.identities, spec.device)
+    return StockPlayer(agent.cfg, agent.act, stocks, spec.action_dim, spec.identities), stocks
 
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
-    agent = CVaR(cfg, run.spec(experience, steps=run.cfg.steps // cfg.data.train_every))
-    stocks = noise = None
-    if cfg.stocked:
-        stocks = Stocks(cfg, experience.envs.look(), run.seeds, run.device)
-        noise = None if cfg.by_shortfall else run.uniform("noise", cfg.batch_size)
-        policy = StockPlayer(cfg, agent.act, stocks, experience.action_dim, run.seeds)
-    else:
-        policy = EpsilonGreedy(agent.act, cfg.data.eval_epsilon, experience.action_dim, run.seeds)
+    spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
+    agent = CVaR(cfg, spec)
+    policy, stocks = _policy(agent, spec, experience.envs.look())
+    drawn = cfg.stocked and not cfg.by_shortfall
+    noise = run.uniform("noise", cfg.batch_size) if drawn else None
     update = compile.captured(agent.update, run.mode)
-    state = {"agent": agent, "experience": experience, "stocks": stocks, "noise": noise}
+    kept = stocks if cfg.stocked else None
+    state = {"agent": agent, "experience": experience, "stocks": kept, "noise": noise}
     for step in run.steps(stride=cfg.data.train_every, policy=policy, **state):
-        if stocks is None:
-            experience.play(step, agent.act)
-        else:
-            stocks.play(step, experience, agent.act)
+        stocks.play(step, experience, agent.act)
         if experience.enough(step):
             metrics = update(experience.sample(), noise and noise.next())
-            if stocks is not None:
-                metrics = metrics | {"stock": stocks.first, "promised": stocks.promised}
-            run.log(step, metrics | experience.metrics())
+            run.log(step, metrics | stocks.metrics() | experience.metrics())
         if step % cfg.target_every == 0 or step == run.cfg.steps:
             agent.copy_target()
-            if stocks is not None:
-                stocks.search(agent.first_stock)
+            stocks.search(agent.first_stock)
         if step == run.cfg.steps and cfg.stocked and cfg.race:
             stocks.first = raced(agent, run.task.make_env, experience.action_dim, run.seeds)
         run.evaluate(step, policy)

@@ -43,6 +43,10 @@ class Stocks(Stateful):
         """Finds the first stock for the first states that are remembered, and what it promises."""
         self.first, self.promised = best(self._starts)
 
+    def metrics(self) -> dict[str, Tensor]:
+        """Returns the best first stocks and their CVaR by the critic, `(S,)` each."""
+        return {"stock": self.first, "promised": self.promised}
+
     def play(self, step: int, experience: Experience, act: Act) -> None:
         """Plays the steps of which `step` is the last, each with the stock that the one before left."""
         for number in range(step - experience.cfg.train_every + 1, step + 1):
@@ -89,12 +93,30 @@ class Stocks(Stateful):
         self._draws.load_state_dict(state["draws"])
 
 
+class NoStocks:
+    """What `Stocks` does where the objective has no stock."""
+
+    first = None
+
+    def __init__(self, *_: Any):
+        pass
+
+    def search(self, best: Any) -> None:
+        pass
+
+    def metrics(self) -> dict[str, Tensor]:
+        return {}
+
+    def play(self, step: int, experience: Experience, act: Act) -> None:
+        experience.play(step, act)
+
+
 class StockPlayer(EpsilonGreedy):
     """Evaluated episodes: every one begins with its seed's best first stock and follows its rewards.
 
     Args:
         cfg: as for `Stocks`, and `data`, whose clipping of rewards the stock follows too.
-        act: greedy actions. stocks: whose `first` begins; None: the objective has no stock.
+        act: greedy actions. stocks: whose `first` begins.
         actions: how many there are.
 
     Attributes:
@@ -102,7 +124,7 @@ class StockPlayer(EpsilonGreedy):
     """
 
     def __init__(
-        self, cfg: Any, act: Act, stocks: Stocks | None, actions: int, seeds: Sequence[int]
+        self, cfg: Any, act: Act, stocks: Stocks | NoStocks, actions: int, seeds: Sequence[int]
     ):
         super().__init__(self._best, cfg.data.eval_epsilon, actions, seeds)
         self._cfg, self._act_with, self._stocks = cfg, act, stocks
@@ -110,7 +132,7 @@ class StockPlayer(EpsilonGreedy):
 
     def begin(self, seeds: int, episodes: int) -> None:
         super().begin(seeds, episodes)
-        if self._stocks is not None:
+        if self._stocks.first is not None:
             self.stock = self._stocks.first[:, None].expand(seeds, episodes)
 
     def reward(self, rewards: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.training.evaluation import Evaluator
-from corerl.training.stock_play import StockPlayer
+from corerl.training.stock_play import NoStocks, StockPlayer
 
 AT_ONCE = 200
 """Environments of a seed that run together."""
@@ -89,7 +89,7 @@ def raced(
     cfg = agent.cfg
 
     def player() -> StockPlayer:
-        return StockPlayer(cfg, agent.act, None, actions, seeds)
+        return StockPlayer(cfg, agent.act, NoStocks(), actions, seeds)
 
     stocks = agent.candidates(len(seeds), agent.device)
     options = {"tau": cfg.tau, "episodes": cfg.race, "discount": cfg.discount}
