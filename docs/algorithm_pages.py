@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 
 from corerl import algos
-from corerl.launch.composition import sweeps
+from corerl.launch.arguments import sweeps
 from corerl.launch.settings_tables import rows_of, variants
 from corerl.report.tables import short
 from corerl.training.spaces import ACTIONS

@@ -8,7 +8,8 @@ import json
 import sys
 
 from corerl.bench.stopwatch import Case, measure_processes
-from corerl.launch.composition import cells, sweeps
+from corerl.launch.arguments import sweeps
+from corerl.launch.composition import cells
 from corerl.launch.rates import size_of
 from corerl.runs import provenance
 

@@ -43,8 +43,7 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
     """Says what is wrong with a setting and how to mend it; None: of the command line's arguments."""
     chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
     if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
-        reason = " ".join(str(error).split())[:200]
-        return f"A file of settings cannot be read ({reason}); repair it."
+        return unreadable(error)
     composed = re.match(r"In '([^']+)': \w+ raised while composing", str(error))
     if composed and isinstance(error.__context__, OmegaConfBaseException):
         return f"{composed[1]}.yaml: {_of_a_file(error.__context__)}"
@@ -70,6 +69,11 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
             f"'{key}=[{values}]' for a list."
         )
     return _bad_value(str(error), cause, chosen)
+
+
+def unreadable(error: Exception) -> str:
+    """Says that a file of settings is damaged."""
+    return f"A file of settings cannot be read ({' '.join(str(error).split())[:200]}); repair it."
 
 
 def _of_a_file(cause: OmegaConfBaseException) -> str:

@@ -40,7 +40,8 @@ from corerl.launch import (
     tiny_cells,
     worker,
 )
-from corerl.launch.composition import cells, sweeps
+from corerl.launch.arguments import sweeps
+from corerl.launch.composition import cells
 from corerl.launch.process_setup import lasting_output, numerics
 from corerl.launch.seed_processes import Job
 from corerl.runs import checkpoint, files, provenance

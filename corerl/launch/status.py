@@ -180,7 +180,8 @@ def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
     if Path(what).is_dir() and not given:
         yield from groups(Path(what))
         return
-    from corerl.launch.composition import cells, sweeps  # loads every algorithm
+    from corerl.launch.arguments import sweeps
+    from corerl.launch.composition import cells  # loads every algorithm
 
     if Path(what).is_dir() and what not in sweeps():
         raise CorerlError(

@@ -4,7 +4,6 @@ Precedence: the defaults in the algorithm's `Config`, then every row of `configs
 pattern matches the task, then the command line. A row's keys are spelled as on the command line.
 """
 
-import argparse
 import importlib
 import inspect
 import math
@@ -28,18 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from corerl import algos
 from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
-from corerl.launch.composition import (
-    cells,
-    for_each_cell,
-    hydra_flags,
-    search_folder,
-    settings_first,
-    typed,
-    with_own_files,
-    with_sweep,
-    with_todays_names,
-)
-from corerl.launch.config_store import register
+from corerl.launch.arguments import Command, read
+from corerl.launch.composition import cells_of, search_folder, typed
 from corerl.launch.hydra_errors import UNREADABLE, no_such, sentence
 from corerl.launch.process_setup import lasting_output
 from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
@@ -47,10 +36,6 @@ from corerl.launch.settings_tables import file_of, of_d4rl, variants
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
 
-DRY_RUN = "--dry-run"
-SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
-"""What Hydra leaves open in a search with Optuna: scores are made large, and the same command makes the
-same trials, so that it resumes."""
 NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
 STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
 
@@ -58,20 +43,17 @@ STATUS = "What is done is kept: corerl status lists it, and the same command run
 def main(arguments: list[str]) -> int:
     """Trains what the command line composes. Returns the exit status."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(_help(with_own_files(arguments)))
+        print(_help(read([a for a in arguments if a not in ("-h", "--help")])))
         return 0
-    dry = DRY_RUN in arguments
-    arguments = with_todays_names([a for a in arguments if a != DRY_RUN])
-    flags = _refuse(arguments)
-    arguments = settings_first(arguments)
-    if flags.cfg == "job":
-        return _show(cells(arguments), flags.package)
-    if dry:
+    command = read(arguments)
+    if command.cfg == "job":
+        return _show(cells_of(command), command.package)
+    if command.dry_run:
         from corerl.launch.dry_run import show
 
-        return show(cells(arguments))
+        return show(cells_of(command))
     with lasting_output():
-        return _launch(arguments, informs=bool(flags.cfg or flags.info))
+        return _launch(command, arguments)
 
 
 def _show(listed: list[Config], package: str | None) -> int:
@@ -95,34 +77,32 @@ class Outcome:
     busy: list[tuple[str, Config]] = field(default_factory=list)
 
 
-def _launch(arguments: list[str], informs: bool = False) -> int:
-    """Runs the command line; where it `informs`, Hydra prints what it is asked and nothing runs."""
+def _launch(command: Command, arguments: list[str]) -> int:
+    """Runs the command. Where it asks Hydra to print something, Hydra prints it and nothing runs."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
-    named = with_own_files(_with_search(arguments))
-    register()
     outcome = Outcome()
     try:
-        _hydra_run(named, outcome)
+        _hydra_run(command, outcome)
     except KeyboardInterrupt as stop:
         reported = (
             "stopped and saved" if isinstance(stop, Interrupted) else "stopped; what is saved stays"
         )
-        command = shlex.join(["corerl", "train", *arguments])
-        print(f"corerl: {reported}. Resume with the same command: {command}", file=sys.stderr)
+        again = shlex.join(["corerl", "train", *arguments])
+        print(f"corerl: {reported}. Resume with the same command: {again}", file=sys.stderr)
         return 130
-    if not informs:
-        _tell_end(named, outcome)
+    if not command.prints:
+        _tell_end(command, outcome)
     return 0
 
 
-def _hydra_run(named: list[str], outcome: Outcome) -> None:
+def _hydra_run(command: Command, outcome: Outcome) -> None:
     """Has Hydra compose the cells and its launcher run them, here or elsewhere.
 
     Raises:
         Interrupted: stopped by a signal, after saving.
         CorerlError: what Hydra, the sweeper or the launcher refuses, or cannot do.
     """
-    count, here = _count(named), os.getpid()
+    count, here = _count(command), os.getpid()
 
     def job(cfg: DictConfig) -> float | None:
         outcome.begun = True
@@ -133,14 +113,14 @@ def _hydra_run(named: list[str], outcome: Outcome) -> None:
         return None if to_optuna and math.isnan(found) else found
 
     try:
-        sys.argv = ["corerl train", *for_each_cell(with_sweep(named))]
+        sys.argv = ["corerl train", *command.for_hydra()]
         launched = hydra.main(
             version_base="1.3", config_path="pkg://corerl.configs", config_name="config"
         )
         with terminated_like_ctrl_c():
             launched(job)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise CorerlError(sentence(error)) from error
+        raise CorerlError(sentence(error, command.overrides)) from error
     except CorerlError:
         raise
     except Exception as error:
@@ -149,41 +129,31 @@ def _hydra_run(named: list[str], outcome: Outcome) -> None:
         if outcome.begun:
             raise
         if isinstance(error, UNREADABLE):
-            raise CorerlError(sentence(error)) from error
+            raise CorerlError(sentence(error, command.overrides)) from error
         if isinstance(error, OSError) and error.filename:
             raise CorerlError(f"{error.filename}: {error.strerror}.") from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
 
 
-def _tell_end(named: list[str], outcome: Outcome) -> None:
+def _tell_end(command: Command, outcome: Outcome) -> None:
     """Prints what a search has found.
 
     Raises:
         CorerlError: cells are not done.
     """
     problems = list(outcome.problems)
-    searched = search_folder(named)
+    searched = search_folder(command)
     if searched:
         _tell_best(searched)
     elif not outcome.begun:
-        problems += _unfinished(named)
+        problems += _unfinished(command)
     problems += [problem for problem, cell in outcome.busy if _left(cell)]
     if len(problems) == 1:
         raise CorerlError(problems[0])
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
-
-
-def _with_search(arguments: list[str]) -> list[str]:
-    """Adds `SEARCH` to the command line of a search, less what it gives itself."""
-    if "hydra/sweeper=optuna" not in arguments:
-        return arguments
-    given = {argument.lstrip("+").split("=")[0] for argument in arguments}
-    if "hydra/sweeper/sampler=grid" in arguments:  # it has no seed
-        given |= {"hydra.sweeper.sampler.seed"}
-    return [*arguments, *(f"{key}={value}" for key, value in SEARCH.items() if key not in given)]
 
 
 def _tell_best(folder: Path) -> None:
@@ -197,22 +167,22 @@ def _tell_best(folder: Path) -> None:
         print(f"corerl: {reported}", file=sys.stderr)
 
 
-def _count(arguments: list[str]) -> int | None:
+def _count(command: Command) -> int | None:
     """Counts the cells; None where a sweeper chooses them as it goes, or they do not compose."""
-    if not {"-m", "--multirun"} & set(with_sweep(arguments)):
+    if not command.multirun:
         return 1
     try:
-        return len(cells(arguments))
+        return len(cells_of(command))
     except CorerlError:
         return None
 
 
-def _unfinished(arguments: list[str]) -> list[str]:
+def _unfinished(command: Command) -> list[str]:
     """Lists unfinished cells by their directories, after a launcher that ran them elsewhere."""
     from corerl.launch import launch
 
     problems = []
-    for cfg in cells(arguments):
+    for cfg in cells_of(command):
         if left := _left(cfg):
             reported = "; ".join(dict.fromkeys(g.message for g in left if g.message))
             seeds = ", ".join(str(seed) for group in left for seed in group.seeds)
@@ -235,34 +205,13 @@ def _left(cfg: Config) -> list:
     return [group for group in status.of_cell(cfg) if group.state != "done"]
 
 
-def _refuse(arguments: list[str]) -> argparse.Namespace:
-    """Refuses what Hydra would accept, or answer with a page: unknown flags, keys added or removed.
-
-    Returns Hydra's flags.
-    """
-    flags, unknown = hydra_flags(arguments)
-    require(
-        not flags.hydra_help, "corerl train has no flag --hydra-help; --help lists every setting"
-    )
-    for flag in (a for a in unknown if a.startswith("-")):
-        raise CorerlError(
-            f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."
-        )
-    for argument in arguments:
-        if argument[:1] in "+~" and not argument.lstrip("+~").startswith("hydra"):
-            raise CorerlError(
-                f"{argument}: settings are neither added nor removed; change one with name=value."
-            )
-    return flags
-
-
-def _help(arguments: list[str]) -> str:
+def _help(command: Command) -> str:
     """Lists every setting with its default and comment, as the dataclasses state them.
 
     Raises:
         CorerlError: there is no algorithm of a name that is given.
     """
-    given = [a.removeprefix("algo=") for a in arguments if a.startswith("algo=")]
+    given = [a.removeprefix("algo=") for a in command.overrides if a.startswith("algo=")]
     chosen = [variants().get(name, name) for names in given for name in names.split(",")]
     known = algos.names()
     for name in chosen:
@@ -271,7 +220,7 @@ def _help(arguments: list[str]) -> str:
         "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
         "       corerl train -m algo=NAME,NAME task=ID,ID ...       every combination",
         "       corerl train sweep=NAME                             a file of sweeps/",
-        f"       corerl train ... {DRY_RUN}           what would run, and for how long",
+        "       corerl train ... --dry-run           what would run, and for how long",
         "",
         *_listed("algo: ", [*known, "or a file of your own, algo=my_algo.py"]),
         *_listed("algo with other settings (configs/): ", list(variants())),

@@ -11,7 +11,6 @@ from damage import Reader
 
 from corerl import cli
 from corerl.errors import CorerlError
-from corerl.launch import train
 from corerl.launch.composition import cells
 from corerl.runs import files
 
@@ -36,7 +35,6 @@ hydra:
 
 def _composed(arguments: list[str]) -> list[dict]:
     """What `corerl train` would run, without running it."""
-    train._refuse(arguments)
     return [asdict(cfg) | {"algo": repr(cfg.algo)} for cfg in cells(arguments)]
 
 

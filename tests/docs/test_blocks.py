@@ -18,7 +18,8 @@ from corerl.algos import td3_bc
 from corerl.cli import COMMANDS, main
 from corerl.config import Config
 from corerl.data.tasks import resolve
-from corerl.launch.composition import cells, sweeps
+from corerl.launch.arguments import sweeps
+from corerl.launch.composition import cells
 from corerl.report.published import shipped
 
 FOUND = list(commands())

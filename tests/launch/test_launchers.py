@@ -13,6 +13,7 @@ import pytest
 from corerl.errors import CorerlError
 from corerl.launch import composition, status
 from corerl.launch import train as train_module
+from corerl.launch.arguments import read
 from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.runs import files
 from corerl.runs.directory import cell_directory
@@ -115,7 +116,7 @@ def test_a_cell_that_diverged_elsewhere_is_no_success(tmp_path):
         facts = {"state": "done", "seeds": [seed], "step": 20, "diverged": {str(seed): 7}}
         files.make_directory(cell_directory(cell) / f"seeds-{seed}")
         files.write_json(cell_directory(cell) / f"seeds-{seed}" / "status.json", facts)
-    (problem,) = train_module._unfinished(arguments)
+    (problem,) = train_module._unfinished(read(arguments))
     assert "BC on corerl/pendulum: every seed diverged" in problem
 
 

@@ -11,7 +11,8 @@ import yaml
 from corerl import algos, cli
 from corerl.algos import td3_bc
 from corerl.errors import CorerlError
-from corerl.launch.composition import cells, register
+from corerl.launch.composition import cells
+from corerl.launch.config_store import register
 from corerl.policies.load import load
 from corerl.runs import code
 

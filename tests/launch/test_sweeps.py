@@ -12,7 +12,8 @@ from corerl.config import Config, seed_list
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.launch import settings_tables
-from corerl.launch.composition import cells, sweeps
+from corerl.launch.arguments import sweeps
+from corerl.launch.composition import cells
 
 TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes)}
     "corl_offline": (10 * 30, 4, 0, None),

@@ -29,9 +29,10 @@ from corerl.config import Config
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.launch import composition, last_scores, launch, settings_tables, status
+from corerl.launch.arguments import _with_search
 from corerl.launch.composition import cells
 from corerl.launch.hydra_errors import sentence
-from corerl.launch.train import _tell_best, _with_search
+from corerl.launch.train import _tell_best
 from corerl.runs.directory import cell_directory, config_hash
 from corerl.runs.files import Busy
 from corerl.training.run import Interrupted
