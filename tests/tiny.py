@@ -96,10 +96,20 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "qr_dqn": {"task": NUMBERED},
     "r2pvi": {"task": "risk/linear-shift", "steps": 4},
     "two_atom": {"task": "risk/coins"},
+    "reload": {"task": "risk/overheat", "steps": 4},
     "sac": {"task": ONLINE},
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
-EXACT = {"cvar_tabular", "dr_rpo", "ela", "icvar", "pref_pessimistic", "r2pvi", "two_atom"}
+EXACT = {
+    "cvar_tabular",
+    "dr_rpo",
+    "ela",
+    "icvar",
+    "pref_pessimistic",
+    "r2pvi",
+    "reload",
+    "two_atom",
+}
 """Algorithms on finite MDPs, without a network."""
 LEARNERS = [name for name in algos.names() if name not in EXACT]
 

@@ -149,13 +149,12 @@ def ascend(
     logits, visits = np.log(policy), occupancy_of(mdp, policy)
     value, gradient = objective(visits)
     for _ in range(steps):
-        q = _action_values(mdp, policy, gradient)
+        q = action_values(mdp, policy, gradient)
         advantage = q - (policy * q).sum(-1, keepdims=True)
         while rate > tolerance:
             moved = logits + rate * advantage
             moved -= moved.max(-1, keepdims=True)
-            trial = np.exp(moved)
-            trial /= trial.sum(-1, keepdims=True)
+            trial = softmax(moved)
             trial_visits = occupancy_of(mdp, trial)
             trial_value, trial_gradient = objective(trial_visits)
             if trial_value >= value:
@@ -171,9 +170,9 @@ def ascend(
     return Occupancy(visits, policy, float(value), np.zeros(0), np.zeros(0))
 
 
-def _action_values(mdp: FiniteMDP, policy: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-    """Returns the action values of a policy for a reward, both of the shape of the visits."""
-    kernel = nominal_kernel(mdp)
+def action_values(mdp: FiniteMDP, policy: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+    """Returns a policy's action values for a reward, all of the shape of the visits."""
+    kernel, rewards = nominal_kernel(mdp), _of_visits(mdp, rewards, "rewards")
     if mdp.horizon is None:
         through = mdp.discount * np.einsum("sa,sat->st", policy, kernel)
         value = np.linalg.solve(np.eye(len(through)) - through, (policy * rewards).sum(1))
@@ -183,6 +182,12 @@ def _action_values(mdp: FiniteMDP, policy: np.ndarray, rewards: np.ndarray) -> n
         q.insert(0, reward + mdp.discount * kernel @ value)
         value = (row * q[0]).sum(-1)
     return np.array(q)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns probabilities along the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def policy_of(visits: np.ndarray) -> np.ndarray:

@@ -134,6 +134,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # The authors' main.py.
     "r2pvi": {"kind": "tv", "scale": 0.1, "beta": 1.0, "ridge": 0.1, "penalty": "factors"}
     | {"least": "states", "rewards": "known"},
+    # Ours.
+    "reload": {"gradient": "optimistic", "budget": None, "eta": 0.5, "eta_mu": 0.5, "spread": 0.1},
     # CORL's fine-tuning, beside what tests/algos/test_paper_settings.py has.
     "rebrac": {"stale_actor_target": True, "min_bc_share": 0.5, "online.offline_ratio": 0.5},
     # The authors' README and code.
