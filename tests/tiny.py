@@ -97,6 +97,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "r2pvi": {"task": "risk/linear-shift", "steps": 4},
     "two_atom": {"task": "risk/coins"},
     "reload": {"task": "risk/overheat", "steps": 4},
+    "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""

@@ -11,6 +11,7 @@
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
+    risk/HalfCheetah-velocity-v4     MuJoCo with a cost for going too fast; Hopper, Walker2d alike
     risk/hopper-medium-stochastic-regenerated, -v0, -v2
                                      the same with data: `corerl data make`'s or D4RL's, relabelled
 
@@ -31,7 +32,7 @@ import numpy as np
 from corerl import seeding
 from corerl.data import d4rl, embedded
 from corerl.data.dataset import Dataset
-from corerl.envs import stochastic_mujoco
+from corerl.envs import stochastic_mujoco, velocity_cost
 from corerl.envs.stochastic_mujoco import HAZARDS, Hazard
 from corerl.errors import CorerlError
 
@@ -68,6 +69,7 @@ ONLINE = {
     "Hopper-stochastic-v4": "hopper",
     "Walker2d-stochastic-v4": "walker2d",
 }
+VELOCITY = {name.replace("-v4", "-velocity-v4"): name for name in velocity_cost.LIMITS}
 RELABELLED = re.compile(
     r"(halfcheetah|hopper|walker2d)-(medium|expert)-stochastic-(v0|v2|regenerated)"
 )
@@ -88,7 +90,7 @@ def names() -> list[str]:
         for quality in ("medium", "expert")
         for version in ("v0", "v2", "regenerated")
     ]
-    return [*SMALL, *ONLINE, *made, PACKAGED]
+    return [*SMALL, *ONLINE, *VELOCITY, *made, PACKAGED]
 
 
 def with_data() -> list[str]:
@@ -102,6 +104,8 @@ def make_env(name: str) -> gymnasium.Env:
     if name in SMALL:
         made = _named(SMALL[name])(**OPTIONS.get(name, {}))
         return made if isinstance(made, gymnasium.Env) else _named("mdps:FiniteEnv")(made)
+    if base := VELOCITY.get(name):
+        return velocity_cost.VelocityCost(simulators.make(base), velocity_cost.LIMITS[base])
     hazard = _hazard(name)
     env = simulators.make(hazard.environment, max_episode_steps=hazard.steps)
     return stochastic_mujoco.StochasticPenalty(env, hazard)
