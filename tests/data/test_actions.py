@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small import config, train
+from wording import refused, says
 
 import corerl
 from corerl.commands.data_export import rollouts
@@ -13,7 +14,6 @@ from corerl.config import Data, Eval
 from corerl.data import actions
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import of, resolve
-from corerl.errors import CorerlError
 from corerl.launch.launch import launch
 from corerl.policies.export import export
 
@@ -68,7 +68,8 @@ def test_it_holds_in_training_loading_and_export(tmp_path, recorded):
 def test_data_with_small_actions_is_told_what_to_set(tmp_path, recorded, capsys):
     launch(config(tmp_path, "bc", **recorded))
     reported = capsys.readouterr().err
-    assert "fill less than a tenth" in reported and "action_range=[-0.02,0.06]" in reported
+    says(reported, "range")
+    assert "action_range=[-0.02,0.06]" in reported
     launch(config(tmp_path, "bc", **recorded, action_range=[LOW, HIGH]))
     assert "action_range" not in capsys.readouterr().err
 
@@ -77,22 +78,22 @@ def test_data_with_small_actions_is_told_what_to_set(tmp_path, recorded, capsys)
     "given", [0.5, [0.1], [0.1, 0.1], [-2, 0], [0, float("nan")], ["a", 1], [[0, 0.5], [0.2, 0.4]]]
 )
 def test_a_range_that_is_none_is_refused(given):
-    with pytest.raises(CorerlError, match=r"action_range=.* must be \[low, high\]"):
+    with refused("action_range="):
         actions.parse(given)
 
 
 def test_what_it_does_not_fit_is_named(tmp_path, recorded):
     cfg = config(tmp_path, "bc", **recorded)
     cfg.action_range = [-0.01, 0.06]
-    with pytest.raises(CorerlError, match=r"row 0, column 0, holds -0.02, outside \[-0.01, 0.06\]"):
+    with refused("0 -0.02 -0.01 0.06"):
         of(cfg).load()
     cfg.action_range = [[-1, -1], [1, 1]]
-    with pytest.raises(CorerlError, match=r"action_range has 2 numbers, and .* has 1 actions"):
+    with refused("action_range 2 1 actions"):
         of(cfg).make_env()
     discrete = replace(resolve("corerl/cartpole"), action_range=((-0.5,), (0.5,)))
-    with pytest.raises(CorerlError, match="of continuous actions"):
+    with refused("continuous"):
         discrete.load()
-    with pytest.raises(CorerlError, match="of continuous actions"):
+    with refused("continuous"):
         discrete.make_env()
 
 

@@ -5,9 +5,9 @@ import os
 import h5py
 import numpy as np
 import pytest
+from wording import refused
 
 from corerl.data import d4rl, tasks
-from corerl.errors import CorerlError
 
 
 def write(path, terminals, timeouts=None, **changed):
@@ -75,7 +75,7 @@ def test_without_timeouts_the_limit_is_counted_from_each_start(tmp_path):
     assert d.episode_ends.tolist() == [500, 1500, 2500, 3100]
     assert not d.has_next[[1499, 2499, 3099]].any()
     assert d.has_next.sum() == 3097
-    with pytest.raises(CorerlError, match=r"hopper_medium\.hdf5: it has no timeouts"):
+    with refused("hopper_medium.hdf5 timeouts"):
         d4rl.read(path)
 
 
@@ -99,7 +99,7 @@ def test_a_task_reads_a_file_without_timeouts_from_the_data_folder(tmp_path, mon
 def test_a_file_that_is_cut_off(tmp_path):
     path = write(tmp_path / "a.hdf5", flags(5000), flags(5000))
     path.write_bytes(path.read_bytes()[:20000])
-    with pytest.raises(CorerlError, match=r"a\.hdf5 is cut off .* fetch it again"):
+    with refused("a.hdf5"):
         d4rl.read(path)
 
 
@@ -110,37 +110,37 @@ def test_damaged_bytes_never_give_anything_but_one_sentence(tmp_path, seed):
     for i in np.random.default_rng(seed).integers(0, 3000, 40):  # where HDF5 keeps its structure
         damaged[i] ^= 255
     path.write_bytes(damaged)
-    with pytest.raises(CorerlError, match=r"a\.hdf5"):
+    with refused("a.hdf5"):
         d4rl.read(path)
 
 
 def test_a_file_that_is_not_hdf5(tmp_path):
     path = tmp_path / "page.hdf5"
     path.write_text("<html>not found</html>")
-    with pytest.raises(CorerlError, match="not an HDF5 file"):
+    with refused("HDF5"):
         d4rl.read(path)
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(CorerlError, match=r"There is no file .*none\.hdf5"):
+    with refused("none.hdf5"):
         d4rl.read(tmp_path / "none.hdf5")
 
 
 def test_a_missing_key(tmp_path):
     path = write(tmp_path / "a.hdf5", flags(5), flags(5), rewards=None, actions=None)
-    with pytest.raises(CorerlError, match=r"a\.hdf5: it has no actions, rewards; it holds obs"):
+    with refused("a.hdf5 actions rewards observations"):
         d4rl.read(path)
 
 
 def test_rows_that_do_not_agree(tmp_path):
     path = write(tmp_path / "a.hdf5", flags(5), flags(5), actions=np.zeros((4, 1)))
-    with pytest.raises(CorerlError, match=r"a\.hdf5: actions has shape \(4, 1\)"):
+    with refused("a.hdf5 actions shape 4 1"):
         d4rl.read(path)
 
 
 def test_nan_in_rewards(tmp_path):
     path = write(tmp_path / "a.hdf5", flags(5), flags(5), rewards=np.array([0, 1, np.nan, 1, 1]))
-    with pytest.raises(CorerlError, match=r"a\.hdf5: Dataset d4rl/a, field rewards: row 2 .*nan"):
+    with refused("a.hdf5 d4rl/a rewards 2 nan"):
         d4rl.read(path)
 
 
@@ -165,11 +165,11 @@ def test_offline_it_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch
     monkeypatch.setenv("CORERL_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CORERL_OFFLINE", "1")
-    with pytest.raises(CorerlError, match=r"hopper_medium-v2\.hdf5 .* put it in .*/d4rl"):
+    with refused("hopper_medium-v2.hdf5 /d4rl"):
         tasks.resolve("d4rl/hopper-medium-v2").load()
 
 
 def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.hdf5")
-    with pytest.raises(CorerlError, match=r"pipe\.hdf5 is not a regular file"):
+    with refused("pipe.hdf5"):
         d4rl.read(tmp_path / "pipe.hdf5")

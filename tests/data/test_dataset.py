@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from wording import refused
 
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
 
 
 def two_episodes(**changed) -> Dataset:
@@ -111,14 +111,14 @@ def test_best_episodes_by_discounted_return_are_those_that_begin_well():
 
 @pytest.mark.parametrize("fraction", [0, 1.5, -1])
 def test_best_episodes_refuses_a_wrong_fraction(fraction):
-    with pytest.raises(CorerlError, match="fraction"):
+    with refused("fraction"):
         two_episodes().best_episodes(fraction)
 
 
 def test_with_rewards():
     d = two_episodes().with_rewards(np.ones(5))
     assert d.episode_returns().tolist() == [3, 2]
-    with pytest.raises(CorerlError, match="test/two, field"):
+    with refused("test/two"):
         two_episodes().with_rewards(np.ones(4))
 
 
@@ -169,7 +169,7 @@ def test_a_value_that_is_not_finite_is_named_by_field_and_row(field, value):
     array = np.zeros(5, np.float32) if field == "rewards" else np.zeros((5, 1), np.float32)
     array[2:] = value
     rows = 2 if field == "next_observations" else 3  # row 4 has no next observation to check
-    with pytest.raises(CorerlError, match=rf"test/two, field {field}: row 2\b.*\({rows} such rows"):
+    with refused(f"test/two {field} 2 {rows}"):
         two_episodes(**{field: array})
 
 
@@ -182,15 +182,15 @@ def test_a_missing_next_observation_may_be_anything():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"actions": np.zeros((4, 1))}, "field actions: it has 4 rows where rewards has 5"),
-        ({"next_observations": np.zeros((5, 2))}, "field next_observations: its shape is"),
-        ({"actions": np.zeros(5)}, "field actions: its shape is"),
-        ({"terminated": np.zeros(4)}, "field terminated: it has 4 rows"),
-        ({"rewards": np.zeros((5, 2))}, "field rewards: its shape"),
+        ({"actions": np.zeros((4, 1))}, "actions 4 rewards 5"),
+        ({"next_observations": np.zeros((5, 2))}, "next_observations shape"),
+        ({"actions": np.zeros(5)}, "actions shape"),
+        ({"terminated": np.zeros(4)}, "terminated 4"),
+        ({"rewards": np.zeros((5, 2))}, "rewards shape"),
     ],
 )
 def test_shapes_that_do_not_agree_are_refused(changed, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         two_episodes(**changed)
 
 
@@ -198,7 +198,7 @@ def test_shapes_that_do_not_agree_are_refused(changed, message):
 def test_episode_ends_must_agree_with_the_flags(ends):
     d = two_episodes()
     arrays = {name: getattr(d, name) for name in Dataset.__dataclass_fields__}
-    with pytest.raises(CorerlError, match="field episode_ends"):
+    with refused("episode_ends"):
         Dataset(**{**arrays, "episode_ends": np.array(ends)})
 
 
@@ -252,13 +252,13 @@ def test_what_is_masked_is_no_number(field):
     hidden = np.ma.masked_array(np.zeros(shapes.get(field, 4)), mask=False)
     assert len(steps(**{field: hidden})) == 4
     hidden[1] = np.ma.masked
-    with pytest.raises(CorerlError, match=rf"field {field}: \d of its entries are masked"):
+    with refused(f"{field}"):
         steps(**{field: hidden})
 
 
 def test_a_masked_part_of_a_dictionary_is_named():
     hidden = np.ma.masked_equal([0, 1, 2, -9999], -9999)
-    with pytest.raises(CorerlError, match="observations, part v: 1 of its entries are masked"):
+    with refused("observations 1"):
         steps(observations={"p": np.ones((4, 2)), "v": hidden})
 
 
@@ -277,15 +277,15 @@ def test_tensors_may_have_gradients_or_be_bfloat16():
 @pytest.mark.parametrize(
     ("changed", "reported"),
     [
-        ({"observations": {}}, "observations: the dictionary is empty"),
+        ({"observations": {}}, "observations empty"),
         (
             {"observations": {"arm": {"p": np.ones(4), "v": np.ones(4)}}},
-            "part arm is a dictionary: write arm/p, arm/v in its place",
+            "arm arm/p arm/v",
         ),
-        ({"observations": np.ones((4, 0))}, r"observations: its shape is \(4, 0\): its rows hold"),
-        ({"actions": np.ones((4, 0))}, r"actions: its shape is \(4, 0\): its rows hold nothing"),
+        ({"observations": np.ones((4, 0))}, "observations shape 4 0"),
+        ({"actions": np.ones((4, 0))}, "actions shape 4 0"),
     ],
 )
 def test_observations_and_actions_that_are_none(changed, reported):
-    with pytest.raises(CorerlError, match=reported):
+    with refused(reported):
         steps(**changed)

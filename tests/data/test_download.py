@@ -5,9 +5,9 @@ import http.server
 import threading
 
 import pytest
+from wording import refused
 
 from corerl.data import download
-from corerl.errors import CorerlError
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
 
@@ -67,7 +67,7 @@ def test_a_whole_file(server, tmp_path):
 def test_a_broken_transfer_is_resumed_where_it_stopped(server, tmp_path):
     server.cut = 300_000
     path = tmp_path / "f.bin"
-    with pytest.raises(CorerlError, match=r"300000 of 1048576 bytes .* run the command again"):
+    with refused("300000 1048576"):
         download.fetch(server.url, path)
     assert not path.exists()
     assert (tmp_path / "f.bin.part").stat().st_size == 300_000
@@ -86,7 +86,7 @@ def test_another_range_than_was_asked_for_is_not_appended(server, tmp_path):
     server.shift = -1000
     path = tmp_path / "f.bin"
     (tmp_path / "f.bin.part").write_bytes(BODY[:5000])
-    with pytest.raises(CorerlError, match=r"the server sent another part .* run the command again"):
+    with refused("server"):
         download.fetch(server.url, path)
     assert download.fetch(server.url, path).read_bytes() == BODY
 
@@ -94,12 +94,12 @@ def test_another_range_than_was_asked_for_is_not_appended(server, tmp_path):
 @pytest.mark.parametrize("length", ["many", "-5", "1e6", "\u0661"])
 def test_a_length_that_is_no_number_is_a_sentence(server, tmp_path, length):
     server.length = length.encode().decode("latin-1")
-    with pytest.raises(CorerlError, match="the server says that it has"):
+    with refused("server"):
         download.fetch(server.url, tmp_path / "f.bin")
 
 
 def test_an_address_that_is_none_is_a_sentence(tmp_path):
-    with pytest.raises(CorerlError, match="Download of"):
+    with refused("f.bin nowhere"):
         download.fetch("nowhere", tmp_path / "f.bin")
 
 
@@ -115,31 +115,31 @@ def test_a_part_longer_than_the_file_starts_over(server, tmp_path):
 
 
 def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
-    with pytest.raises(CorerlError, match="expected checksum md5:00"):
+    with refused("checksum md5:00"):
         download.fetch(server.url, tmp_path / "f.bin", "md5:00")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refusal_names_the_address_and_the_folder(server, tmp_path):
-    with pytest.raises(CorerlError, match=rf"/nothing answers 404 .* put it in {tmp_path}"):
+    with refused(f"/nothing 404 {tmp_path}"):
         download.fetch(server.url.replace("/file", "/nothing"), tmp_path / "f.bin")
 
 
 def test_no_network(tmp_path):
-    with pytest.raises(CorerlError, match=r"127\.0\.0\.1:9/f broke .*refused"):
+    with refused("127.0.0.1:9/f"):
         download.fetch("http://127.0.0.1:9/f", tmp_path / "f.bin")
 
 
 def test_offline_asks_nobody(server, tmp_path, monkeypatch):
     monkeypatch.setenv("CORERL_OFFLINE", "1")
-    with pytest.raises(CorerlError, match=f"download {server.url} elsewhere .* {tmp_path}"):
+    with refused(f"{server.url} {tmp_path}"):
         download.fetch(server.url, tmp_path / "f.bin")
     assert server.ranges == []
 
 
 def test_a_full_disk(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: type("U", (), {"free": 10})())
-    with pytest.raises(CorerlError, match=r"Cannot write .*1 MB .*free some space"):
+    with refused("1 MB"):
         download.fetch(server.url, tmp_path / "f.bin")
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
+from wording import refused, says
 
 from corerl import cli
 from corerl.data import export, simulators, tasks
 from corerl.data import minari as reader
-from corerl.errors import CorerlError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
 WHO = {"algorithm_name": "test", "author": "t", "author_email": "t@t", "code_permalink": "t"}
@@ -121,7 +121,7 @@ def test_goal_observations_are_flattened_as_the_environment_s_are(folder):
     for i in range(5):
         flat = spaces.flatten(space, {key: value[i] for key, value in obs.items()})
         np.testing.assert_allclose(d.observations[i], flat, rtol=1e-6)
-    with pytest.raises(CorerlError, match="no environment to evaluate in"):
+    with refused("environment"):
         tasks.resolve("minari/corerl/goal-v0").make_env()
 
 
@@ -232,7 +232,7 @@ def test_observations_that_are_no_vector_are_refused(folder):
         action_space=spaces.Box(-2, 2, (1,), np.float32),
         **WHO,
     )
-    with pytest.raises(CorerlError, match=r"Text.*cannot read. Supported: Box, Discrete, Multi"):
+    with refused("Text Box Discrete"):
         reader.load("corerl/text-v0")
 
 
@@ -247,7 +247,7 @@ def test_a_number_that_its_space_has_not_is_refused(folder, wrong):
     )
     with h5py.File(Path(dataset.spec.data_path) / "main_data.hdf5", "r+") as file:
         file["episode_0/observations/room"][1] = wrong
-    with pytest.raises(CorerlError, match=r"a number that is none of its Discrete\(3\)"):
+    with refused("Discrete(3)"):
         reader.load("corerl/rooms-v0")
 
 
@@ -277,7 +277,7 @@ def test_several_numbers_at_once_are_no_damaged_file(folder):
         action_space=spaces.MultiDiscrete([2, 2]),
         **WHO,
     )
-    with pytest.raises(CorerlError, match=r"its actions are MultiDiscrete\(\[2 2\]\): only boxes"):
+    with refused("MultiDiscrete([2"):
         reader.load("corerl/several-v0")
 
 
@@ -316,7 +316,7 @@ def test_arrays_of_floats_are_no_images(folder):
 def test_a_file_that_is_cut_off(folder, pendulum):
     path = folder / "corerl/pendulum/test-v0/data/main_data.hdf5"
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(CorerlError, match=r"test-v0/data is cut off"):
+    with refused("test-v0/data"):
         reader.load("corerl/pendulum/test-v0")
 
 
@@ -328,7 +328,7 @@ def test_known_and_local_ids(pendulum):
 
 def test_offline_it_says_where_to_put_the_folder(folder, monkeypatch):
     monkeypatch.setenv("CORERL_OFFLINE", "1")
-    with pytest.raises(CorerlError, match=f"OFFLINE is set: put its folder at {folder}/D4RL/door"):
+    with refused(f"CORERL_OFFLINE {folder}/D4RL/door"):
         reader.load("D4RL/door/human-v2")
 
 
@@ -337,7 +337,7 @@ def test_a_failed_download_says_what_stands_in_the_way(folder, monkeypatch):
         raise RuntimeError("no route to host")
 
     monkeypatch.setattr(minari, "download_dataset", refuse)
-    with pytest.raises(CorerlError, match=r"RuntimeError: no route .* D4RL/door/human-v2"):
+    with refused("RuntimeError D4RL/door/human-v2"):
         reader.load("D4RL/door/humn-v2")
 
 
@@ -470,13 +470,15 @@ def test_what_stands_in_the_way_is_no_dataset(remote, folder, capsys):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ID.partition("/")[0]).touch()
     status, _, err = bring(capsys)
-    assert status == 2 and "minari cannot download" in err
+    assert status == 2
+    says(err, "minari")
 
 
 def test_a_download_without_data_is_told(remote, capsys):
     (remote.folder / ID / "data/main_data.hdf5").unlink()
     status, out, err = bring(capsys)
-    assert status == 2 and f"cannot download {ID} (FileNotFoundError: minari left no whole" in err
+    assert status == 2
+    says(err, f"{ID} FileNotFoundError")
     assert reader.local() == [] and "metadata.json" not in out
 
 

@@ -1,12 +1,11 @@
 """Mixtures of the suites' sets: shares, whole episodes, and names."""
 
 import numpy as np
-import pytest
 from small import random_dataset
+from wording import refused
 
 from corerl.data import embedded, mixtures
 from corerl.data.tasks import resolve
-from corerl.errors import CorerlError
 
 
 def test_a_mixture_has_the_share_and_whole_episodes():
@@ -21,7 +20,7 @@ def test_a_mixture_has_the_share_and_whole_episodes():
 
 
 def test_a_share_that_the_better_set_cannot_give_is_refused():
-    with pytest.raises(CorerlError, match="takes 1,000 steps of test/random, which has 400"):
+    with refused("1,000 steps test/random 400"):
         mixtures.mixed("test/mixed", random_dataset(2000, 1), random_dataset(400, 2), 0.5)
 
 
@@ -36,5 +35,5 @@ def test_names_and_parts(monkeypatch, tmp_path):
     task = resolve(f"corerl/{name}")
     assert task.reference == resolve("corerl/mujoco/hopper-expert-regenerated").reference
     assert embedded.find(name) is None
-    with pytest.raises(CorerlError, match="corerl data make corerl/mujoco/hopper-random"):
+    with refused("corerl/mujoco/hopper-random"):
         task.load()

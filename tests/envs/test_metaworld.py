@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from wording import refused
 
 from corerl.data import suites, tasks
 from corerl.envs import metaworld_suite
 from corerl.envs.metaworld_suite import MetaWorld
-from corerl.errors import CorerlError
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
 from corerl.recipes import metaworld
@@ -76,7 +76,7 @@ def test_a_set_of_four_kinds_is_made_once_and_learned_from(data, monkeypatch):
     facts = suites.facts(task.name)
     assert facts["episodes"] == 4 and facts["seconds"] > 0 and len(facts["sha256"]) == 64
     assert "was here already" in data(*words)
-    with pytest.raises(CorerlError, match=r"exists with other contents \(seed 0 there, 1 here\)"):
+    with refused("seed 0 1"):
         data(*words, "--seed", "1")
 
     assert task.scored_by_success and task.reference is None
@@ -105,10 +105,8 @@ def test_a_handful_of_episodes_is_the_same_whatever_was_played_before(monkeypatc
 
 def test_without_the_package_the_command_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "metaworld", None)
-    with pytest.raises(CorerlError, match=r'pip install "corerl\[metaworld\]"'):
+    with refused("corerl[metaworld]"):
         tasks.resolve(TASK).make_env()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    with pytest.raises(
-        CorerlError, match=r"has not been made .*: corerl data make corerl/metaworld"
-    ):
+    with refused("corerl/metaworld"):
         tasks.resolve(TASK).load()
