@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
 from corerl.preferences.comparisons import Comparisons
 
@@ -134,28 +134,28 @@ def test_rows_of_no_segment_are_left_out_and_move_no_other():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"labels": np.array([0, -1, 1.0])}, "comparison 1 has label -1"),
+        ({"labels": np.array([0, -1, 1.0])}, "1 -1"),
         (
             {"starts": np.array([[0, 5], [1, 10], [6, 2]])},
-            "comparison 1: segment 2 is rows 10 to 13",
+            "1 2 10 13",
         ),
-        ({"starts": np.array([[0, 5], [1, 8], [-1, 2]])}, "comparison 2: segment 1 is rows -1"),
+        ({"starts": np.array([[0, 5], [1, 8], [-1, 2]])}, "2 1 -1"),
         (
             {"starts": np.array([[0, 5], [3, 8], [6, 2]])},
-            "comparison 1: segment 1, rows 3 to 6, cro",
+            "1 3 6",
         ),
-        ({"starts": np.array([[0, 5]])}, r"starts \(1, 2\) must be \(3, 2\)"),
-        ({"actions": STEPS[:11, None]}, "actions has 11 rows"),
-        ({"observations": np.where(STEPS == 4, np.nan, STEPS)[:, None]}, "observations of row 4"),
+        ({"starts": np.array([[0, 5]])}, "1 2 3"),
+        ({"actions": STEPS[:11, None]}, "actions 11"),
+        ({"observations": np.where(STEPS == 4, np.nan, STEPS)[:, None]}, "observations 4"),
     ],
 )
 def test_bad_comparisons_are_refused_by_number(changed, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         comparisons(**changed)
 
 
 def test_more_than_there_is_is_refused():
-    with pytest.raises(CorerlError, match="made up has 3 comparisons"):
+    with refused("3"):
         comparisons().first(4)
-    with pytest.raises(CorerlError, match="a crop of 4 steps"):
+    with refused("4 steps"):
         PairBuffer(comparisons(), [0], 2, crop=4)

@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from small import random_dataset
+from wording import refused
 
 from corerl.algos import dt
 from corerl.config import Settings
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.relabelling import (
     RelabelledBuffer,
@@ -87,12 +86,12 @@ def test_blocks_cut_every_thousand_rows_whatever_ends_there():
     assert rows.episode_ends.tolist() == [*range(300, 2500, 300), 2500]
     cut = blocks(rows)
     assert cut.episode_ends.tolist() == [1000, 2000] and len(cut.actions) == 2000
-    with pytest.raises(CorerlError, match="the dataset has 24; use algo"):
+    with refused("24"):
         blocks(rows_of(dataset()))
 
 
 def test_segments_have_one_length():
-    with pytest.raises(CorerlError, match=r"one integer, of all segments, not of shape \(2,\)"):
+    with refused("shape (2,)"):
         Comparisons.of_dataset(dataset(), [[4, 14], [9, 4]], [4, 3], [0, 1], "test")
 
 
@@ -134,7 +133,7 @@ def test_learned_rewards_are_scaled_by_each_seeds_own_returns():
 
 
 def test_rewards_that_tell_no_episodes_apart_are_refused():
-    with pytest.raises(CorerlError, match="all episodes return the same; set algo"):
+    with refused("episodes"):
         scaled(torch.ones(2, 4), np.array([2, 4]), Preprocess(return_range=True))
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from small import random_dataset, train
+from wording import refused, says
 
 from corerl import cli
 from corerl.algos import bc, dtr, ipl, pref_iql, pref_transformer
 from corerl.config import Config, Eval
 from corerl.data import tasks
-from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
 from corerl.policies.load import load
 from corerl.preferences import reward_distances
@@ -103,7 +103,7 @@ def test_implied_rewards_are_of_what_the_learner_saw():
 def test_the_command_and_the_report(tmp_path, capsys):
     cell = trained(tmp_path / "runs", "pref_iql")
     assert cli.main(["evaluate", str(cell), "--rewards"]) == 0
-    assert "STARC distance" in capsys.readouterr().out
+    says(capsys.readouterr().out, "STARC")
     assert cli.main(["evaluate", str(cell), "--rewards", "--seed", "1"]) == 0
     other = ["--rewards", "--seed", "0", "--data", "corerl/pendulum-logged"]
     assert cli.main(["evaluate", str(cell), *other]) == 0
@@ -115,7 +115,8 @@ def test_the_command_and_the_report(tmp_path, capsys):
     arguments = [str(tmp_path / "runs"), "--out", out, "--replicates", "100"]
     assert cli.main(["report", *arguments]) == 0
     text = "".join(f.read_text() for f in (tmp_path / "report").rglob("rewards.csv"))
-    assert "STARC distance" in text and "pendulum: P-IQL, over corerl/pendulum-logged" in text
+    says(text, "STARC")
+    assert "pendulum: P-IQL, over corerl/pendulum-logged" in text
 
 
 @pytest.mark.parametrize("held", [b"seed,data\n,x,0\n", b"seed,data\n0\n", b"\xff"])
@@ -123,15 +124,15 @@ def test_distances_that_are_damaged_are_told_and_kept(tmp_path, held):
     file = tmp_path / reward_distances.FILE
     file.write_bytes(held)
     found = [reward_distances.Distance(0, "corerl/pendulum", 0.1, 0.9, 0.8, 5)]
-    with pytest.raises(CorerlError, match=f"{file} is damaged .*; repair or remove it"):
+    with refused(f"{file}"):
         reward_distances.write(SimpleNamespace(path=tmp_path), found)
     assert file.read_bytes() == held
 
 
 def test_a_learner_of_no_reward_and_equal_rewards_are_refused(tmp_path):
     agent = load(trained(tmp_path, "bc", bc.Config(hidden_width=8, batch_size=8)))
-    with pytest.raises(CorerlError, match="BC learns no reward"):
+    with refused("BC reward"):
         distances(agent)
     data = agent.task.load()
-    with pytest.raises(CorerlError, match="none is far"):
+    with refused("far"):
         distances(agent, data.with_rewards(np.ones(len(data))))
