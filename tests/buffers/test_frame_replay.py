@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from wording import refused
 
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
-from corerl.errors import CorerlError
 
 SEEDS, K, DISCOUNT = 2, 2, 0.9
 
@@ -247,5 +247,5 @@ def test_a_frame_is_stored_once_and_as_bytes():
 
 
 def test_a_replay_without_room_for_one_return_is_refused():
-    with pytest.raises(CorerlError, match="replay of 8 steps is too small for 5-step returns"):
+    with refused("8 steps 5-step"):
         replay_of(8, 5)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from small import flatten, random_dataset
+from wording import refused
 
 from corerl import seeding
 from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.data.dataset import Transitions
-from corerl.errors import CorerlError
 
 SEEDS = [0, 4, 9]
 
@@ -158,9 +158,7 @@ def test_arrays_may_be_turned_round():
 
 @pytest.mark.parametrize("count", [1, 19, 21])
 def test_labels_of_another_length_are_refused(count):
-    with pytest.raises(
-        CorerlError, match=rf"labels \({count},\) must have a row for each of the 20"
-    ):
+    with refused(f"({count},) 20"):
         discrete(1.0, 20, labels=np.arange(float(count)))
 
 
@@ -241,7 +239,7 @@ def test_labels_may_be_an_array_turned_round():
     "label", [np.sum, lambda rewards: rewards[:1], lambda rewards: [*rewards, 0.0]]
 )
 def test_labels_that_are_not_one_for_each_step_are_refused(label):
-    with pytest.raises(CorerlError, match=r"of an episode's rewards \(4,\); .* for each step"):
+    with refused("episode rewards (4,)"):
         filled(4, episodes(label))
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from wording import refused
 
 from corerl.algos.arsq import Config
-from corerl.errors import CorerlError
 from corerl.nn.bins import Bins
 
 
@@ -56,11 +56,11 @@ def test_bounds_and_beyond_are_the_outer_bins(count):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bins": 1}, "algo.bins=1 must be at least 2"),
-        ({"levels": 0}, "algo.levels=0 must be positive"),
-        ({"bins": 41, "levels": 4}, "float32 cannot tell apart"),
+        ({"bins": 1}, "algo.bins=1 2"),
+        ({"levels": 0}, "algo.levels=0"),
+        ({"bins": 41, "levels": 4}, "float32"),
     ],
 )
 def test_nothing_to_choose_is_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**settings)

@@ -13,13 +13,13 @@ from graphs import CpuGraph
 from small import random_dataset
 from torch._dynamo.testing import CompileCounter
 from torch.utils import _pytree as pytree
+from wording import refused, says
 
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
 from corerl.buffers.mixed_replay import EpisodeReplay, MixedReplay
 from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.buffers.replay import OfflineBuffer, ReplayBuffer
 from corerl.buffers.sequences import SequenceBuffer
-from corerl.errors import CorerlError
 from corerl.nn import compile
 
 SEEDS, BATCH = [0, 1], 4
@@ -140,7 +140,7 @@ def test_inputs_of_another_kind_are_refused(on_cpu):
     captured = compile.captured(lambda x, n: {"sum": x.sum() * n}, "graph")
     captured(torch.ones(3), 2)
     for wrong in ((torch.ones(1), 2), (torch.ones(3), 5), (torch.ones(3).long(), 2)):
-        with pytest.raises(ValueError, match="recorded update was made for inputs"):
+        with pytest.raises(ValueError):
             captured(*wrong)
 
 
@@ -179,19 +179,18 @@ def test_what_could_not_be_compiled_is_recorded_as_it_is_and_says_so(refusing, m
     mode = compile.resolve("auto", torch.device("cuda"), 10)
     gradients = compile._Fallback(broken, lambda x: {"sum": x * 1.0}, mode)
     gradients(torch.ones(()))
-    assert mode.reported() == "graph of eager operations (compiling failed: no compiler)"
+    says(mode.reported(), "compiler graph", lines=0)
     captured = compile.captured(gradients, mode)
     for _ in range(5):
         captured(torch.ones(()))
-    assert mode.ran == "off" and "capture failed" in mode.problem
+    assert mode.ran == "off"
+    says(mode.problem, "capture")
 
 
 def test_a_failed_capture_is_an_error_where_a_graph_was_asked_for(refusing):
     mode = compile.resolve("graph", torch.device("cuda"), 10)
     captured = compile.captured(lambda x: {"sum": x}, mode)
-    with pytest.raises(
-        CorerlError, match=r"compile=graph was asked for.*\(operation not permitted"
-    ):
+    with refused("compile=graph"):
         for _ in range(4):
             captured(torch.ones(()))
 

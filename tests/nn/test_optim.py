@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from wording import refused
 
 from corerl import seeding
-from corerl.errors import CorerlError
 from corerl.nn import networks, optim
 
 SEEDS = 3
@@ -257,6 +257,6 @@ def test_buffers_that_are_state_are_copied_to_the_target(now):
 def test_a_second_schedule_of_one_optimiser_is_refused():
     optimizer = optim.Adam(parameters(), 0.1)
     optim.Schedule(optimizer, optim.cosine(10))
-    with pytest.raises(CorerlError, match="has a Schedule already"):
+    with refused("Schedule"):
         optim.Schedule(optimizer, optim.warmup(10))
     assert float(optimizer.lr) == pytest.approx(0.1)

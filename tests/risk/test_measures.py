@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats as scipy_stats
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.report import stats
 from corerl.risk import measures
 from corerl.risk.scoring import ScoringFunction
@@ -66,13 +66,13 @@ def test_of_several_budgets_the_largest_is_not_missed_by_rounding():
 
 @pytest.mark.parametrize("mass", [[0.5, 0.4], [1.5, -0.5]])
 def test_what_is_no_law_is_refused(mass):
-    with pytest.raises(CorerlError, match="non-negative probabilities that sum to one"):
+    with refused("probabilities one"):
         measures.cvar_of_law([0.0, 1.0], mass, 0.5)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.01, -1.0])
 def test_a_tail_outside_its_range_is_refused(tau):
-    with pytest.raises(CorerlError, match="0 < tau <= 1"):
+    with refused("0 < tau <= 1"):
         measures.cvar_of_law([0.0, 1.0], [0.5, 0.5], tau)
 
 

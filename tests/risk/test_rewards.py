@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.risk import rewards
 
 
@@ -71,7 +71,7 @@ def test_epic_is_blind_to_shaping_and_scale_and_sees_the_negative():
     same = shaped(reward, potential, 0.9, 5) + 7
     assert rewards.epic(reward, same, 0.9) < 1e-7  # a square root of rounding
     assert rewards.epic(reward, -reward, 0.9) == pytest.approx(1)
-    with pytest.raises(CorerlError, match="constant up to shaping"):
+    with refused("shaping"):
         rewards.epic(reward, shaped(0 * reward, potential, 0.9, 1), 0.9)
 
 
@@ -170,10 +170,10 @@ def test_a_feature_that_never_changes_spoils_no_distance():
 def test_what_has_no_distance_is_refused():
     rng = np.random.default_rng(8)
     transitions, reward, _ = mdp(rng)
-    with pytest.raises(CorerlError, match="discount in"):
+    with refused("discount"):
         rewards.starc(reward, reward, transitions, 1.0)
-    with pytest.raises(CorerlError, match=r"are not \(S, A, S'\) of one MDP"):
+    with refused("S A MDP"):
         rewards.starc(reward[:3], reward, transitions, 0.9)
-    with pytest.raises(CorerlError, match="too few"):
+    with refused("few"):
         s, following, over, r = rows(rng, 100)
         rewards.starc_of_rows(r, r, s, following, over, 0.9)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from scipy import optimize
+from wording import refused
 
 from corerl.envs import mdps
 from corerl.envs.low_rank import LowRankEnv
-from corerl.errors import CorerlError
 from corerl.risk import robust
 from corerl.risk.finite_mdp import END, FiniteMDP
 from corerl.risk.robust import LinearModel, best_policy, policy_value, worst_case
@@ -117,14 +117,14 @@ def test_kl_without_any_weight_left_is_the_largest_value():
 @pytest.mark.parametrize(
     ("kind", "scale", "message"),
     [
-        ("hellinger", 0.1, "kind=hellinger is not one of none, tv, kl"),
-        ("kl", 0.0, "scale=0.0 must be finite and above 0 for kl"),
-        ("kl_ball", -1.0, "scale=-1.0 must be finite and at least 0 for kl_ball"),
+        ("hellinger", 0.1, "kind=hellinger"),
+        ("kl", 0.0, "scale=0.0 0"),
+        ("kl_ball", -1.0, "scale=-1.0 0 kl_ball"),
         ("tv", np.nan, "scale=nan"),
     ],
 )
 def test_bad_kinds_and_scales_raise_an_error(kind, scale, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         worst_case(kind, np.zeros(2), np.array([0.5, 0.5]), scale)
 
 
@@ -219,9 +219,9 @@ def test_factors_are_perturbed_one_by_one():
 
 def test_factors_of_another_mdp_raise_an_error():
     env = LowRankEnv()
-    with pytest.raises(CorerlError, match=r"MDP's transitions by up to 0\.88: give"):
+    with refused("MDP 0.88"):
         LinearModel.of(env.mdp, env.phi[..., ::-1], env.mu)
-    with pytest.raises(CorerlError, match=r"features \(6, 3, 2\) and measures \(2, 5\) must be"):
+    with refused("6 3 2 5"):
         LinearModel.of(env.mdp, env.phi, env.mu[:, 1:])
-    with pytest.raises(CorerlError, match="the last is the end"):
+    with refused("last"):
         LinearModel.of(mdps.hazard(), np.ones((1, 2, 1)), np.ones((1, 1)))
