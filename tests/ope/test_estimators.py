@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from enumerated import Enumerated
 from scipy import stats
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.ope import intervals
 from corerl.ope.distribution import ReturnLaw
 from corerl.ope.estimators import ESTIMATORS, Terms
@@ -145,13 +145,13 @@ def test_mass_that_the_weights_leave_over_lies_at_the_upper_bound():
 def test_one_episode_has_no_interval_of_its_law():
     law = ReturnLaw(of_returns(6.0), Weights(np.ones((1, 1))))
     assert np.isnan(law.intervals(["mean", "variance"])).all()
-    with pytest.raises(CorerlError, match=r"level=1.5 must lie in \(0, 1\)"):
+    with refused("level=1.5 0 1"):
         law.intervals(["mean"], 1.5)
 
 
 def test_an_upper_bound_below_a_return_is_refused():
     world = Enumerated(2)
-    with pytest.raises(CorerlError, match="lies below a recorded return"):
+    with refused("return"):
         ReturnLaw(world.logs, world.weights, upper=0.0)
 
 
@@ -204,10 +204,7 @@ def test_intervals_cover():
 def test_bounds_that_a_contribution_contradicts_are_refused(terms, method, bounds):
     outside = ~((terms.contributions >= bounds[0]) & (terms.contributions <= bounds[1]))
     first = int(outside.argmax())
-    reported = (
-        rf"Episode {first} of 300 contributes {terms.contributions[first]:.6g}, outside the bounds"
-    )
-    with pytest.raises(CorerlError, match=reported):
+    with refused(f"{first} 300 {terms.contributions[first]:.6g} bounds"):
         intervals.interval(terms, method, bounds=bounds)
 
 
@@ -288,15 +285,15 @@ def test_an_episode_is_clipped_once_however_many_of_its_weights_are():
 @pytest.mark.parametrize(
     ("ratios", "message"),
     [
-        (np.full((3, 2), -np.inf), "All weights are zero"),
-        (np.full((3, 2), np.inf), "probability 0 under the behaviour"),
-        (np.full((3, 2), np.nan), "no number"),
-        (np.full((3, 2), 800.0), "larger or smaller than a float64 can hold"),
-        (np.full((3, 2), -800.0), "larger or smaller than a float64 can hold"),
+        (np.full((3, 2), -np.inf), "weights zero"),
+        (np.full((3, 2), np.inf), "0"),
+        (np.full((3, 2), np.nan), "number"),
+        (np.full((3, 2), 800.0), "float64"),
+        (np.full((3, 2), -800.0), "float64"),
     ],
 )
 def test_weights_that_say_nothing_are_refused(ratios, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Weights.of(ratios)
 
 
@@ -319,7 +316,7 @@ def test_normalised_weights_need_their_ratios_only(name, clip):
 
 def test_a_step_of_zero_weights_is_refused():
     w = np.array([[1.0, 0.0], [1.0, 0.0]])
-    with pytest.raises(CorerlError, match="self-normalised"):
+    with refused("self-normalised"):
         Terms(w, w)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from wording import refused, says
 
 from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
-from corerl.errors import CorerlError
 from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import IMPOSSIBLE, Options, _impossible, _too_few, judge
 from corerl.ope.fqe import Settings
@@ -97,7 +97,7 @@ def test_a_fitted_behaviour_is_near_the_recorded_one():
     np.testing.assert_allclose(found.log_prob, dataset.behaviour_log_prob, atol=0.1)
     assert "held-out" in found.source
     hidden = replace(dataset, behaviour_log_prob=None)
-    with pytest.raises(CorerlError, match="without propensities"):
+    with refused("propensities"):
         judge(constant(0.5), hidden, ["is"])
 
 
@@ -245,12 +245,12 @@ def with_cut_episodes() -> Dataset:
 
 def test_episodes_that_are_cut_are_refused_or_left_out():
     cut = with_cut_episodes()
-    with pytest.raises(CorerlError, match=r"2 of 11 episodes .* --horizon 1 or less"):
+    with refused("2 11 episodes --horizon 1"):
         Logs.of(cut)
     kept = Logs.of(cut, leave_out_cut=True)
     assert (kept.episodes, kept.cut) == (9, 2)
     assert Logs.of(cut, horizon=1).episodes == 11
-    with pytest.raises(CorerlError, match="longest episode has 3 steps"):
+    with refused("episode 3 steps"):
         Logs.of(cut, horizon=4)
 
 
@@ -261,7 +261,7 @@ def test_fqe_alone_needs_no_whole_episodes(finite):
     assert row.episodes == 11
     (row,) = judge(constant(0.5), cut, ["fqe"], replace(options, leave_out_cut=True)).rows
     assert row.episodes == 9
-    with pytest.raises(CorerlError, match="method fqe alone needs no whole episodes"):
+    with refused("fqe"):
         judge(constant(0.5), cut, ["fqe", "dr"], options)
 
 
@@ -274,17 +274,17 @@ def test_returns_are_discounted_and_end_at_the_horizon():
 
 def test_a_deterministic_policy_that_nobody_followed_is_refused():
     dataset = chain(np.random.default_rng(7), episodes=20, chance=0.05)
-    with pytest.raises(CorerlError, match="All weights are zero"):
+    with refused("weights zero"):
         judge(constant(1.0), dataset, ["snis"])
 
 
 def test_unknown_methods_and_settings_are_refused():
     dataset = chain(np.random.default_rng(8), episodes=5)
-    with pytest.raises(CorerlError, match=r"no method 'fqr'.* Did you mean fqe"):
+    with refused("fqr fqe"):
         judge(constant(0.5), dataset, ["fqr"])
-    with pytest.raises(CorerlError, match="behaviour=guessed"):
+    with refused("behaviour=guessed"):
         Options(behaviour="guessed")
-    with pytest.raises(CorerlError, match=r"level=1\.5 must lie in"):
+    with refused("level=1.5"):
         Options(level=1.5)
 
 
@@ -326,7 +326,7 @@ def test_an_estimate_that_nobody_can_earn_is_marked():
     row, own = both.rows
     assert list(both.impossible("is")) == [True, False]
     assert row.value == pytest.approx(3 * 9.9**3 / 8, rel=1e-5)
-    assert "too few effective episodes" in row.note
+    says(row.note, "episodes")
     assert own.note == ""
 
 
@@ -357,7 +357,7 @@ def test_weights_too_small_for_a_number_are_normalised_all_the_same():
     for name in ("snis", "snpdis", "sncdf"):
         assert result.of(name) == pytest.approx(Logs.of(dataset, 0.99).returns.mean())
     assert all(row.ess == pytest.approx(4) for row in result.rows)
-    with pytest.raises(CorerlError, match=r"float64 can hold.* self-normalised methods alone"):
+    with refused("float64"):
         judge(policy, dataset, ["snis", "is"])
 
 
