@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from small import config, flatten, group
+from wording import refused, says
 
 from corerl.algos import sac
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
 from corerl.buffers.prioritized import PrioritizedReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Eval
-from corerl.errors import CorerlError
 from corerl.runs import checkpoint, files, replay_files, tensorfile
 from corerl.runs.directory import cell_directory
 from corerl.training.run import Interrupted, Run
@@ -194,17 +194,14 @@ def test_a_damaged_part_leaves_the_checkpoint_before(tmp_path, unbroken, damage,
     capsys.readouterr()
     sac_run(tmp_path)
     reported = capsys.readouterr().err
-    assert (
-        f"is damaged (replay/{part.name}: " in reported
-        and "going on from the one before" in reported
-    )
+    says(reported, f"damaged replay/{part.name}")
     assert group(folder.parent, folder.name) == unbroken
 
 
 def test_a_part_that_both_checkpoints_name_is_said_to_be_lost(tmp_path):
     folder = sac_run(tmp_path, stop=44)
     next(iter(sorted(folder.glob("replay/*"))[2:])).unlink()
-    with pytest.raises(CorerlError, match=r"replay/\d+-\d+.safetensors: .*No such file.*delete"):
+    with refused("replay/"):
         sac_run(tmp_path)
 
 
