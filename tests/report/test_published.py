@@ -4,8 +4,8 @@ from importlib import resources
 
 import pandas as pd
 import pytest
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.report.published import COLUMNS, main, neorl2, read_published, sample_std, shipped
 from corerl.report.published_tables import of_our_kind
 
@@ -86,12 +86,10 @@ def test_a_table_of_ones_own(tmp_path):
     row = read_published(str(file)).iloc[0]
     assert row["mean"] == 1.5 and row["protocol"] == "" and pd.isna(row["std"])
     file.write_text("algorithm,task,mean,source\nA,d4rl/x,1.5 ± 2,me\n")
-    with pytest.raises(
-        CorerlError, match=r"mine.csv, row 2: mean is '1.5 ± 2', not a finite number"
-    ):
+    with refused("mine.csv 2 1.5"):
         read_published(str(file))
     file.write_text("algorithm,task,mean\nA,d4rl/x,1.5\n")
-    with pytest.raises(CorerlError, match="no column 'source'"):
+    with refused("source"):
         read_published(str(file))
 
 
@@ -110,17 +108,17 @@ def own(tmp_path, **changes: str) -> pd.Series:
     ("column", "value", "problem"),
     [
         ("mean", "", "empty"),
-        ("mean", "inf", "'inf', not a finite number"),
-        ("std", "-1.0", "'-1.0', below 0"),
-        ("seeds", "2.5", "'2.5', not a positive whole number"),
-        ("seeds", "0", "'0', not a positive whole number"),
-        ("steps", "inf", "'inf', not a finite number"),
-        ("ddof", "2", "'2', neither 0 nor 1"),
-        ("metric", "cost", "'cost', not one of score, return, success"),
+        ("mean", "inf", "inf"),
+        ("std", "-1.0", "-1.0 0"),
+        ("seeds", "2.5", "2.5"),
+        ("seeds", "0", "0"),
+        ("steps", "inf", "inf"),
+        ("ddof", "2", "2 0 1"),
+        ("metric", "cost", "cost"),
     ],
 )
 def test_a_field_that_cannot_be_is_named_with_its_row(tmp_path, column, value, problem):
-    with pytest.raises(CorerlError, match=f"mine.csv, row 3: {column} is {problem}"):
+    with refused(f"mine.csv 3 {column} {problem}"):
         own(tmp_path, **{column: value})
 
 

@@ -1,8 +1,8 @@
 import os
 
 import pytest
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.report.files import file_name, make_folder, write
 
 
@@ -13,7 +13,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
         raise OSError(28, "disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(CorerlError, match=r"disk is full.*table\.txt"):
+    with refused("table.txt"):
         write(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(path.parent) == ["table.txt"]
@@ -22,7 +22,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["file/out", "x" * 5000])
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path, name):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CorerlError, match="give another --out"):
+    with refused("--out"):
         make_folder(tmp_path / name)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from trees import write_run
+from wording import lacking, refused, says
 
 from corerl.report import figures, risk, stats
 from corerl.report.colours import looks
@@ -53,8 +54,8 @@ def test_the_table_of_cvar(tmp_path, report):
     # The mean of 2.5 and 1, then tails of 1 and -6.
     assert estimates(rows["A: Careful"]) == ["1.75", "-2.50", "-2.50", "-2.50", "-2.50"]
     assert rows["A: Greedy"].split()[-1] == "–" and " -6.00" in rows["A: Greedy"]
-    assert "fewer than 20 episodes in the tail" in text
-    assert "static CVaR of the return" in printed
+    says(text, "20 episodes")
+    says(printed, "CVaR")
 
 
 @pytest.mark.parametrize("seeds", [1, 4, 5])
@@ -63,7 +64,7 @@ def test_an_interval_of_few_seeds_carries_their_number(tmp_path, report, seeds):
     report(tmp_path / "runs")
     few = seeds < 5
     assert table(tmp_path / "out").count(f"] (n={seeds})") == 4 * few
-    assert ("Grey, with its n" in table(tmp_path / "out")) == (1 < seeds < 5)
+    assert bool(lacking(table(tmp_path / "out"), "Grey")) != (1 < seeds < 5)
     assert (f"] (n={seeds})</sub>" in (tmp_path / "out/risk-raw/cvar.md").read_text()) == few
 
 
@@ -92,7 +93,7 @@ def test_enough_episodes_are_not_warned_of(tmp_path, report):
     risky_run(tmp_path / "runs", "Careful", {0: many, 1: many})
     _, out, _, _ = report(tmp_path / "runs")
     text = table(out)
-    assert "2 x 400 episodes" in text and "in the tail" not in text
+    assert "2 x 400 episodes" in text and "tail" not in text
     assert f"{measures.cvar(np.array(many), 0.05):.2f} [" in text
 
 
@@ -206,12 +207,13 @@ def test_cvar_is_shown_of_any_task_that_it_is_asked_for(tmp_path, report):
     (group / "returns.jsonl").write_text('{"step": 3000, "seed": 0, "returns": [1.0, 5.0]}\n')
     _, out, printed, _ = report(tmp_path / "runs", "--risk")
     text = (out / "gym-raw" / "cvar.txt").read_text()
-    assert "Hopper-v4: SAC (mean) " in text and "Every row is of 2 episodes." in text
+    assert "Hopper-v4: SAC (mean) " in text
+    says(text, "2 episodes")
     assert "CVaR 0.05" in text and "own tau" not in text, "a mean has no tau"
     assert "No CVaR" not in printed
     (group / "returns.jsonl").unlink()
     _, _, printed, _ = report(tmp_path / "runs", "--risk")
-    assert "No CVaR: only folders of runs have the return of every episode." in printed
+    says(printed, "CVaR episode")
 
 
 def test_a_score_file_where_one_works_has_no_cvar(tmp_path, report, monkeypatch):
@@ -222,13 +224,12 @@ def test_a_score_file_where_one_works_has_no_cvar(tmp_path, report, monkeypatch)
         "algorithm,task,seed,score\nIQL,risk/x,0,1\nIQL,risk/x,1,2\n", encoding="utf-8"
     )
     _, _, printed, _ = report("mine.csv", "--risk")
-    assert "No CVaR: only folders of runs" in printed
+    says(printed, "CVaR")
 
 
 def test_a_broken_line_is_named(tmp_path):
     import pandas as pd
 
-    from corerl.errors import CorerlError
     from corerl.report import risk
 
     file = tmp_path / "scores.csv"
@@ -238,7 +239,7 @@ def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "returns.jsonl").write_text(good + '{"step": 1, "se')  # cut by a kill
     assert len(risk.read_returns(runs)) == 1
     (tmp_path / "returns.jsonl").write_text("{oops\n" + good)
-    with pytest.raises(CorerlError, match=r"returns.jsonl, line 1 is damaged"):
+    with refused("returns.jsonl 1"):
         risk.read_returns(runs)
 
 
@@ -259,4 +260,4 @@ def test_an_own_level_of_few_episodes_is_warned_of(tmp_path, report):
     episodes = np.arange(500.0).tolist()
     risky_run(tmp_path / "runs", "Careful", {0: episodes}, algo=NAIVE | {"tau": 0.01})
     report(tmp_path / "runs")
-    assert "At tau 0.01 some runs have fewer than 20" in table(tmp_path / "out")
+    says(table(tmp_path / "out"), "tau 0.01 20")

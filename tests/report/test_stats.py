@@ -1,13 +1,12 @@
 import math
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from rliable import library, metrics
 from scipy import stats as scipy_stats
+from wording import refused
 
-from corerl.errors import CorerlError
 from corerl.report import scorefiles, stats
 from corerl.risk import measures
 
@@ -153,16 +152,16 @@ def test_rliables_matrices_take_seeds_of_any_name():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.iloc[1:], "A has 1 to 2 seeds on its tasks, .* Pass cut=True"),
-        (lambda t: t[~((t["algorithm"] == "B") & (t["task"] == "u"))], "B did not run u"),
-        (lambda t: t.assign(unit=["raw", *["normalised"] * 7]), "several units"),
-        (lambda t: pd.concat([t.assign(step=1), t.assign(step=2)]), "several steps of a run"),
-        (lambda t: t.assign(score=np.nan), "A on t with seed 0 is nan"),
+        (lambda t: t.iloc[1:], "1 2 seeds cut=True"),
+        (lambda t: t[~((t["algorithm"] == "B") & (t["task"] == "u"))], "B u"),
+        (lambda t: t.assign(unit=["raw", *["normalised"] * 7]), "units"),
+        (lambda t: pd.concat([t.assign(step=1), t.assign(step=2)]), "steps"),
+        (lambda t: t.assign(score=np.nan), "0 nan"),
     ],
 )
 def test_tables_that_are_no_matrices_are_refused(change, message):
     table = tidy({a: {"t": [1.0, 2.0], "u": [3.0, 4.0]} for a in "AB"})
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         stats.to_rliable(change(table))
 
 
@@ -263,7 +262,7 @@ def test_a_single_seed_has_no_interval():
 
 def test_nan_is_refused_by_name():
     table = tidy({"IQL": {"hopper": [1.0, math.nan]}})
-    with pytest.raises(CorerlError, match="IQL on hopper with seed 1 is nan"):
+    with refused("IQL 1 nan"):
         stats.estimate(table)
 
 
@@ -273,7 +272,7 @@ def test_nan_is_refused_by_name():
 def test_a_run_without_a_name_is_refused_and_drops_no_row(use, column, value):
     table = tidy({"A": {"t0": [100.0, 200.0]}}).assign(step=10).astype({column: object})
     table.loc[1, column] = value
-    with pytest.raises(CorerlError, match=rf"Row 1 .* has no {column}; "):
+    with refused(f"1 {column}"):
         use(table)
 
 
@@ -283,8 +282,7 @@ def test_a_run_without_a_name_is_refused_and_drops_no_row(use, column, value):
 def test_a_score_or_step_that_is_no_finite_number_is_refused_by_name(use, column, value):
     table = tidy({"A": {"t0": [100.0, 200.0]}}).assign(step=10).astype({column: object})
     table.loc[1, column] = value
-    problem = re.escape(f"is {value}, not a finite number")
-    with pytest.raises(CorerlError, match=f"The {column} of A on t0 with seed 1 .*{problem}"):
+    with refused(f"{column} t0 1 {value}"):
         use(table)
 
 
@@ -299,15 +297,15 @@ def test_algorithms_and_tasks_may_be_called_na(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.drop(columns="seed"), "'seed' is missing"),
-        (lambda t: t.iloc[:0], "no rows"),
-        (lambda t: pd.concat([t, t.iloc[:1]]), "A on t0 with seed 0 stands .* twice"),
-        (lambda t: pd.concat([t, t.assign(algorithm="B")]), "say which one"),
-        (lambda t: t.assign(score=np.inf), "is inf"),
+        (lambda t: t.drop(columns="seed"), "seed"),
+        (lambda t: t.iloc[:0], "rows"),
+        (lambda t: pd.concat([t, t.iloc[:1]]), "t0 0"),
+        (lambda t: pd.concat([t, t.assign(algorithm="B")]), "one"),
+        (lambda t: t.assign(score=np.inf), "inf"),
     ],
 )
 def test_bad_tables_are_refused(change, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         stats.estimate(change(tidy({"A": {"t0": [0.1, 0.2]}})))
 
 
@@ -321,9 +319,7 @@ ESTIMATES = [
 @pytest.mark.parametrize("use", ESTIMATES)
 def test_algorithms_of_different_tasks_have_no_estimates_side_by_side(use):
     table = tidy({"IQL": {"easy": [9.0, 8.0], "hard": [1.0, 2.0]}, "BC": {"easy": [5.0, 6.0]}})
-    with pytest.raises(
-        CorerlError, match=r"BC did not run hard, .* keep the tasks that all of them"
-    ):
+    with refused("BC"):
         use(table)
     assert len(use(table[table["task"] == "easy"])["algorithm"].unique()) == 2
 
@@ -332,7 +328,7 @@ def test_algorithms_of_different_tasks_have_no_estimates_side_by_side(use):
 def test_units_are_never_pooled(use):
     table = tidy({"BC": {"x": [50.0, 60.0], "y": [500.0, -900.0]}})
     table["unit"] = table["task"].map({"x": "normalised", "y": "raw"})
-    with pytest.raises(CorerlError, match=r"several units \(normalised, raw\).* rows of one first"):
+    with refused("units normalised raw"):
         use(table)
     use(table[table["unit"] == "raw"])
 
@@ -342,17 +338,17 @@ def test_a_probability_of_improvement_needs_one_unit_on_each_task():
     table["unit"] = table["task"].map({"x": "normalised", "y": "raw"})
     assert stats.probability_of_improvement(table, "A", "B").value == 0.5
     table.loc[(table["algorithm"] == "B") & (table["task"] == "x"), "unit"] = "raw"
-    with pytest.raises(CorerlError, match="several units"):
+    with refused("units"):
         stats.probability_of_improvement(table, "A", "B")
 
 
 def test_names_that_do_not_exist_are_refused():
     table = tidy({"ReBRAC": {"t0": [0.1, 0.2]}, "IQL": {"t1": [0.1, 0.2]}})
-    with pytest.raises(CorerlError, match="Did you mean ReBRAC"):
+    with refused("ReBRAC"):
         stats.estimate(table, algorithm="RebRAC")
-    with pytest.raises(CorerlError, match="No metric 'iqr'"):
+    with refused("iqr"):
         stats.estimate(table, "iqr", "IQL")
-    with pytest.raises(CorerlError, match="only one of them ran t0"):
+    with refused("t0"):
         stats.probability_of_improvement(table, "ReBRAC", "IQL")
 
 
@@ -362,7 +358,7 @@ def test_final_and_best_take_one_row_per_run():
     table.index = [0, 0, 1, 1]  # as left behind by a concat
     assert list(stats.final(table)["score"]) == [3.0, 4.0]
     assert list(stats.best(table)["score"]) == [5.0, 4.0]
-    with pytest.raises(CorerlError, match="several steps"):
+    with refused("steps"):
         stats.estimate(table)
 
 
@@ -401,13 +397,13 @@ def test_the_cvar_interval_of_one_seed_against_resampling_by_hand():
 
 @pytest.mark.parametrize("samples", [[], [[1.0]], [math.nan]])
 def test_cvar_refuses_bad_samples(samples):
-    with pytest.raises(CorerlError, match="at least one finite sample"):
+    with refused("finite sample"):
         measures.cvar(np.array(samples), 0.1)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.1, math.nan])
 def test_cvar_refuses_bad_fractions(tau):
-    with pytest.raises(CorerlError, match="0 < tau <= 1"):
+    with refused("0 < tau <= 1"):
         measures.cvar(np.ones(3), tau)
 
 
