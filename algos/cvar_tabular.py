@@ -79,7 +79,12 @@ parts = tabular.parts
 def train(cfg: Config, run: Run) -> None:
     mdp = finite_mdp(run.task)
     solution = solve(cfg, mdp)
-    present(run, mdp, solution.policy, describe(solution, mdp), solution.numbers())
+    present(
+        run,
+        TabularPlayer(mdp, [solution.policy] * len(run.seeds)),
+        describe(solution, mdp),
+        solution.numbers(),
+    )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,13 @@ from corerl.risk.occupancy import (
     softmax,
 )
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, StochasticPlayer, TabularLearner, finite_mdp
+from corerl.training.tabular import (
+    FixedPolicy,
+    Learners,
+    StochasticPlayer,
+    TabularLearner,
+    finite_mdp,
+)
 
 
 @dataclass
@@ -118,9 +124,7 @@ class ReLOAD(TabularLearner):
 
     def act(self, t: int, state: int, rng: np.random.Generator) -> int:
         """Draws an action of the policy."""
-        policy = self.policy
-        row = policy[state] if self.mdp.horizon is None else policy[t, state]
-        return int(rng.choice(self.mdp.sizes[1], p=row))
+        return FixedPolicy(self.policy).act(t, state, rng)
 
 
 def budgets_of(cfg: Config, env: Any) -> np.ndarray:

@@ -161,7 +161,9 @@ def train(cfg: Config, run: Run) -> None:
     mdp = finite_mdp(run.task)
     atoms, solution = solve(cfg, mdp)
     text = describe(atoms, solution, mdp)
-    present(run, mdp, solution.policy, text, numbers(atoms, solution))
+    present(
+        run, TabularPlayer(mdp, [solution.policy] * len(run.seeds)), text, numbers(atoms, solution)
+    )
 
 
 if __name__ == "__main__":

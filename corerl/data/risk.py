@@ -8,6 +8,7 @@
     risk/linear-shift                a linear MDP for robust algorithms (envs/linear_shift.py)
     risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/overheat                    a finite MDP with a cost and a budget (envs/overheat.py)
+    risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
@@ -51,6 +52,7 @@ SMALL = {
     "linear-shift": "linear_shift:LinearShiftEnv",
     "three-arms": "three_arms:ThreeArmsEnv",
     "overheat": "overheat:OverheatEnv",
+    "one-door": "one_door:OneDoorEnv",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

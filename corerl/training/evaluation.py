@@ -76,8 +76,8 @@ class Evaluator:
         """Plays the episodes with `act: (S, n, O) -> (S, n, A)`, or `(S, n)` where they are discrete.
 
         A policy that draws numbers or has a memory also has `begin(S, n)`, called before the first step of
-        the n episodes of each seed; and one with a memory `reward(rewards)`, called after every step with
-        `(S, n)`, 0 where one has ended.
+        the n episodes of each seed, and may have `end()`, called after the last; one with a memory has
+        `reward(rewards)`, called after every step with `(S, n)`, 0 where one has ended.
         A NaN acts as 0, so that a diverged seed cannot stop the others. Nor can one whose environment
         crashes (`stepping.note_crash`): all its returns of this call are NaN.
 
@@ -86,6 +86,8 @@ class Evaluator:
         """
         self.crashed = set()
         rounds = [self._play(act, episodes) for episodes in self._rounds]
+        if hasattr(act, "end"):
+            act.end()
         for episodes in rounds:
             episodes.returns[list(self.crashed)] = np.nan
         return Episodes(*(np.concatenate(parts, axis=1) for parts in zip(*rounds, strict=True)))

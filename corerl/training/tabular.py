@@ -67,13 +67,12 @@ def model_of(env: Any) -> tuple[FiniteMDP, LinearModel]:
     return env.mdp, LinearModel.of(env.mdp, getattr(env, "phi", None), getattr(env, "mu", None))
 
 
-def present(run: Run, mdp: FiniteMDP, policy: Policy, text: str, numbers: dict[str, Any]) -> None:
-    """Prints an exact solution, writes its numbers to solution.json, and plays its policy."""
+def present(run: Run, player: "TabularPlayer", text: str, numbers: dict[str, Any]) -> None:
+    """Prints an exact solution, writes its numbers to solution.json, and plays it."""
     if seed_list(run.cfg.seeds)[0] in run.seeds:  # once, however many processes share the seeds
         print(f"{run.task.id}  {text}", flush=True)
     files.make_directory(run.directory)
     files.write_json(run.directory / "solution.json", numbers)
-    player = TabularPlayer(mdp, [policy] * len(run.seeds))
     for step in run.steps():
         run.evaluate(step, player)
 
@@ -110,7 +109,8 @@ class TabularPlayer:
 
 
 class StochasticPlayer(TabularPlayer):
-    """Plays stochastic policies. The draws of an evaluation depend on the seed and the episode alone.
+    """Plays stochastic policies. Draws depend on the seed, on what was learned so far, and on the round of
+    episodes within an evaluation.
 
     Args:
         learners: `act(t, state, rng)` draws an action of one, and `episodes` counts what it has learned from.
@@ -119,17 +119,37 @@ class StochasticPlayer(TabularPlayer):
     def __init__(self, mdp: FiniteMDP, learners: Sequence[Any], seeds: Sequence[int]):
         super().__init__(mdp, [self._policy(i) for i in range(len(learners))])
         self.learners, self.seeds = learners, seeds
+        self._round = 0
 
     def begin(self, seeds: int, episodes: int) -> None:
         super().begin(seeds, episodes)
-        names = [
-            f"dr_rpo plays {learner.episodes}" for learner in self.learners
-        ]  # kept, so that draws stay
+        later = f" {self._round}" if self._round else ""
+        self._round += 1
+        # The name is kept, so that draws stay.
+        names = [f"dr_rpo plays {learner.episodes}{later}" for learner in self.learners]
         derived = [seeding.derive(s, name) for s, name in zip(self.seeds, names, strict=True)]
         self._rngs = [np.random.default_rng(seed) for seed in derived]
 
+    def end(self) -> None:
+        """Ends an evaluation."""
+        self._round = 0
+
     def _policy(self, i: int) -> Policy:
         return lambda t, state, _: self.learners[i].act(t, state, self._rngs[i])
+
+
+class FixedPolicy:
+    """A stochastic policy for `StochasticPlayer`: probabilities `(S, A)`, with a horizon `(T, S, A)`."""
+
+    episodes = 0
+
+    def __init__(self, policy: np.ndarray):
+        self.policy = policy
+
+    def act(self, t: int, state: int, rng: np.random.Generator) -> int:
+        """Draws an action."""
+        row = self.policy[state] if self.policy.ndim == 2 else self.policy[t, state]
+        return int(rng.choice(len(row), p=row))
 
 
 def play(

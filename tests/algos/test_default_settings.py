@@ -131,6 +131,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"reward.batch_size": 256, "data.return_range": True, "data.clip_actions": 1 - 1e-5},
     # The paper's 200 quantiles.
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
+    # Ours.
+    "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
     # The authors' main.py.
     "r2pvi": {"kind": "tv", "scale": 0.1, "beta": 1.0, "ridge": 0.1, "penalty": "factors"}
     | {"least": "states", "rewards": "known"},

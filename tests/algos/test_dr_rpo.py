@@ -137,18 +137,23 @@ def test_an_episode_is_played_by_the_policy():
         assert agent.policy[h, s, a] == 1.0
 
 
-def test_an_evaluation_draws_the_same_actions_twice_and_those_of_the_policy():
+def test_an_evaluation_draws_the_same_actions_again_and_other_ones_in_its_next_round():
     agents = [learner(seed) for seed in (0, 1)]
-    player, drawn = dr_rpo.StochasticPlayer(ENV.mdp, agents, [3, 5]), []
     for agent in agents:
         agent.policy[:] = [0.2, 0.5, 0.3]
-    for _ in range(2):
+
+    def round_of(player) -> np.ndarray:
         player.begin(2, 1)
-        drawn.append([[p(0, 0, 0.0) for p in player.policies] for _ in range(2_000)])
-    assert drawn[0] == drawn[1]
-    for column in np.array(drawn[0]).T:
+        return np.array([[p(0, 0, 0.0) for p in player.policies] for _ in range(2_000)])
+
+    one, again = (dr_rpo.StochasticPlayer(ENV.mdp, agents, [3, 5]) for _ in range(2))
+    first, second = round_of(one), round_of(one)
+    assert (round_of(again) == first).all() and (second != first).any()
+    one.end()
+    assert (round_of(one) == first).all()
+    for column in np.concatenate([first, second], 1).T:
         np.testing.assert_allclose(np.bincount(column) / 2_000, [0.2, 0.5, 0.3], atol=0.04)
-    assert (np.diff(drawn[0], axis=1) != 0).any()
+    assert (np.diff(first, axis=1) != 0).any()
 
 
 def job(root, **changes) -> Config:
