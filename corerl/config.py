@@ -41,6 +41,15 @@ def one_of(default: str, *others: str) -> Any:
     return field(default=default, metadata={"choices": (default, *others)})
 
 
+def acting(declared: Any) -> Any:
+    """Marks a setting that no update on data reads: `corerl evaluate RUN algo.x=...` may choose another.
+
+    So one trained run gives the scores of all its values.
+    """
+    marked = declared.metadata | {"acting": True}
+    return field(default=declared.default, metadata=marked)
+
+
 def added(declared: Any) -> Any:
     """Marks a setting that came when runs had been made: at its default it is no part of a run's name.
 

@@ -37,6 +37,8 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "crr": {},
     "dt": {},
     "edac": {},
+    "fql": OFFLINE,
+    "ifql": OFFLINE,
     "iql": OFFLINE | {"cosine": False},
     "rebrac": OFFLINE,
     "spot": OFFLINE,

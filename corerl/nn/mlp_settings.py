@@ -17,7 +17,13 @@ ACTIVATIONS = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # JAX's default
     "elu": F.elu,
     "silu": F.silu,
+    "mish": F.mish,
 }
+
+
+def activation(default: str) -> Any:
+    """Declares the activation of an algorithm whose default is another than MLPSettings'."""
+    return one_of(default, *(name for name in ACTIVATIONS if name != default))
 
 
 @dataclass

@@ -2,6 +2,8 @@
 (off-policy evaluation).
 
   corerl evaluate RUN --episodes 100      plays them
+  corerl evaluate RUN algo.guidance=1,2,3 plays them with each of these values, of a
+                                          setting that training does not read
   corerl evaluate RUN --pending           plays the evaluations that a run with
                                           eval.later=true has left
   corerl evaluate RUN --method fqe,snpdis --data corerl/cartpole --leave-out-cut
@@ -23,9 +25,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.console import Console
 
 from corerl.config import require
@@ -48,7 +52,8 @@ from corerl.runs import terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
+    run_help = "a run's folder, <root>/<task>/<algorithm>-<hash>, and settings to act with"
+    add("runs", nargs="+", metavar="RUN", help=run_help)
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu")
     add("--episodes", type=int, help="to play of every seed (default: 100)")
@@ -101,7 +106,7 @@ _OPTIONS = (
 )
 """Arguments that are fields of Options; None is the field's own default."""
 _OF_KERNELS = ("kernel", "bandwidth")
-_OF_PLAY = ("episodes", "task", "tau", "risk")
+_OF_PLAY = ("episodes", "task", "tau", "risk", "acting")
 _OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
 
@@ -113,6 +118,9 @@ def _settings() -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table; with --select, how well the estimates choose."""
+    args.acting = [text for text in args.runs if text.startswith("algo.") and "=" in text]
+    args.runs = [text for text in args.runs if text not in args.acting]
+    require(bool(args.runs), "corerl evaluate needs a run's folder beside the settings to act with")
     # Patterns of a shell may overlap; a policy that counts twice would narrow intervals.
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.pending:
@@ -162,7 +170,9 @@ def run(args: argparse.Namespace) -> int:
 def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: str = "") -> None:
     """Raises CorerlError where one of these was given: it would be ignored."""
     given = [
-        f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")
+        ", ".join(args.acting) if name == "acting" else f"--{name.replace('_', '-')}"
+        for name in names
+        if getattr(args, name) not in (None, "", [])
     ]
     require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
 
@@ -225,14 +235,23 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     episodes = 100 if args.episodes is None else args.episodes
     require(episodes > 0, f"--episodes {episodes} must be positive")
     kept = True
-    for path in args.runs:
-        agent = load(path, args.seed, device=args.device, tau=args.tau)
+    for path, chosen in product(args.runs, _acting(args.acting)):
+        agent = load(path, args.seed, device=args.device, tau=args.tau, acting=chosen)
         task = another(agent.task, args.task)
         played = simulation.simulate(agent, task, episodes)
         write = partial(simulation.write, agent, task, played)
         show = partial(simulation.tell, console, agent, task, played, risk=bool(args.risk))
         kept &= _keep("Returns of every episode:", write, show)
     return 0 if kept else 2
+
+
+def _acting(settings: list[str]) -> list[dict[str, Any]]:
+    """Returns every combination of settings to act with, given as algo.KEY=VALUE,VALUE."""
+    values = {}
+    for text in settings:
+        key, _, given = text.partition("=")
+        values[key.removeprefix("algo.")] = [yaml.safe_load(value) for value in given.split(",")]
+    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
 
 
 def _rewards(args) -> int:

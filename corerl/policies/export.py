@@ -92,6 +92,11 @@ def export(
         f"{agent.label} acts on the whole episode so far, so that no function of one observation is its "
         "policy: use corerl.load, and reset it at the start of every episode",
     )
+    require(
+        not agent.samples,
+        f"{agent.label} makes an action of random noise, so that no function of one observation is its "
+        "policy: use corerl.load",
+    )
     shape = agent.shapes.observation
     probe = _observations(agent.task, shape)
     cfg = settings(agent.path)

@@ -17,7 +17,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, fields
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +52,7 @@ def load(
     *,
     device: torch.device | str = "cpu",
     tau: float | None = None,
+    acting: Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Loads the agents of the run at `path`, with normaliser and all.
 
@@ -59,9 +62,11 @@ def load(
         seed: one of the run's seeds; None for all that have a checkpoint.
         device: where they compute.
         tau: the level of CVaR to play for, of agents that serve every level; None is the run's own.
+        acting: settings of the algorithm to act with instead of the run's, such as `{"guidance": 3.0}`.
 
     Raises:
-        CorerlError: there is no run, no checkpoint or no such seed, or the agents serve one level.
+        CorerlError: there is no run, no checkpoint or no such seed, the agents serve one level, or a
+            setting is one that training reads.
     """
     _check_numbers(seed, tau)
     cell, groups = find(Path(path))
@@ -70,9 +75,10 @@ def load(
         if not groups:
             raise CorerlError(f"{path} has no checkpoint of seed {seed}.")
     cfg = settings(cell)
+    cfg.algo = _acting_otherwise(cfg.algo, acting or {})
     _tell_other_code(cfg, cell, groups)
     cfg.device, cfg.compile = str(device), "off"
-    loaded = Loaded(cfg, cell, [restored(cfg, group) for group in groups])
+    loaded = Loaded(cfg, cell, [restored(cfg, group) for group in groups], acting=acting)
     if tau is not None:
         loaded.play_for(tau)
     return loaded if seed is None else loaded.only(seed)
@@ -84,6 +90,33 @@ def _check_numbers(seed: int | None, tau: float | None) -> None:
         f"seed={seed!r} is no whole number: name one of the run's seeds, or none for all of them",
     )
     require(tau is None or isinstance(tau, Real), f"tau={tau!r} is no number")
+
+
+def _acting_otherwise(algo: Any, chosen: Mapping[str, Any]) -> Any:
+    """Returns an algorithm's settings with those to act with in their place.
+
+    Raises:
+        CorerlError: one is unknown, has another type, is out of its range, or is read in training.
+    """
+    allowed = [f.name for f in fields(algo) if f.metadata.get("acting")]
+    for name in chosen:
+        require(
+            name in allowed,
+            f"algo.{name} cannot be chosen after training: of {algo.label}, "
+            + (
+                f"{', '.join(f'algo.{known}' for known in allowed)} can"
+                if allowed
+                else "nothing can"
+            ),
+        )
+    if not chosen:
+        return algo
+    schema = OmegaConf.structured(type(algo))
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(schema, asdict(algo), dict(chosen)))
+    except OmegaConfBaseException as error:
+        given = ", ".join(f"algo.{name}={value}" for name, value in chosen.items())
+        raise CorerlError(f"{given}: {first_line(error)}.") from error
 
 
 def find(path: Path) -> tuple[Path, list[Path]]:

@@ -22,6 +22,7 @@ from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.training.experience import EpsilonGreedy
 from corerl.training.offline_stocks import OfflineStockPlayer
+from corerl.training.random_policy import SampledPolicy
 from corerl.training.run import pick_device
 
 
@@ -31,10 +32,19 @@ class Loaded:
     Attributes:
         cfg: the run's settings. path: its folder. task: what it was trained on.
         seeds: the S seeds. steps: `(S,)` updates that each has had.
+        acting: settings of the algorithm that were chosen to act with.
     """
 
-    def __init__(self, cfg: Config, path: Path, parts: Sequence[Restored], seed: int | None = None):
+    def __init__(
+        self,
+        cfg: Config,
+        path: Path,
+        parts: Sequence[Restored],
+        seed: int | None = None,
+        acting: Mapping[str, Any] | None = None,
+    ):
         self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
+        self.acting = dict(acting or {})
         self.task: Task = tasks.of(cfg)
         self._frames: np.ndarray | None = None
         self._begun: int | None = None  # episodes of each seed
@@ -63,6 +73,11 @@ class Loaded:
         return any(part.remembers for part in self._parts)
 
     @property
+    def samples(self) -> bool:
+        """True if it makes its actions of random noise, as flows do."""
+        return isinstance(self._parts[0].act, SampledPolicy)
+
+    @property
     def tau(self) -> float | None:
         """The level of CVaR that it plays for; None where that is not chosen in play."""
         act = self._parts[0].act
@@ -85,7 +100,7 @@ class Loaded:
         if not parts:
             known = ", ".join(map(str, self.seeds))
             raise CorerlError(f"{self.path} has no seed {seed}; there are {known}.")
-        return Loaded(self.cfg, self.path, parts, seed)
+        return Loaded(self.cfg, self.path, parts, seed, self.acting)
 
     # Acting.
 

@@ -120,6 +120,7 @@ def tell(
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
     title += "" if agent.tau is None else f", tau {agent.tau:g}"
+    title += "".join(f", {name} {value}" for name, value in agent.acting.items())
     columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
     table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
@@ -168,6 +169,7 @@ def write(agent: Loaded, task: Task, episodes: Episodes) -> Path:
     path = agent.path / FILE
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
     common |= {} if agent.tau is None else {"tau": agent.tau}
+    common |= {"algo": agent.acting} if agent.acting else {}
     lines = []
     for seed, step, returns in zip(agent.seeds, agent.steps, episodes.returns, strict=True):
         kept = None if np.isnan(returns).any() else returns.tolist()

@@ -20,6 +20,7 @@ from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.training.environments import Cut, Environments
+from corerl.training.random_policy import RandomPolicy
 from corerl.training.run import Run
 
 Act = Callable[[Tensor], Tensor]
@@ -258,33 +259,15 @@ def mixed(greedy: Tensor | None, draws: Tensor, epsilon: float, count: int) -> T
     return torch.where(draws[..., 0] < epsilon, random, greedy)
 
 
-class EpsilonGreedy(Stateful):
+class EpsilonGreedy(RandomPolicy):
     """A policy to evaluate, random with probability `epsilon`: a game without chance would otherwise
-    be the same at every episode. Each seed has its own generator, kept in the checkpoint, of which a
-    round of episodes takes one number, however long it is: it lasts as long as any seed's longest episode.
+    be the same at every episode.
     """
 
     def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int]):
+        super().__init__(seeds)
         self._act, self._epsilon, self._count = act, epsilon, count
-        self._generators = seeding.generators(seeds, "eval actions")
-        self._of_round: list[torch.Generator] = []
-
-    def begin(self, seeds: int, episodes: int) -> None:
-        """Begins a round of episodes."""
-        keys = [torch.randint(2**62, (), generator=g).item() for g in self._generators]
-        self._of_round = [torch.Generator().manual_seed(key) for key in keys]
 
     def __call__(self, observations: Tensor) -> Tensor:
-        seeds, episodes = observations.shape[:2]
-        if not self._of_round:
-            self.begin(seeds, episodes)
-        draws = [torch.rand(episodes, 2, generator=g) for g in self._of_round]
-        draws = torch.stack(draws).to(observations.device)
+        draws = self.draws(torch.rand, observations, 2)
         return mixed(self._act(observations), draws, self._epsilon, self._count)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generators": torch.stack([g.get_state() for g in self._generators])}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for g, saved in zip(self._generators, state["generators"], strict=True):
-            g.set_state(saved.clone())

@@ -103,6 +103,7 @@ class Phases:
         agent: what learns; a new run's is filled from `online.checkpoint`, where there is one.
         label: makes the replay an `EpisodeReplay`, and the warm-up as long as an episode at least.
         stride: steps of one call, as of `run.steps`; the switch is between two calls.
+        noise: the shape of the noise that `explore` takes; None is an action's.
 
     Raises:
         CorerlError: the lengths do not fit, the environment is not the dataset's, or the checkpoint's
@@ -118,6 +119,7 @@ class Phases:
         *,
         label: Callable[[np.ndarray], np.ndarray] | None = None,
         stride: int = 1,
+        noise: tuple[int, ...] | None = None,
     ):
         self.cfg, self.data, self._run = cfg.online, data, run
         self.parts: dict[str, Any] = {}
@@ -155,7 +157,8 @@ class Phases:
             )
         ratio = cfg.online.offline_ratio
         self.mixture = MixedReplay(data, self.replay, ratio, run.seeds, cfg.batch_size, run.device)
-        self._exploration = seeding.normal(run.seeds, "exploration", (1, sizes[1]), run.device)
+        noise = noise or (sizes[1],)
+        self._exploration = seeding.normal(run.seeds, "exploration", (1, *noise), run.device)
         self._learned = _Learned(cfg.data, run, agent.normalizer)
         self.parts = {"envs": self.envs, "replay": self.replay, "mixture": self.mixture}
         self.parts["exploration"] = self._exploration

@@ -105,3 +105,76 @@ class ReBRAC(Learner):
             for target, online in zip([target_actor, *targets], [actor, *critics], strict=True):
                 self.follow(target, online)
         self.step(loss)
+
+
+def matching_loss(flow, s, a, start, t) -> torch.Tensor:
+    x = (1 - t) * start + t * a
+    return ((mlp(flow, torch.cat([s, x, t], 1)) - (a - start)) ** 2).mean()
+
+
+def follow_flow(flow, s, x, steps: int) -> torch.Tensor:
+    for i in range(steps):
+        t = torch.full((len(s), 1), i / steps, dtype=s.dtype)
+        x = x + mlp(flow, torch.cat([s, x, t], 1)) / steps
+    return x.clamp(-1, 1)
+
+
+class FQL(Learner):
+    """agents/fql.py: critics, flow, policy in one step; target critics."""
+
+    def trained(self):
+        return self.nets[:3]
+
+    def update(self, batch, next_noise, start, noise, t) -> dict:
+        critics, flow, policy, targets = self.nets
+        s, a, r, s_next, done = map(torch.from_numpy, batch[:5])
+        with torch.no_grad():
+            next_action = mlp(policy, torch.cat([s_next, next_noise], 1)).clamp(-1, 1)
+            q = torch.stack([mlp(n, torch.cat([s_next, next_action], 1))[:, 0] for n in targets])
+            next_q = q.amin(0) if self.c.q_agg == "min" else q.mean(0)
+            y = r + self.c.discount * (1 - done) * next_q
+            cloned = follow_flow(flow, s, noise, self.c.flow_steps)
+        q = torch.stack([mlp(critic, torch.cat([s, a], 1))[:, 0] for critic in critics])
+        critic_loss = ((q - y) ** 2).mean()
+        flow_loss = matching_loss(flow, s, a, start, t)
+        action = mlp(policy, torch.cat([s, noise], 1))
+        distance = ((action - cloned) ** 2).mean()
+        own = torch.cat([s, action.clamp(-1, 1)], 1)
+        q = torch.stack([mlp(frozen(critic), own)[:, 0] for critic in critics]).mean(0)
+        q_loss = -q.mean() / (q.abs().mean().detach() if self.c.normalize_q else 1.0)
+        policy_loss = self.c.alpha * distance + q_loss
+        for target, online in zip(targets, critics, strict=True):
+            self.follow(target, online)  # the critics before their step
+        self.step(critic_loss + flow_loss + policy_loss)
+        losses = {"critic_loss": critic_loss, "flow_loss": flow_loss, "policy_loss": policy_loss}
+        return {name: loss.item() for name, loss in losses.items()}
+
+
+class IFQL(Learner):
+    """agents/ifql.py: critics, value, flow; target critics."""
+
+    def trained(self):
+        return self.nets[:3]
+
+    def update(self, batch, start, t) -> dict:
+        critics, value, flow, targets = self.nets
+        s, a, r, s_next, done = map(torch.from_numpy, batch[:5])
+        difference = lowest([frozen(t) for t in targets], s, a) - mlp(value, s)[:, 0]
+        weight = torch.where(difference >= 0, self.c.expectile, 1 - self.c.expectile)
+        value_loss = (weight * difference**2).mean()
+        with torch.no_grad():
+            y = r + self.c.discount * (1 - done) * mlp(value, s_next)[:, 0]
+        critic_loss = sum((mlp(n, torch.cat([s, a], 1))[:, 0] - y) ** 2 for n in critics).mean()
+        flow_loss = matching_loss(flow, s, a, start, t)
+        for target, online in zip(targets, critics, strict=True):
+            self.follow(target, online)
+        self.step(value_loss + critic_loss + flow_loss)
+        losses = {"value_loss": value_loss, "critic_loss": critic_loss, "flow_loss": flow_loss}
+        return {name: loss.item() for name, loss in losses.items()}
+
+    def best(self, s, noise):
+        """The best of the actions that the flow makes of noise `(K, A)` at one state `(O,)`."""
+        critics, _, flow, _ = self.nets
+        s = torch.from_numpy(s).expand(len(noise), -1)
+        actions = follow_flow(flow, s, torch.from_numpy(noise), self.c.flow_steps)
+        return actions[lowest(critics, s, actions).argmax()].detach().numpy()

@@ -24,6 +24,7 @@ def config_of(name: str) -> type:
 WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
 OWN_NORM = {"cal_ql": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
 """Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
+OWN_ACTIVATION = {"fql": "gelu_tanh", "ifql": "gelu_tanh"}
 
 
 def perceptrons(agent: object) -> dict[str, nn.Module]:
@@ -63,7 +64,8 @@ def test_defaults_are_no_part_of_a_runs_name(name):
     other = config_of(name)(activation="tanh")
     assert config_hash(Config(algo=other, task="corerl/pendulum")) != plain
     names = {field for field in ("activation", "layer_norm") if field in vars(own)}
-    assert names == {"activation", "layer_norm"} and own.activation == "relu"
+    assert names == {"activation", "layer_norm"}
+    assert own.activation == OWN_ACTIVATION.get(name, "relu")
 
 
 def test_the_epsilon_is_torchs():
