@@ -271,7 +271,7 @@ def parts(agent: DTR, spec: Spec) -> dict[str, Any]:
 
 def train(cfg: Config, run: Run) -> None:
     policy_steps = run.cfg.policy_steps()
-    compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
+    compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions, rankings=True)
     if cfg.trajectories == "segments":
         rows = pieces = relabelling.compared_rows(compared)
     else:

@@ -116,7 +116,8 @@ class RewardModel(Stateful):
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the labels' cross-entropy; `keys` are for dropout."""
         segments = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
-        scores = self.network.score(*segments, keys).unflatten(1, (-1, 2))
+        size = pairs.observations.shape[2]
+        scores = self.network.score(*segments, keys).unflatten(1, (-1, size))
         loss, accuracy = preference_loss(scores, pairs.labels)
         return loss, {"reward_loss": loss, "reward_accuracy": accuracy}
 
@@ -174,7 +175,8 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
 
 def train(cfg: Config, run: Run) -> None:
     policy_steps = run.cfg.policy_steps()
-    compared = loading.comparisons(run, cfg.preferences, cfg.reward.clip_actions)
+    limit = cfg.reward.clip_actions
+    compared = loading.comparisons(run, cfg.preferences, limit, rankings=True)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
     at_once = min(cfg.reward.batch_size, len(compared))
     pairs = PairBuffer(compared, run.seeds, at_once, run.device)

@@ -1,8 +1,9 @@
 """Compares segments of a task's data by eye: `corerl label TASK --pairs 200`.
 
 Opens a page on this machine. Keys: left, right, down (equal), s (skip),
-z (undo), space (pause). Every answer is saved at once; Ctrl-C ends, and the
-same command goes on.
+z (undo), space (pause). With --ranked 3 you order three segments: press
+their numbers, the best first. Every answer is saved at once. Ctrl-C ends, and
+the same command resumes.
 
   corerl label corerl/pendulum --pairs 200 --out labels/anna.npz --labeller anna
   corerl label corerl/pendulum --agreement labels/anna.npz labels/ben.npz
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
     add("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
     add("--pairs", type=int, default=200)
+    add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments of a question")
     add("--length", type=int, default=64, help="steps of a segment")
     add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
     add("--out", type=Path, help="the file (default: labels/TASK.npz)")
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     require(out.suffix == ".npz", f"--out {out} must end in .npz")
     busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
     with files.held(out.with_name(f".{out.name}.lock"), busy):
-        session = Session(dataset, out, args.pairs, args.length, args.seed, args.labeller)
+        asked = args.pairs, args.length, args.seed, args.labeller, args.ranked
+        session = Session(dataset, out, *asked)
         command = _training(task, args.settings, session)
         server = Server(session, lambda: Pictures(task, dataset), command, args.port)
         _serve(server, args.no_browser)
@@ -76,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _training(task: Task, settings: list[str], session: Session) -> str:
     """Returns the command that trains on the labels."""
-    words = ["corerl train algo=ipl", task_arguments.in_shell(task, settings)]
+    algo = "ipl" if session.size == 2 else "pref_iql"  # which learns from whole rankings
+    words = [f"corerl train algo={algo}", task_arguments.in_shell(task, settings)]
     words += ["algo.preferences.source=file"]
     words += [task_arguments.override("algo.preferences.path", str(session.path))]
     words += ["algo.crop=null"] if session.length < CROP else []

@@ -15,11 +15,11 @@ from corerl.preferences.comparisons import Comparisons
 
 
 class Pairs(NamedTuple):
-    """B comparisons of two segments of L steps for S seeds."""
+    """B comparisons of K segments of L steps for S seeds, of more than two the best first."""
 
-    observations: Tensor  # (S, B, 2, L, O)
-    actions: Tensor  # (S, B, 2, L, A)
-    labels: Tensor  # (S, B): the probability that the second segment is preferred
+    observations: Tensor  # (S, B, K, L, O)
+    actions: Tensor  # (S, B, K, L, A)
+    labels: Tensor  # (S, B): the probability that the second of two segments is preferred
 
 
 def transitions(pairs: Pairs) -> Batch:
@@ -106,7 +106,7 @@ class PairBuffer(PackedRows):
         return self._take(chosen, self._starts[chosen], steps)
 
     def _take(self, chosen: Tensor, first: Tensor, steps: Tensor) -> Pairs:
-        """Comparisons `(S, B)`, of each segment the `steps` counted from the rows `first` `(S, B, 2)`."""
+        """Comparisons `(S, B)`, of each segment the `steps` counted from the rows `first` `(S, B, K)`."""
         rows = (first[..., None] + steps).flatten()
         packed = self._rows.index_select(0, rows).view(*first.shape, len(steps), -1)
         return Pairs(*packed.split(self._sizes, dim=-1), self._labels[chosen])

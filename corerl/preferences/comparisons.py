@@ -1,4 +1,4 @@
-"""Comparisons of two segments: the one form in which preferences are read, made and learned from."""
+"""Comparisons and rankings of segments: the one form in which preferences are read, made and learned from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LABELS = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Comparisons:
-    """P comparisons of segments of L steps, which are rows of one flat store of N steps.
+    """P comparisons of K segments of L steps, which are rows of one flat store of N steps.
+
+    Two segments have a label. More than two are a ranking, whose segments stand best first.
 
     Attributes:
         id: what is compared. source: who judged, for tables: labels of different sources never share one.
@@ -23,8 +25,10 @@ class Comparisons:
         terminated: (N,) bool. rewards: (N,) float32, the true ones, where they are known; no algorithm
             learns from them.
         ends: (E,) int64, exclusive ends of the store's episodes. A segment lies within one.
-        starts: (P, 2) int64, the first row of each segment. length: L.
-        labels: (P,) float32, the probability that the second segment is preferred: 0, 0.5 or 1.
+        starts: (P, K) int64, the first row of each segment. length: L.
+        labels: (P,) float32, the probability that the second segment is preferred: 0, 0.5 or 1. In rankings
+            it is 0.
+        labellers: (P,) int64, who judged each, as a place in `names`; None where that is not known.
 
     Raises:
         CorerlError: an array breaks this; names the comparison.
@@ -41,6 +45,8 @@ class Comparisons:
     starts: np.ndarray
     length: int
     labels: np.ndarray
+    labellers: np.ndarray | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self):
         rows = {name: len(getattr(self, name)) for name in ("actions", "terminated")}
@@ -52,9 +58,10 @@ class Comparisons:
                 )
         if self.labels.ndim != 1:
             raise CorerlError(f"labels {self.labels.shape} must be (P,), one number per pair.")
-        if self.starts.shape != (len(self.labels), 2):
+        if self.starts.ndim != 2 or len(self.starts) != len(self.labels) or self.size < 2:
             raise CorerlError(
-                f"starts {self.starts.shape} must be ({len(self.labels)}, 2), as there are labels."
+                f"starts {self.starts.shape} must be ({len(self.labels)}, 2), as there are labels, or with "
+                "K columns for rankings of K segments."
             )
         if not len(self.labels):
             raise CorerlError("there is no comparison to learn from.")
@@ -65,6 +72,21 @@ class Comparisons:
         self._check_values()
 
     def _check_labels(self) -> None:
+        if self.size > 2 and self.labels.any():
+            p = np.flatnonzero(self.labels)[0]
+            raise CorerlError(
+                f"ranking {p} has label {self.labels[p]:g}. Rankings of {self.size} segments have label 0: "
+                "their segments stand best first, and ties cannot be kept."
+            )
+        if self.labellers is not None and not (
+            self.labellers.shape == self.labels.shape
+            and (self.labellers >= 0).all()
+            and (self.labellers < len(self.names)).all()
+        ):
+            raise CorerlError(
+                f"labellers {self.labellers.shape} must be ({len(self.labels)},) places in the "
+                f"{len(self.names)} names of labellers."
+            )
         bad = np.flatnonzero(~np.isin(self.labels, LABELS))
         if bad.size:
             raise CorerlError(
@@ -98,9 +120,18 @@ class Comparisons:
 
     @classmethod
     def of_dataset(
-        cls, dataset: Dataset, starts: np.ndarray, length: int, labels: np.ndarray, source: str
+        cls,
+        dataset: Dataset,
+        starts: np.ndarray,
+        length: int,
+        labels: np.ndarray,
+        source: str,
+        labellers: np.ndarray | None = None,
     ) -> Comparisons:
-        """Builds comparisons from raw rows of a dataset."""
+        """Builds comparisons from raw rows of a dataset. `labellers` (P,) are names, or None."""
+        names, places = (), None
+        if labellers is not None:
+            names, places = np.unique(np.asarray(labellers, str), return_inverse=True)
         return cls(
             id=dataset.id,
             source=source,
@@ -113,6 +144,8 @@ class Comparisons:
             starts=integers("starts", starts),
             length=one_length(length),
             labels=_numbers("labels", labels),
+            labellers=places,
+            names=tuple(map(str, names)),
         )
 
     @classmethod
@@ -156,8 +189,13 @@ class Comparisons:
         )
 
     def __len__(self) -> int:
-        """Returns P, the number of pairs."""
+        """Returns P, the number of comparisons."""
         return len(self.labels)
+
+    @property
+    def size(self) -> int:
+        """K, the segments of a comparison."""
+        return self.starts.shape[1]
 
     @property
     def observation_dim(self) -> int:
@@ -179,10 +217,26 @@ class Comparisons:
             raise CorerlError(
                 f"{self.id} has {len(self)} comparisons ({self.source}), not {pairs}."
             )
-        return replace(self, starts=self.starts[:pairs], labels=self.labels[:pairs])
+        return self.of(np.arange(pairs))
+
+    def of(self, chosen: np.ndarray) -> Comparisons:
+        """Returns the comparisons of these numbers."""
+        labellers = None if self.labellers is None else self.labellers[chosen]
+        return replace(
+            self, starts=self.starts[chosen], labels=self.labels[chosen], labellers=labellers
+        )
+
+    def pairs(self) -> Comparisons:
+        """Returns all pairs of each ranking, the better first; pairs are returned as they are."""
+        if self.size == 2:
+            return self
+        better, worse = np.triu_indices(self.size, 1)
+        split = self.of(np.repeat(np.arange(len(self)), len(better)))
+        starts = np.stack([self.starts[:, better], self.starts[:, worse]], -1).reshape(-1, 2)
+        return replace(split, starts=starts)
 
     def segments(self, values: np.ndarray) -> np.ndarray:
-        """Returns the rows `values` (N, ...) of every segment, (P, 2, L, ...)."""
+        """Returns the rows `values` (N, ...) of every segment, (P, K, L, ...)."""
         return values[self.starts[..., None] + np.arange(self.length)]
 
 

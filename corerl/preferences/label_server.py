@@ -63,10 +63,13 @@ class Server(ThreadingHTTPServer):
             more = {"why": self._pictures.why, "command": self.command}
             return self.session.state() | more
 
-    def answer(self, pair: int, answer: str) -> dict[str, Any]:
-        """Keeps an answer; the new state."""
+    def answer(self, pair: int, answer: str | list[int]) -> dict[str, Any]:
+        """Keeps an answer, a word or the order of all segments; the new state."""
         with self._lock:
-            self.session.answer(pair, ANSWERS[answer])
+            if isinstance(answer, list):
+                self.session.answer(pair, 0.0, answer)
+            else:
+                self.session.answer(pair, ANSWERS[answer])
         return self.state()
 
     def undo(self) -> dict[str, Any]:
@@ -76,7 +79,7 @@ class Server(ThreadingHTTPServer):
         return self.state()
 
     def pair(self, number: int) -> list[dict[str, Any]]:
-        """Returns both segments of a pair, and draws the next pair while a person looks.
+        """Returns the segments of a question, and draws the next pair while a person looks.
 
         Raises:
             CorerlError: it cannot be drawn.
@@ -147,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
                 pair, pairs = request["pair"], self.server.session.pairs
                 if type(pair) is not int or not 0 <= pair < len(pairs):
                     raise ValueError
-                self._send_json(self.server.answer(pair, str(request["answer"])))
+                self._send_json(self.server.answer(pair, self._answer(request["answer"])))
             elif path == "undo":
                 self._send_json(self.server.undo())
             else:
@@ -156,6 +159,14 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
         except (ValueError, KeyError, TypeError, RecursionError):
             self.send_error(HTTPStatus.BAD_REQUEST)
+
+    def _answer(self, given: Any) -> str | list[int]:
+        """Returns a word, or an order of the segments. Raises ValueError where it is neither."""
+        size = self.server.session.size
+        words = ["skip"] if size > 2 else list(ANSWERS)
+        if given in words or (size > 2 and sorted(given) == list(range(size))):
+            return given
+        raise ValueError
 
     def _send_pair(self, number: int) -> None:
         try:

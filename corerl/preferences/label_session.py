@@ -1,7 +1,8 @@
-"""A person's answers, saved as they come: which pairs are asked, what was said, and how well two agree."""
+"""A person's answers, saved as they come: what is asked, what was said, and how well two agree."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,30 +26,43 @@ OWN = ("pairs", "answers", "order", "seconds", "labeller")
 
 
 class Session:
-    """P pairs of segments, the answers so far and the file that has them.
+    """P questions about pairs of segments, or about the order of K, the answers so far and their file.
 
     The file is whole after every answer, and is what `algo.preferences.source=file` reads: of the pairs
     that are answered, not those that were skipped. A later session on the same file goes on.
 
     Attributes:
-        pairs: (P, 2) int64, first rows. length: steps of a segment.
-        answers: (P,) 0 (the first), 0.5 (neither), 1 (the second), -1 (skipped), NaN (not yet asked).
+        pairs: (P, K) int64, first rows. length: steps of a segment.
+        answers: (P,) 0 (the first), 0.5 (neither), 1 (the second), -1 (skipped), NaN (not yet asked). Of
+            K > 2, 0 is answered.
+        ranks: (P, K) places in `pairs`, best first; -1 where none is known, and for pairs.
         order: the answered pairs, the last one last. path: the file.
 
     Args:
         dataset: what the segments are rows of.
-        pairs: how many are asked. length, seed: as a scripted teacher's (`Preferences`).
+        pairs: how many are asked. length, seed, ranked: as a scripted teacher's (`Preferences`).
 
     Raises:
         CorerlError: the file is of other data, another length, seed or labeller, or is no file of ours.
     """
 
     def __init__(
-        self, dataset: Dataset, path: Path, pairs: int, length: int, seed: int, labeller: str
+        self,
+        dataset: Dataset,
+        path: Path,
+        pairs: int,
+        length: int,
+        seed: int,
+        labeller: str,
+        ranked: int = 2,
     ):
         self.dataset, self.path, self.length, self.labeller = dataset, path, length, labeller
-        drawn = teachers.teach(dataset, Preferences(pairs=pairs, length=length, seed=seed))
-        self.pairs = drawn.starts
+        asked = Preferences(pairs=pairs, length=length, seed=seed, ranked=ranked)
+        if ranked > 2:
+            self.pairs = teachers.questions(dataset, asked, pairs)
+        else:
+            self.pairs = teachers.teach(dataset, asked).starts
+        self.ranks = np.full(self.pairs.shape, -1)
         self.answers = np.full(pairs, np.nan)
         self.seconds = np.zeros(pairs)
         self.order: list[int] = []
@@ -69,11 +83,17 @@ class Session:
         )
         shared = min(len(known), len(self.pairs))
         require(
+            known.shape[1] == self.size,
+            f"{path} has questions about {known.shape[1]} segments: --ranked {known.shape[1]}, or another "
+            "--out",
+        )
+        require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
             f"{path} was begun with other pairs ({len(known)} of another --seed or more): ask for the same, "
             "or for another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
+        self.ranks[:shared] = parts.get("ranks", -1)
         self.order = parts["order"].tolist()
         theirs = str(parts["labeller"])
         require(
@@ -82,6 +102,11 @@ class Session:
             "--out",
         )
         self.labeller = theirs or self.labeller
+
+    @property
+    def size(self) -> int:
+        """K, the segments of a question."""
+        return self.pairs.shape[1]
 
     def current(self) -> int | None:
         """Returns the pair to be asked next, or None where all have been."""
@@ -92,17 +117,23 @@ class Session:
         """Notes that a person sees a pair from now on, which is what `seconds` count from."""
         self._shown_at[pair] = time.monotonic()
 
-    def answer(self, pair: int, label: float) -> None:
-        """Keeps one answer, in the file too.
+    def answer(self, pair: int, label: float, ranks: Sequence[int] = ()) -> None:
+        """Keeps one answer, in the file too. Of K > 2 segments the label is 0, with `ranks` best first.
 
         Raises:
             CorerlError: there is no such pair, the label is none, or the disk is full.
         """
         require(0 <= pair < len(self.pairs), f"There is no pair {pair}")
         require(label in (*LABELS, SKIPPED), f"{label} is no answer")
+        whole = sorted(ranks) == list(range(self.size)) and label == 0
+        require(
+            whole or label == SKIPPED if self.size > 2 else not ranks,
+            f"{list(ranks)} is no order of {self.size} segments",
+        )
         now = time.monotonic()
         with self._saved():
             self.answers[pair], self.seconds[pair] = label, now - self._shown_at.get(pair, now)
+            self.ranks[pair] = list(ranks) or -1
             self.order = [*(other for other in self.order if other != pair), pair]
 
     def undo(self) -> int | None:
@@ -115,18 +146,18 @@ class Session:
             return None
         with self._saved():
             pair = self.order.pop()
-            self.answers[pair] = np.nan
+            self.answers[pair], self.ranks[pair] = np.nan, -1
         return pair
 
     @contextmanager
     def _saved(self) -> Iterator[None]:
         """Saves what is changed inside, and takes the change back where it cannot be saved."""
-        before = self.answers.copy(), self.seconds.copy(), list(self.order)
+        before = self.answers.copy(), self.seconds.copy(), self.ranks.copy(), list(self.order)
         yield
         try:
             self.save()
         except CorerlError:  # what is not in the file has not been answered
-            self.answers, self.seconds, self.order = before
+            self.answers, self.seconds, self.ranks, self.order = before
             raise
 
     def state(self) -> dict[str, Any]:
@@ -140,15 +171,21 @@ class Session:
             "path": str(self.path),
             "task": self.dataset.id,
             "steps": self.length,
+            "size": self.size,
         }
 
     def save(self) -> None:
         """Writes the file, whole or not at all."""
         kept = np.flatnonzero(np.isin(self.answers, LABELS))
+        starts = self.pairs[kept]
+        if self.size > 2:
+            starts = np.take_along_axis(starts, self.ranks[kept], 1)
         readers.save(
             self.path,
-            starts=self.pairs[kept],
+            starts=starts,
             labels=self.answers[kept],
+            labellers=np.full(len(kept), self.labeller or "person"),
+            ranks=self.ranks,
             length=self.length,
             source=f"person({self.labeller})" if self.labeller else "person",
             dataset=self.dataset.id,
@@ -190,23 +227,30 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
         f"segments of {lengths[0]} and of {lengths[1]} steps are not the same pairs: compare files of one "
         "--length",
     )
-    first = {tuple(pair): label for pair, label in zip(one["starts"], one["labels"], strict=True)}
-    shared = [
-        (first[tuple(pair)], label)
-        for pair, label in zip(other["starts"], other["labels"], strict=True)
-        if tuple(pair) in first
-    ]
+    first = dict(_pairs(one))
+    shared = [(first[pair], label) for pair, label in _pairs(other) if pair in first]
     require(bool(shared), "the two files have no answered pair in common")
     return _agreement(np.array(shared))
 
 
+def _pairs(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yields each pair that was judged, with its label; those of rankings with the lower row first."""
+    for starts, label in zip(file["starts"].tolist(), file["labels"].tolist(), strict=True):
+        if len(starts) == 2:
+            yield tuple(starts), label
+            continue
+        for better, worse in itertools.combinations(starts, 2):
+            yield (min(better, worse), max(better, worse)), float(better > worse)
+
+
 def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
     """Measures `agreement` with the oracle of the true rewards, which ties only equal sums."""
-    rows = file["starts"][..., None] + np.arange(int(file["length"]))
+    require(len(file["labels"]) > 0, "the file has no answer yet")
+    pairs, given = zip(*_pairs(file), strict=True)
+    rows = np.array(pairs)[..., None] + np.arange(int(file["length"]))
     sums = dataset.rewards.astype(np.float64)[rows].sum(-1)
     labels = np.where(sums[:, 0] == sums[:, 1], 0.5, sums[:, 1] > sums[:, 0])
-    require(len(labels) > 0, "the file has no answer yet")
-    return _agreement(np.stack([file["labels"], labels], 1))
+    return _agreement(np.stack([np.array(given), labels], 1))
 
 
 def _agreement(pairs: np.ndarray) -> dict[str, float]:

@@ -41,13 +41,19 @@ def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
         require(unchanged, f"algo.data.{name}={value} would change nothing: {reason}")
 
 
-def comparisons(run: Run, compared: Preferences, limit: float) -> Comparisons:
+def comparisons(
+    run: Run, compared: Preferences, limit: float, rankings: bool = False
+) -> Comparisons:
     """Returns the run's comparisons, with actions clipped to plus-minus `limit`.
+
+    Rankings are split into their pairs, unless the algorithm learns from `rankings`.
 
     Raises:
         CorerlError: the task has discrete actions or images, or the labels are missing or broken.
     """
     found = sources.load(run, compared)
+    if not rankings or compared.split:
+        found = found.pairs()
     return replace(found, actions=found.actions.clip(-limit, limit))
 
 
@@ -80,12 +86,14 @@ def prepared(
     return compared, normalizer
 
 
-def load(cfg: Any, run: Run) -> tuple[Comparisons, OfflineBuffer | None, Normalizer]:
+def load(
+    cfg: Any, run: Run, rankings: bool = False
+) -> tuple[Comparisons, OfflineBuffer | None, Normalizer]:
     """Loads the comparisons, the dataset beside them where `cfg.replay`, and the policy's normaliser.
 
-    Labels that are missing show before the dataset is read.
+    `rankings` as for `comparisons`. Labels that are missing show before the dataset is read.
     """
-    compared = comparisons(run, cfg.preferences, cfg.data.clip_actions)
+    compared = comparisons(run, cfg.preferences, cfg.data.clip_actions, rankings)
     require(
         compared.length > 1,
         f"segments of {compared.id} ({compared.source}) have 1 step, and transitions need 2",

@@ -267,7 +267,14 @@ def write(path: Path, comparisons: Comparisons, dataset: Dataset) -> None:
         source=comparisons.source,
         dataset=comparisons.id,
         sha256=fingerprint(dataset),
+        **_named(comparisons),
     )
+
+
+def _named(comparisons: Comparisons) -> dict[str, np.ndarray]:
+    if comparisons.labellers is None:
+        return {}
+    return {"labellers": np.array(comparisons.names)[comparisons.labellers]}
 
 
 def save(path: Path, **arrays: Any) -> None:
@@ -295,7 +302,8 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
         if not len(np.atleast_1d(parts["labels"])):
             raise CorerlError("this file has no answers yet.")
         source, length = str(parts["source"]), one_length(parts["length"])
-        return Comparisons.of_dataset(dataset, parts["starts"], length, parts["labels"], source)
+        judged = parts["labels"], source, file.get("labellers")
+        return Comparisons.of_dataset(dataset, parts["starts"], length, *judged)
 
 
 def read_length(path: Path) -> int:

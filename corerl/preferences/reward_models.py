@@ -1,8 +1,9 @@
-"""Rewards learned from comparisons of two segments.
+"""Rewards learned from comparisons of two segments, and from rankings of more.
 
 A label is the probability that the second is preferred, 1/2 for a tie. Under Bradley and Terry (1952) that is
-sigmoid(score 2 - score 1), the score of a segment being the sum, or the mean, of its rewards. A Markovian
-reward sees one step at a time: `MarkovReward`.
+sigmoid(score 2 - score 1), the score of a segment being the sum, or the mean, of its rewards. A ranking is
+as likely as Plackett and Luce (1975) have it: each segment wins against those that are left with probability
+exp(score) / sum exp(score). A Markovian reward sees one step at a time: `MarkovReward`.
 """
 
 import math
@@ -55,16 +56,27 @@ def preference_loss(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the cross-entropy of the preferences, and the accuracy on those that are no tie.
 
     Args:
-        scores: of both segments, `(..., B, 2)`. labels: `(..., B)`.
+        scores: of the segments, `(..., B, K)`, of more than two the best first. labels: `(..., B)`, of two.
 
     Returns:
-        Both `(...)`, means over the batch. A batch of ties alone counts as accuracy 0.
+        Both `(...)`, means over the batch. A batch of ties alone counts as accuracy 0. Of rankings, the
+        accuracy is the share of pairs in their order.
     """
+    if scores.shape[-1] > 2:
+        return _ranking_loss(scores)
     logits = scores[..., 1] - scores[..., 0]
     loss = (F.softplus(logits) - labels * logits).mean(-1)
     decided = (labels != 0.5).to(logits.dtype)
     right = ((logits > 0) == (labels > 0.5)).to(logits.dtype) * decided
     return loss, right.sum(-1) / decided.sum(-1).clamp(min=1)
+
+
+def _ranking_loss(scores: Tensor) -> tuple[Tensor, Tensor]:
+    left = scores.flip(-1).logcumsumexp(-1).flip(-1)  # log of the sum over this one and the worse
+    loss = (left - scores).sum(-1).mean(-1)
+    better, worse = torch.triu_indices(*[scores.shape[-1]] * 2, 1, device=scores.device)
+    right = (scores[..., better] > scores[..., worse]).to(scores.dtype)
+    return loss, right.mean((-2, -1))
 
 
 class MarkovReward(Stateful):

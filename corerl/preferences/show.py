@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", help="the labels' file or folder, for sources other than teacher")
     parser.add_argument("--crossing", default=plain.crossing, help=", ".join(readers.CROSSINGS))
     parser.add_argument("--pairs", type=int, help="the first so many")
+    parser.add_argument(
+        "--ranked", type=int, default=plain.ranked, help="segments that a teacher ranks"
+    )
     parser.add_argument("--length", type=int, default=plain.length, help="steps, of a teacher's")
     parser.add_argument("--seed", type=int, default=plain.seed)
     parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
@@ -55,7 +58,7 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
         CorerlError: as `sources.load`, or `--out` is asked of segments that are no dataset's rows, or is
             there already.
     """
-    names = ("source", "path", "crossing", "pairs", "length", "seed", "discount")
+    names = ("source", "path", "crossing", "pairs", "ranked", "length", "seed", "discount")
     cfg = Preferences(**{name: getattr(args, name) for name in names}, **TEACHERS[args.teacher])
     by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
     require(
@@ -85,6 +88,8 @@ def facts(compared: Comparisons) -> dict[str, str]:
 
     Labels are compared with the true rewards for a teacher only: people do not rank by them.
     """
+    if compared.size > 2:
+        return _ranking_facts(compared)
     labels = compared.labels
     kinds = {"first preferred": 0.0, "second preferred": 1.0, "neither": 0.5}
     counts = ", ".join(f"{int((labels == value).sum()):,} {name}" for name, value in kinds.items())
@@ -101,6 +106,27 @@ def facts(compared: Comparisons) -> dict[str, str]:
     out["segments' returns"] = f"min {low:.4g}, median {middle:.4g}, max {high:.4g}"
     (first, second), (one, other) = compared.starts[0], returns[0]
     out["example"] = f"rows from {first} return {one:.4g}, from {second} {other:.4g}: {labels[0]:g}"
+    return out
+
+
+def _ranking_facts(compared: Comparisons) -> dict[str, str]:
+    """Describes rankings."""
+    out = {
+        "source": compared.source,
+        "rankings": f"{len(compared):,} of {compared.size} segments of {compared.length} steps, "
+        f"{len(compared.pairs()):,} pairs",
+    }
+    if compared.rewards is None:
+        return out
+    returns = compared.segments(compared.rewards).sum(-1, dtype=np.float64)
+    if compared.source.startswith("teacher"):
+        pairs = compared.pairs()
+        of_pairs = pairs.segments(compared.rewards).sum(-1, dtype=np.float64)
+        out["right"] = _right(pairs.labels, of_pairs)
+    shown = ", ".join(f"{r:.4g}" for r in returns[0])
+    out["example"] = (
+        f"rows from {', '.join(map(str, compared.starts[0]))} return {shown}, best first"
+    )
     return out
 
 

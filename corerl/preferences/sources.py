@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corerl.training.run import Run
 
 SOURCES = ("teacher", *readers.REPOSITORIES, "file")
-OF_TEACHERS = ("seed", "judge", "beta", "gamma", "epsilon", "skip", "equal")
+OF_TEACHERS = ("seed", "ranked", "judge", "beta", "gamma", "epsilon", "skip", "equal")
 """Settings that labels in a file do not ask; `length` and `discount` stand in tables, whoever judges."""
 
 
@@ -40,6 +40,8 @@ class Preferences(Settings):
     path: str | None = None  # the labels' file or folder; null: <data folder>/preferences/<source>
     sha256: str | None = added(None)  # of the file at path; found out, and part of the run's name
     pairs: int | None = positive(None)  # the first so many; null: all of a file, 2,000 of a teacher
+    ranked: int = added(within(2, "[2, 20]"))  # segments that a teacher ranks at a time
+    split: bool = added(False)  # rankings are learned from as pairs, also where they need not be
     crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
     length: int = positive(64)  # steps of a teacher's segments; files have their own
     seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
@@ -65,6 +67,11 @@ class Preferences(Settings):
             self.judge == "return" or not self.skip,
             f"{key}.skip={self.skip} is a share of what segments return, which "
             f"{key}.judge={self.judge} does not ask",
+        )
+        faults = [name for name in ("epsilon", "skip", "equal") if getattr(self, name)]
+        require(
+            self.ranked == 2 or not faults,
+            f"{key}.{', '.join(faults)} is of pairs: leave it out with {key}.ranked={self.ranked}",
         )
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
         require(

@@ -62,20 +62,47 @@ def teach(dataset: Dataset, cfg: Preferences) -> Comparisons:
     The pairs depend on the dataset, `seed` and `length` alone, except for those that are skipped: the
     first n of more pairs are those of n pairs, and teachers that skip nothing judge the same pairs.
 
+    With `ranked` K > 2 it ranks K segments by these sums, and with `beta` by Plackett and Luce's model: by
+    beta R plus a Gumbel number for each.
+
     Raises:
         CorerlError: no episode has `length` steps; a threshold is asked for and episodes return nothing
             on average; or hardly any segment is worth enough to be compared.
     """
     pairs = cfg.pairs or PAIRS
     sums = Sums(dataset, cfg)
+    if cfg.ranked > 2:
+        starts = _ranked(cfg, sums, questions(dataset, cfg, pairs))
+        return Comparisons.of_dataset(dataset, starts, cfg.length, np.zeros(pairs), name(cfg))
     starts, kept = _draw(dataset, cfg, sums, pairs)
     labels = _labels(cfg, sums, starts, kept)
     return Comparisons.of_dataset(dataset, starts, cfg.length, labels, name(cfg))
 
 
+def questions(dataset: Dataset, cfg: Preferences, count: int) -> np.ndarray:
+    """Returns the first rows `(count, ranked)` of segments to rank, in no order.
+
+    Raises:
+        CorerlError: no episode has `length` steps.
+    """
+    possible = _possible(dataset, cfg)
+    rng = np.random.default_rng(seeding.derive(cfg.seed, f"preferences/rankings of {cfg.ranked}"))
+    return possible[rng.integers(len(possible), size=(count, cfg.ranked))]
+
+
+def _ranked(cfg: Preferences, sums: Sums, starts: np.ndarray) -> np.ndarray:
+    """Returns the rows with the best first."""
+    utility = sums.judged(starts)
+    if cfg.beta is not None:
+        rng = np.random.default_rng(seeding.derive(cfg.seed, "preferences/choices"))
+        utility = cfg.beta * utility + rng.gumbel(size=starts.shape)
+    return np.take_along_axis(starts, np.argsort(-utility, 1, kind="stable"), 1)
+
+
 def name(cfg: Preferences) -> str:
     """Names it `teacher`, with the settings that differ from the oracle's: `teacher(epsilon=0.1)`."""
     oracle = {
+        "ranked": 2,
         "judge": "return",
         "beta": None,
         "gamma": 1.0,
@@ -146,16 +173,21 @@ def segment_starts(dataset: Dataset, length: int) -> np.ndarray:
     return fits[lost[fits + length] == lost[fits]]
 
 
-def _draw(
-    dataset: Dataset, cfg: Preferences, sums: Sums, pairs: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Starts (P, 2) of the pairs that are answered, uniform over all starts; and their numbers (P,)."""
+def _possible(dataset: Dataset, cfg: Preferences) -> np.ndarray:
     possible = segment_starts(dataset, cfg.length)
     require(
         len(possible) > 0,
         f"no episode of {dataset.id} has a segment of {cfg.length} steps "
         f"(algo.preferences.length={cfg.length}; its longest has {dataset.episode_lengths().max()})",
     )
+    return possible
+
+
+def _draw(
+    dataset: Dataset, cfg: Preferences, sums: Sums, pairs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Starts (P, 2) of the pairs that are answered, uniform over all starts; and their numbers (P,)."""
+    possible = _possible(dataset, cfg)
     rng = np.random.default_rng(seeding.derive(cfg.seed, "preferences/segments"))
     answered, numbers = [], []
     for round in range(ROUNDS):
