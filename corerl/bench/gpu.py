@@ -58,7 +58,7 @@ PACKAGES = ("", ".algos", ".configs", ".envs", ".published", ".sweeps")
 """Of `corerl`: those that a wheel holds inside its folder and a checkout beside it."""
 WITHOUT_NETWORKS = (
     *("cvar_tabular", "dr_rpo", "ela", "icvar", "orpo"),
-    *("pref_pessimistic", "r2pvi", "reload", "two_atom"),
+    *("pref_mixture", "pref_pessimistic", "r2pvi", "reload", "two_atom"),
 )
 TEST_FILE = "tests/nn/test_compile.py"
 

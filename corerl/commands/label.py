@@ -7,6 +7,7 @@ the same command resumes.
 
   corerl label corerl/pendulum --pairs 200 --out labels/anna.npz --labeller anna
   corerl label corerl/pendulum --agreement labels/anna.npz labels/ben.npz
+  corerl label corerl/pendulum --groups labels/*.npz
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import webbrowser
 from pathlib import Path
 
 from corerl.config import require
+from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.launch import task_arguments
-from corerl.preferences import label_session
+from corerl.preferences import groups, label_session
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
@@ -51,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="of labellers, and with the true rewards",
     )
+    add(
+        "--groups",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="of labellers who want the same, one labeller a file",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     task = task_arguments.task_of(args.task, args.settings)
     if args.agreement:
         return _agree(task, args.agreement)
+    if args.groups:
+        return _group(task, args.groups)
     require(args.pairs > 0, f"--pairs {args.pairs} must be positive")
     require(args.length > 0, f"--length {args.length} must be positive")
     dataset = vectors(task.load())
@@ -101,14 +112,28 @@ def _serve(server: Server, no_browser: bool) -> None:
         server.server_close()
 
 
-def _agree(task: Task, paths: list[Path]) -> int:
-    """Prints a line per pair of labellers, and per labeller with the oracle of the true rewards."""
+def _read(task: Task, paths: list[Path]) -> tuple[dict[str, dict], Dataset]:
+    """Returns the labellers' files by name, and the data that they are on."""
     labellers, dataset = label_session.by_name(paths), task.load()
     for name, file in labellers.items():
         require(
             label_session.is_of(str(file["sha256"]), dataset),
             f"{name}'s labels are on other data than {task.id} is here",
         )
+    return labellers, dataset
+
+
+def _group(task: Task, paths: list[Path]) -> int:
+    """Prints how well each number of groups predicts held-out answers, and who is in which group."""
+    labellers, dataset = _read(task, paths)
+    lines = groups.describe(labellers, dataset)
+    print("\n".join(lines))
+    return 0
+
+
+def _agree(task: Task, paths: list[Path]) -> int:
+    """Prints a line per pair of labellers, and per labeller with the oracle of the true rewards."""
+    labellers, dataset = _read(task, paths)
     rows = [
         (f"{one}, {other}", label_session.agreement(labellers[one], labellers[other]))
         for one, other in itertools.combinations(labellers, 2)

@@ -9,6 +9,7 @@
     risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/overheat                    a finite MDP with a cost and a budget (envs/overheat.py)
     risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
+    risk/two-groups                  a finite MDP with groups of labellers (envs/two_groups.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
@@ -53,6 +54,7 @@ SMALL = {
     "three-arms": "three_arms:ThreeArmsEnv",
     "overheat": "overheat:OverheatEnv",
     "one-door": "one_door:OneDoorEnv",
+    "two-groups": "two_groups:TwoGroupsEnv",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

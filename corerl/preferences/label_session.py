@@ -227,13 +227,13 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
         f"segments of {lengths[0]} and of {lengths[1]} steps are not the same pairs: compare files of one "
         "--length",
     )
-    first = dict(_pairs(one))
-    shared = [(first[pair], label) for pair, label in _pairs(other) if pair in first]
+    first = dict(pairs_of_file(one))
+    shared = [(first[pair], label) for pair, label in pairs_of_file(other) if pair in first]
     require(bool(shared), "the two files have no answered pair in common")
     return _agreement(np.array(shared))
 
 
-def _pairs(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
+def pairs_of_file(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
     """Yields each pair that was judged, with its label; those of rankings with the lower row first."""
     for starts, label in zip(file["starts"].tolist(), file["labels"].tolist(), strict=True):
         if len(starts) == 2:
@@ -246,7 +246,7 @@ def _pairs(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int], float
 def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
     """Measures `agreement` with the oracle of the true rewards, which ties only equal sums."""
     require(len(file["labels"]) > 0, "the file has no answer yet")
-    pairs, given = zip(*_pairs(file), strict=True)
+    pairs, given = zip(*pairs_of_file(file), strict=True)
     rows = np.array(pairs)[..., None] + np.arange(int(file["length"]))
     sums = dataset.rewards.astype(np.float64)[rows].sum(-1)
     labels = np.where(sums[:, 0] == sums[:, 1], 0.5, sums[:, 1] > sums[:, 0])

@@ -133,6 +133,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.
     "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
+    # Ours, but for the rounds.
+    "pref_mixture": {"policy": "max_min", "groups": 2, "comparisons": 100, "bound": 10.0}
+    | {"rounds": 60, "starts": 5, "eta": 0.1, "iterations": 1_000},
     # The authors' main.py.
     "r2pvi": {"kind": "tv", "scale": 0.1, "beta": 1.0, "ridge": 0.1, "penalty": "factors"}
     | {"least": "states", "rewards": "known"},

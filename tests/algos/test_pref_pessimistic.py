@@ -15,6 +15,7 @@ from corerl.envs import mdps
 from corerl.envs.low_rank import LowRankEnv
 from corerl.envs.three_arms import REWARDS, ThreeArmsEnv
 from corerl.errors import CorerlError
+from corerl.preferences import likelihood
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import best_occupancy
 
@@ -45,7 +46,7 @@ def test_theta_is_scipys(seed):
     assert np.linalg.norm(found) <= bound * (1 + 1e-12)
     assert negative_likelihood(found, ranked) <= best.fun + 1e-9
     np.testing.assert_allclose(found, best.x, atol=2e-5)
-    value, gradient, hessian = pp.log_likelihood(found, ranked, np.ones(40))
+    value, gradient, hessian = likelihood.log_likelihood(found, ranked, np.ones(40))
     assert value == pytest.approx(-negative_likelihood(found, ranked), abs=1e-10)
     numeric = optimize.approx_fprime(found, lambda x: -negative_likelihood(x, ranked), 1e-6)
     np.testing.assert_allclose(gradient, numeric, atol=1e-3)
@@ -103,7 +104,7 @@ def test_the_greedy_plan_is_the_optimum_for_theta():
 def test_three_segments_by_hand():
     """Utilities 0, log 2 and log 3: best first, 3/6 times 2/3."""
     features = np.array([[[math.log(3)], [math.log(2)], [0.0]]])
-    value, gradient, _ = pp.log_likelihood(np.ones(1), features, np.ones(1))
+    value, gradient, _ = likelihood.log_likelihood(np.ones(1), features, np.ones(1))
     assert value == pytest.approx(math.log(1 / 3))
     x, y, z = math.log(3), math.log(2), 0.0
     by_hand = x - (3 * x + 2 * y + z) / 6 + y - (2 * y + z) / 3
@@ -117,14 +118,14 @@ def test_pairs_are_rankings_of_two_to_the_bit():
     ranked, theta = rng.normal(size=(30, 2, 3)), rng.normal(size=3)
     split = pp.pairs_of(ranked, np.ones(30))
     for one, other in zip(
-        pp.log_likelihood(theta, ranked, np.ones(30)),
-        pp.log_likelihood(theta, *split),
+        likelihood.log_likelihood(theta, ranked, np.ones(30)),
+        likelihood.log_likelihood(theta, *split),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
     gaps = ranked[:, 0] - ranked[:, 1]
     p = 1 / (1 + np.exp(-gaps @ theta))
-    hessian = pp.log_likelihood(theta, ranked, np.ones(30))[2]
+    hessian = likelihood.log_likelihood(theta, ranked, np.ones(30))[2]
     np.testing.assert_allclose(hessian, -(p * (1 - p) * gaps.T) @ gaps, atol=1e-12)
 
 
@@ -137,7 +138,7 @@ def test_the_ranking_likelihood_has_the_smaller_variance():
     assert sum(chance) == pytest.approx(1)
     variances = []
     for split in (lambda x: (x, np.ones(1)), lambda x: pp.pairs_of(x, np.ones(1))):
-        parts = [pp.log_likelihood(theta, *split(one))[1:] for one in orders]
+        parts = [likelihood.log_likelihood(theta, *split(one))[1:] for one in orders]
         outer = sum(p * np.outer(g, g) for p, (g, _) in zip(chance, parts, strict=True))
         inverse = np.linalg.inv(sum(p * h for p, (_, h) in zip(chance, parts, strict=True)))
         variances.append(inverse @ outer @ inverse)
