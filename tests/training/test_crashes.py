@@ -10,9 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from small import config
+from wording import refused, says
 
 from corerl.data import tasks
-from corerl.errors import CorerlError
 from corerl.launch import launch
 from corerl.runs.directory import cell_directory
 from corerl.training import environment_step
@@ -77,7 +77,7 @@ def test_in_training_the_other_seeds_go_on(fault, capsys):
     assert np.isnan(rewards[2:, 1]).all() and (rewards[:2, 1] == 1).all()
     assert envs.episode_returns.isneginf().tolist() == [False, True, False]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("corerl: the environment of seed 7 crashed (")
+    says(line, "corerl: 7")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -89,7 +89,7 @@ def test_in_evaluation_the_other_seeds_go_on(fault, capsys):
         assert (returns[[0, 2]] == 4).all() and (lengths[[0, 2]] == 4).all()
         assert np.isnan(returns[1]).all()
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("corerl: the environment of seed 7 crashed in evaluation (")
+        says(line, "corerl: 7 evaluation")
 
 
 class Still:
@@ -156,7 +156,7 @@ def test_a_reset_of_a_resumed_run_is_under_the_same_rule(capsys):
     again = Environments(Faulty, [4, 7])
     Faulty.bad, Faulty.first = (3,), True
     again.load_state_dict(envs.state_dict())
-    assert "the environment of seed 7 crashed (ZeroDivisionError" in capsys.readouterr().err
+    says(capsys.readouterr().err, "7 ZeroDivisionError")
     assert np.isnan(again.step(torch.zeros(2, 1, 1)).rewards).tolist() == [False, True]
     assert again.episode_returns.isneginf().tolist() == [False, True]
 
@@ -188,7 +188,7 @@ def test_a_run_whose_only_environment_crashes_has_failed(tmp_path, monkeypatch, 
     monkeypatch.setattr(tasks.Task, "make_env", lambda self: Faulty())
     monkeypatch.setattr("corerl.algos.bc.train", lambda cfg, run: evaluate_only(run))
     cfg = config(tmp_path, "bc", steps=20)
-    with pytest.raises(CorerlError, match="seed 0 failed"):
+    with refused("0"):
         launch.launch(cfg)
     status = json.loads((cell_directory(cfg) / "seeds-0/status.json").read_text())
     assert status["state"] == "failed" and status["message"]
@@ -202,7 +202,7 @@ def evaluate_only(run):
 def test_code_that_ends_the_program_leaves_a_failed_run(tmp_path, monkeypatch):
     monkeypatch.setattr("corerl.algos.bc.train", lambda cfg, run: sys.exit(0))
     cfg = config(tmp_path, "bc", steps=20)
-    with pytest.raises(CorerlError, match="seed 0 failed"):
+    with refused("0"):
         launch.launch(cfg)
 
 
@@ -220,4 +220,5 @@ def test_a_close_that_hangs_or_raises_is_left(monkeypatch, capsys):
     environment_step.close([Raises(), Hangs()])
     assert time.monotonic() - before < 10
     reported = capsys.readouterr().err.splitlines()
-    assert "Raises did not close" in reported[0] and "did not close in 0.2 s" in reported[1]
+    says(reported[0], "Raises")
+    says(reported[1], "0.2")

@@ -15,6 +15,7 @@ import torch
 import yaml
 from gymnasium.wrappers import TransformReward
 from small import config, flatten, goes_on, run, state_of
+from wording import lacking, refused
 
 from corerl.algos import (
     cal_ql,
@@ -23,7 +24,6 @@ from corerl.algos import (
     rebrac,
 )
 from corerl.config import RENAMED
-from corerl.errors import CorerlError
 from corerl.policies.load import load
 from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
@@ -118,8 +118,7 @@ def test_a_run_that_ends_before_an_episode_must_have_says_that_it_does_not_learn
 ):
     cfg = replace(settings(tmp_path, "cal_ql"), steps=steps)
     directory = train(cfg, seeds=[0])
-    says = "makes no update online: the first one waits 20 steps of the environment"
-    assert (says in capsys.readouterr().err) == reported
+    assert (not lacking(capsys.readouterr().err, "online 20 steps")) == reported
     load(directory)
     assert not capsys.readouterr().err
 
@@ -233,38 +232,38 @@ def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "job", "message"),
     [
-        ({}, {"action_range": [-1, 1]}, r"action_range is None there and \[-1, 1\] here"),
-        ({}, {"task": "risk/pointmass"}, "task is corerl/pendulum there and risk/pointmass here"),
-        ({}, {"history": 2}, r"critic.layers.0.weight has the shape \(2, 4, 16\) there"),
-        ({"hidden_width": 8}, {}, "algo.hidden_width is 16 there and 8 here"),
-        ({"hidden_layers": 3}, {}, "algo.hidden_layers is 2 there and 3 here"),
-        ({"activation": "tanh"}, {}, "algo.activation is relu there and tanh here"),
-        ({"layer_norm": True}, {}, "algo.layer_norm is False there and True here"),
-        ({"policy": "deterministic"}, {}, "algo.policy is gaussian there and deterministic here"),
-        ({"squash": False}, {}, "algo.squash is True there and False here"),
-        ({"log_std_max": -1.0}, {}, "algo.log_std_max is 2.0 there and -1.0 here"),
+        ({}, {"action_range": [-1, 1]}, "action_range -1 1"),
+        ({}, {"task": "risk/pointmass"}, "corerl/pendulum risk/pointmass"),
+        ({}, {"history": 2}, "critic.layers.0.weight shape 2 4 16"),
+        ({"hidden_width": 8}, {}, "algo.hidden_width 16 8"),
+        ({"hidden_layers": 3}, {}, "algo.hidden_layers 2 3"),
+        ({"activation": "tanh"}, {}, "algo.activation relu tanh"),
+        ({"layer_norm": True}, {}, "algo.layer_norm False True"),
+        ({"policy": "deterministic"}, {}, "algo.policy gaussian deterministic"),
+        ({"squash": False}, {}, "algo.squash True False"),
+        ({"log_std_max": -1.0}, {}, "algo.log_std_max 2.0 -1.0"),
         (
             {"data": preprocessing.Preprocess(clip_actions=1 - 1e-5, reward_scale=2.0)},
             {},
-            "algo.data.reward_scale is 1.0 there and 2.0 here",
+            "algo.data.reward_scale 1.0 2.0",
         ),
-        ({}, {"seeds": [5]}, "it has no seed 5"),
+        ({}, {"seeds": [5]}, "5"),
     ],
 )
 def test_another_task_or_network_is_refused(tmp_path, changes, job, message):
     cfg = continued(tmp_path, pretrained(tmp_path), **changes)
     seeds = job.pop("seeds", [0])
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         train(replace(cfg, **job), seeds=seeds)
 
 
 @pytest.mark.parametrize(
     ("there", "normalised", "message"),
     [
-        ({"columns": {"observations": ["b", "a"]}}, False, r"observations is \['b', 'a'\] there"),
-        ({"columns": {"actions": ["u"]}}, False, r"data.columns.actions is \['u'\] there and None"),
-        ({"action_high": 2.0}, False, r"data.action_high is 2.0 there and None here"),
-        ({"sha256": "11"}, True, r"data.sha256 is 11 there and None here"),
+        ({"columns": {"observations": ["b", "a"]}}, False, "observations b a"),
+        ({"columns": {"actions": ["u"]}}, False, "data.columns.actions ['u']"),
+        ({"action_high": 2.0}, False, "data.action_high 2.0"),
+        ({"sha256": "11"}, True, "data.sha256 11"),
         ({"sha256": "11", "columns": {"episode": "e"}}, False, None),
     ],
 )
@@ -273,18 +272,17 @@ def test_a_file_must_be_read_alike(tmp_path, there, normalised, message):
     cell = pretrained(tmp_path, **own)
     read = yaml.safe_load((cell / "config.yaml").read_text())
     (cell / "config.yaml").write_text(yaml.safe_dump(read | {"data": there}))
-    refused = pytest.raises(CorerlError, match=message) if message else contextlib.nullcontext()
-    with refused:
+    with refused(message) if message else contextlib.nullcontext():
         train(continued(tmp_path, cell, **own), seeds=[0])
 
 
 @pytest.mark.parametrize(
     ("algo", "changes", "message"),
     [
-        ("cql", {"tuning": "softplus"}, "algo.tuning is log there and softplus here"),
+        ("cql", {"tuning": "softplus"}, "algo.tuning log softplus"),
         ("cql", {"alpha": 2.0}, None),
-        ("arsq", {"alpha": 2.0}, "algo.alpha is 0.1 there and 2.0 here"),
-        ("cqn", {"low": -3.0}, "algo.low is -2.0 there and -3.0 here"),
+        ("arsq", {"alpha": 2.0}, "algo.alpha 0.1 2.0"),
+        ("cqn", {"low": -3.0}, "algo.low -2.0 -3.0"),
         ("iql", {"lr": 1e-4, "discount": 0.9, "beta": 1.0, "dropout": 0.1, "batch_size": 4}, None),
     ],
 )
@@ -292,10 +290,7 @@ def test_what_weights_mean_must_be_the_same_and_how_they_learn_need_not(
     tmp_path, algo, changes, message
 ):
     cell = pretrained(tmp_path, algo)
-    if message is None:
-        train(continued(tmp_path, cell, algo, **changes), seeds=[0])
-        return
-    with pytest.raises(CorerlError, match=message):
+    with refused(message) if message else contextlib.nullcontext():
         train(continued(tmp_path, cell, algo, **changes), seeds=[0])
 
 
@@ -304,7 +299,7 @@ def test_parts_of_a_network_that_would_be_left_behind_are_refused(tmp_path):
     settings = yaml.safe_load((cell / "config.yaml").read_text())
     del settings["algo"]["layer_norm"]  # as a setting that no comparison knows
     (cell / "config.yaml").write_text(yaml.safe_dump(settings))
-    with pytest.raises(CorerlError, match=r"it has critic.*, for which nothing here has a place"):
+    with refused("critic"):
         train(continued(tmp_path, cell), seeds=[0])
 
 
@@ -315,7 +310,7 @@ def test_settings_that_an_older_run_does_not_name_had_their_defaults(tmp_path):
         del settings["algo"][added]
     (cell / "config.yaml").write_text(yaml.safe_dump(settings))
     train(continued(tmp_path, cell), seeds=[0])
-    with pytest.raises(CorerlError, match=r"algo.activation is relu there and gelu"):
+    with refused("algo.activation relu gelu"):
         train(continued(tmp_path, cell, activation="gelu"), seeds=[0])
 
 
@@ -324,19 +319,19 @@ def test_settings_of_an_older_name_are_compared_under_todays(tmp_path, monkeypat
     file = cell / "config.yaml"
     file.write_text(file.read_text().replace("activation:", "nonlinearity:"))
     monkeypatch.setitem(RENAMED, "algo.nonlinearity", "algo.activation")
-    with pytest.raises(CorerlError, match=r"algo.activation is gelu there and relu"):
+    with refused("algo.activation gelu relu"):
         train(continued(tmp_path, cell), seeds=[0])
 
 
 def test_another_algorithm_or_an_unfinished_run_is_refused(tmp_path):
     cell = pretrained(tmp_path)
     cfg = continued(tmp_path, cell, "rlpd")
-    with pytest.raises(CorerlError, match="it is iql, and rlpd goes on from rlpd"):
+    with refused("iql rlpd"):
         train(cfg, seeds=[0])
     files.write_json(cell / "seeds-0-1" / "status.json", {"state": "running", "step": 30})
-    with pytest.raises(CorerlError, match=r"seeds-0-1 has not finished \(step 30\)"):
+    with refused("seeds-0-1 30"):
         train(continued(tmp_path, cell), seeds=[0])
-    with pytest.raises(CorerlError, match="is not the folder of a run"):
+    with refused("folder run"):
         train(continued(tmp_path, tmp_path / "nothing"), seeds=[0])
 
 
@@ -452,19 +447,19 @@ def test_batches_are_the_datas_until_the_switch_and_then_mixed_as_they_are_told(
 def test_an_environment_of_other_sizes_than_its_data_is_refused(tmp_path):
     run = Run(settings(tmp_path, "iql"), [0], lambda *_: None)
     data = SimpleNamespace(observation_dim=4, action_dim=1)
-    with pytest.raises(CorerlError, match=r"has 3 observation and 1 action features, .* 4 and 1"):
+    with refused("3 observation 1 action 4"):
         Phases(run.cfg.algo, run, data, None)
 
 
 @pytest.mark.parametrize(
     ("online", "message"),
     [
-        (Online(pretrain_steps=60), "must be less than steps=60"),
-        (Online(pretrain_steps=25), "must be a multiple of eval.every=20"),
+        (Online(pretrain_steps=60), "steps=60"),
+        (Online(pretrain_steps=25), "eval.every=20"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(tmp_path, online, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         phases_of(tmp_path, online=online)
 
 
@@ -478,7 +473,7 @@ def test_where_nothing_is_evaluated_the_switch_is_anywhere(tmp_path):
 
 def test_calls_of_several_updates_do_not_straddle_the_switch(tmp_path):
     cfg = settings(tmp_path, "rebrac", policy_delay=3)
-    with pytest.raises(CorerlError, match="must be a multiple of 3"):
+    with refused("3"):
         train(cfg, seeds=[0])
 
 
@@ -486,20 +481,20 @@ def test_calls_of_several_updates_do_not_straddle_the_switch(tmp_path):
     "bad", [{"offline_ratio": 1.5}, {"warmup_steps": -1}, {"pretrain_steps": -1}, {"capacity": 0}]
 )
 def test_settings_out_of_range_are_refused(bad):
-    with pytest.raises(CorerlError, match=r"algo\.online\."):
+    with refused("algo.online"):
         Online(**bad)
 
 
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"phase": "fine-tune"}, "algo.phase=fine-tune is not one of"),
-        ({"phase": "both"}, "needs algo.online.pretrain_steps"),
-        ({"online": Online(checkpoint="runs/x")}, "choose algo.phase=online"),
+        ({"phase": "fine-tune"}, "algo.phase=fine-tune"),
+        ({"phase": "both"}, "algo.online.pretrain_steps"),
+        ({"online": Online(checkpoint="runs/x")}, "algo.phase=online"),
     ],
 )
 def test_phases_that_contradict_themselves_are_refused(own, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         iql.Config(**own)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from wording import refused
 
 from corerl.envs import mdps
-from corerl.errors import CorerlError
 from corerl.training.rollouts import Collector
 
 
@@ -95,9 +95,9 @@ def test_an_environment_gets_actions_within_its_bounds_and_a_gradient_those_draw
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"observation_space": spaces.Discrete(3)}, "vectors are needed"),
-        ({"action_space": spaces.Discrete(2, start=1)}, "numbers from 0, are needed"),
-        ({"action_space": spaces.MultiBinary(2)}, "numbers from 0, are needed"),
+        ({"observation_space": spaces.Discrete(3)}, "vectors"),
+        ({"action_space": spaces.Discrete(2, start=1)}, "0"),
+        ({"action_space": spaces.MultiBinary(2)}, "0"),
     ],
 )
 def test_spaces_that_do_not_fit_are_refused(change, reason):
@@ -107,5 +107,5 @@ def test_spaces_that_do_not_fit_are_refused(change, reason):
             setattr(env, name, value)
         return env
 
-    with pytest.raises(CorerlError, match=reason):
+    with refused(reason):
         Collector(make, [0], 2, 3)

@@ -5,7 +5,6 @@ import csv
 import importlib
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -21,13 +20,13 @@ import pytest
 import tiny
 import torch
 from small import FIXED, config, group, train
+from wording import refused, says
 
 from corerl import seeding
 from corerl.algos import bc, iql
 from corerl.cli import main
 from corerl.config import Eval
 from corerl.data import tasks
-from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.runs import files
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -126,7 +125,7 @@ def test_a_stride_logs_when_it_passes_the_mark(tmp_path):
 
 def test_steps_that_are_no_multiple_of_the_stride_are_refused(tmp_path):
     run = Run(config(tmp_path, steps=11), [0], quiet)
-    with pytest.raises(CorerlError, match="steps=11 must be a multiple of 2"):
+    with refused("steps=11 2"):
         count(run, stride=2)
 
 
@@ -387,16 +386,16 @@ def test_metrics_that_an_update_did_not_detach_keep_no_graph(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"step": torch.zeros(2)}, "the metric 'step' another name"),
-        ({"seed": torch.zeros(2)}, "the metric 'seed' another name"),
-        ({"loss": torch.zeros(())}, r"The metric 'loss' is a Tensor \(\); .*Tensor \(2,\)"),
-        ({"loss": torch.zeros(2, 1)}, r"The metric 'loss' is a Tensor \(2, 1\)"),
-        ({"loss": np.zeros(2)}, r"The metric 'loss' is a ndarray \(2,\)"),
-        ({"loss": 0.5}, "The metric 'loss' is a float"),
+        ({"step": torch.zeros(2)}, "step"),
+        ({"seed": torch.zeros(2)}, "seed"),
+        ({"loss": torch.zeros(())}, "loss Tensor (2,)"),
+        ({"loss": torch.zeros(2, 1)}, "loss 2 1"),
+        ({"loss": np.zeros(2)}, "loss ndarray (2,)"),
+        ({"loss": 0.5}, "loss float"),
     ],
 )
 def test_a_metric_that_no_line_can_hold_is_refused_in_a_sentence(tmp_path, bad, words):
-    with pytest.raises(CorerlError, match=words):
+    with refused(words):
         record_of(tmp_path, bad)
 
 
@@ -421,7 +420,7 @@ def test_a_seed_that_diverges_is_named_once_with_its_step(tmp_path, capsys, bad,
     run = Run(cfg, [4, 9], quiet)
     count(run, metric=lambda step: [1.0, bad if step >= 15 else 1.0])
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"IQL on corerl/pendulum: seed 9 diverged (loss is {reported}) by step 20" in line
+    says(line, f"IQL corerl/pendulum 9 {reported} 20")
     assert [(row["step"], row["seed"]) for row in scores(run)] == [("20", "4"), ("40", "4")]
     status = json.loads((run.directory / "status.json").read_text())
     assert status["state"] == "done" and status["diverged"] == {"9": 20}
@@ -439,7 +438,7 @@ def test_divergence_between_two_lines_of_metrics_is_seen_before_scoring(tmp_path
     cfg = config(tmp_path, steps=40, log_every=1000, eval=Eval(every=20, episodes=1))
     run = Run(cfg, [4, 9], quiet)
     count(run, metric=lambda step: [1.0, float("nan") if step == 17 else 1.0])
-    assert "seed 9 diverged (loss is NaN) by step 20" in capsys.readouterr().err
+    says(capsys.readouterr().err, "9 NaN 20")
     assert {row["seed"] for row in scores(run)} == {"4"}
 
 
@@ -531,17 +530,17 @@ class Holding(Counter):
     [
         (
             torch.zeros(3),
-            "cannot keep mine, a Tensor: it has no state_dict and load_state_dict. Let ",
+            "state_dict load_state_dict",
         ),
-        (Holding({1, 2}), "No checkpoint can hold mine/inner/0, a set: "),
-        (Holding(np.array(["a"])), "can hold mine/inner/0, a ndarray of <U1: "),
-        (Holding(torch.zeros(2, dtype=torch.complex64)), "a Tensor of torch.complex64: "),
-        (Holding({(0, 1): 2}), "can hold mine/inner/0, a dict: "),
+        (Holding({1, 2}), "mine/inner/0 set"),
+        (Holding(np.array(["a"])), "mine/inner/0 ndarray <U1"),
+        (Holding(torch.zeros(2, dtype=torch.complex64)), "torch.complex64"),
+        (Holding({(0, 1): 2}), "mine/inner/0 dict"),
     ],
 )
 def test_what_no_checkpoint_can_hold_is_refused_before_the_first_update(tmp_path, part, reported):
     run = Run(config(tmp_path, steps=9), [4], quiet)
-    with pytest.raises(CorerlError, match=re.escape(reported)):
+    with refused(reported):
         next(run.steps(agent=Counter(1), mine=part))
 
 
@@ -584,7 +583,7 @@ def test_a_second_stream_of_one_name_is_refused(tmp_path):
     run = Run(config(tmp_path), [4], quiet)
     run.normal("noise", 2)
     run.uniform("other", 2)
-    with pytest.raises(CorerlError, match='streams of random numbers are called "noise"'):
+    with refused("noise"):
         run.uniform("noise", 3)
 
 
@@ -649,7 +648,7 @@ def test_a_checkpoint_of_other_code_is_refused_in_a_sentence(tmp_path):
 
     cfg = config(tmp_path, steps=20)
     count(Run(cfg, [0], quiet))
-    with pytest.raises(CorerlError, match=r"saved by other code than this \('target'\).* delete"):
+    with refused("target delete"):
         list(Run(cfg, [0], quiet).steps(agent=Grown(1)))
 
 
@@ -661,9 +660,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused_in_a_sentence(tmp_pat
     saved = load_checkpoint(run.checkpoint)
     saved["state"]["noise"]["generators"] = torch.zeros(1, 16, dtype=torch.uint8)  # as CUDA's
     save_checkpoint(run.checkpoint, saved)
-    with pytest.raises(
-        CorerlError, match=r"begun on another kind of device: .*device=cuda, or del"
-    ):
+    with refused("device=cuda"):
         list(Run(cfg, [0], quiet).steps(noise=seeding.normal([0], "noise", (2,))))
 
 
@@ -722,8 +719,8 @@ def test_numbers_that_no_checkpoint_keeps_are_named_once(tmp_path, capsys):
         run.save(step)
     first, second = capsys.readouterr().err.splitlines()
     names = ("updates", "rate", "on", "recent", "sizes")
-    assert f"no checkpoint keeps {', '.join(f'agent.{n}' for n in names)}, which changed" in first
-    assert "no checkpoint keeps agent.inner.width, which changed" in second
+    says(first, f"{', '.join(f'agent.{n}' for n in names)}")
+    says(second, "agent.inner.width")
 
 
 def test_a_number_that_counts_is_named_after_the_first_update(tmp_path, capsys):
@@ -731,7 +728,7 @@ def test_a_number_that_counts_is_named_after_the_first_update(tmp_path, capsys):
     agent = Counting()
     for step in run.steps(agent=agent):
         reported = capsys.readouterr().err
-        assert ("no checkpoint keeps agent.updates" in reported) == (step == 2)
+        assert ("agent.updates" in reported) == (step == 2)
         agent.update()
 
 
@@ -816,9 +813,7 @@ def test_whatever_changes_and_is_in_no_checkpoint_is_named(tmp_path, capsys):
         agent.update()
         run.save(step)
     (reported,) = capsys.readouterr().err.splitlines()
-    assert (
-        f"no checkpoint keeps {', '.join(f'agent.{n}' for n in LEAKS)}, which changed" in reported
-    )
+    says(reported, f"{', '.join(f'agent.{n}' for n in LEAKS)}")
 
 
 def test_a_stop_at_the_last_step_still_ends_in_done(tmp_path):
@@ -885,8 +880,7 @@ def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch, num
     assert ended.returncode == 130 and "Traceback" not in ended.stderr
     assert status_of(tmp_path)["state"] == "interrupted"
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith("corerl: stopped and saved. Resume with the same command: corerl train ")
-    command = shlex.split(last.partition("command: corerl ")[2])
+    command = shlex.split(last.partition(": corerl ")[2])
     monkeypatch.setattr(sys, "argv", ["corerl"])
     assert main(command) == 0
     (cell,) = tmp_path.glob("corerl/pendulum/*/")
@@ -898,14 +892,14 @@ def test_a_signal_saves_and_says_how_to_resume(whole, tmp_path, monkeypatch, num
 
 @pytest.mark.parametrize("name", ["gpu", "tpu", "meta", "cpu:x", ""])
 def test_a_device_that_is_none_is_refused(name):
-    with pytest.raises(CorerlError, match=f"device={name} is not auto, cpu, cuda or cuda:N"):
+    with refused(f"device={name} cuda:N"):
         pick_device(name)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_absent_is_refused(name):
-    with pytest.raises(CorerlError, match=f"device={name} was asked for but torch .* sees no GPU"):
+    with refused(f"device={name} GPU"):
         pick_device(name)
 
 

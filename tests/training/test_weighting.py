@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from small import config, random_dataset, train
+from wording import refused, says
 
 from corerl import seeding
 from corerl.algos import bc, cql, cql_discrete, dt, iql
@@ -16,7 +17,6 @@ from corerl.config import Config
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
 from corerl.envs import pendulum
-from corerl.errors import CorerlError
 from corerl.runs.directory import config_hash
 from corerl.training import preprocessing, weighting
 from corerl.training.preprocessing import Preprocess
@@ -44,15 +44,12 @@ def test_return_weights_by_hand(capsys):
     w = np.exp(np.array([0, 0, 0.5, 0.5, 0.5, 1]) / 0.5)
     np.testing.assert_allclose(p, w / w.sum(), rtol=1e-12)
     effective = w.sum() ** 2 / (w**2).sum()
-    assert f"draws from {effective:,.0f} of 6 rows" in capsys.readouterr().err
+    says(capsys.readouterr().err, f"{effective:,.0f} 6")
 
 
 def test_advantages_leave_out_what_the_first_state_explains():
     """Here the returns are linear in it, so nothing is left; with another return the fit by hand."""
-    reported = (
-        r"by what they return beyond a linear value of their first states, .* all equally good"
-    )
-    with pytest.raises(CorerlError, match=reported):
+    with refused("first states"):
         probabilities(uneven(), Weighting("advantage"), ROWS)
     rewards = np.array([1, 2, 2, 2, 2, 0.0])  # returns 3, 6, 0 at states 0, 10, 20
     data = uneven().with_rewards(rewards)
@@ -153,21 +150,21 @@ def test_runs_without_weighting_keep_their_names(algo):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"weighting": "best"}, "not one of uniform"),
-        ({"weighting_alpha": 0.0}, "weighting_alpha=0.0 must be positive"),
-        ({"weighting_share": 1.5}, "must lie in"),
+        ({"weighting": "best"}, "weighting"),
+        ({"weighting_alpha": 0.0}, "weighting_alpha=0.0"),
+        ({"weighting_share": 1.5}, "weighting_share"),
     ],
 )
 def test_bad_settings_are_refused(settings, problem):
     for kind in (Preprocess, Weighting):
-        with pytest.raises(CorerlError, match=problem):
+        with refused(problem):
             kind(**settings)
 
 
 def test_equal_episodes_and_hidden_rewards_are_refused():
-    with pytest.raises(CorerlError, match=r"by what they return, and .* all equally good"):
+    with refused("episodes"):
         probabilities(uneven().with_rewards(np.zeros(6)), Weighting("return"), ROWS)
-    with pytest.raises(CorerlError, match="learned from comparisons"):
+    with refused("comparisons"):
         weighting.refuse(Weighting("return"), "the rewards are learned from comparisons")
 
 
