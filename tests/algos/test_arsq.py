@@ -23,9 +23,9 @@ from agreement import (
     scramble,
     tiny,
 )
+from wording import refused
 
 from corerl.algos.arsq import ARSQ, Config
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
 from corerl.training.offline_to_online import Online
@@ -218,5 +218,5 @@ def test_with_a_margin_compiled_is_eager():
     ],
 )
 def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**settings)

@@ -23,9 +23,9 @@ from agreement import (
     tiny,
     twins,
 )
+from wording import refused
 
 from corerl.algos.codac import CODAC, Config
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.risk.quantiles import partition
 
@@ -170,10 +170,10 @@ def test_the_penalty_lowers_actions_that_the_data_lack():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"tau": 2.0}, r"algo.tau=2.0 must lie in \(0, 1\]"),
-        ({"penalty_fractions": 33}, r"algo.penalty_fractions=33 must lie in \[1, 32\]"),
+        ({"tau": 2.0}, "algo.tau=2.0 0 1"),
+        ({"penalty_fractions": 33}, "algo.penalty_fractions=33 1 32"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, said):
-    with pytest.raises(CorerlError, match=said):
+    with refused(said):
         Config(**changes)

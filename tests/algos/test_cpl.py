@@ -18,9 +18,9 @@ from agreement import (
     set_linear,
 )
 from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, one
+from wording import refused
 
 from corerl.algos.cpl import CPL, Config
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 
@@ -136,5 +136,5 @@ def test_actions_are_without_dropout():
     ],
 )
 def test_bad_settings_are_refused(wrong):
-    with pytest.raises(CorerlError, match=rf"algo.{next(iter(wrong))}="):
+    with refused(f"algo.{next(iter(wrong))}="):
         Config(**wrong)

@@ -22,9 +22,9 @@ from agreement import (
     scramble,
     twins,
 )
+from wording import refused
 
 from corerl.algos.cql import CQL, Config
-from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn import conservative
 from corerl.nn.conservative import CQLNoise
@@ -311,5 +311,5 @@ def test_initial_weights_are_corls():
 
 
 def test_entropy_needs_one_best_action():
-    with pytest.raises(CorerlError, match=r"algo.backup_entropy"):
+    with refused("algo.backup_entropy"):
         Config(backup_entropy=True, max_backup="per_critic")

@@ -22,9 +22,9 @@ from agreement import (
     scramble,
     tiny,
 )
+from wording import refused
 
 from corerl.algos.cqn import CQN, Config
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
 from corerl.training.offline_to_online import Online
@@ -207,10 +207,10 @@ def test_a_goal_is_a_law_whatever_the_reward():
     [
         ({"bins": 1}, "algo.bins"),
         ({"atoms": 1}, "algo.atoms"),
-        ({"low": 2.0}, "algo.low=2.0 must be below algo.high=2.0"),
+        ({"low": 2.0}, "algo.low=2.0 algo.high=2.0"),
         ({"online": Online(offline_ratio=0.0)}, "warmup_steps=0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**settings)

@@ -25,10 +25,10 @@ from agreement import (
 from reference_soft import adam, leaves, numbers, polyak, set_grads, squashed, tensor
 from torch.distributions import Normal
 from torch.nn import functional as F
+from wording import refused
 
 from corerl.algos import awac, crr
 from corerl.algos.crr import CRR, Config, CRRNoise
-from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
@@ -328,11 +328,11 @@ def test_settings_are_offbenchs_and_d3rlpys():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"filter": "softmax"}, "algo.filter=softmax is not one of binary, exp"),
-        ({"pessimism": 1.0}, r"algo.pessimism=1.0 must lie in \(0, 1\)"),
-        ({"samples": 0}, "algo.samples=0 must be positive"),
+        ({"filter": "softmax"}, "algo.filter=softmax"),
+        ({"pessimism": 1.0}, "algo.pessimism=1.0 0 1"),
+        ({"samples": 0}, "algo.samples=0"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**wrong)

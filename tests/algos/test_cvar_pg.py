@@ -11,13 +11,13 @@ from agreement import assert_networks, net, scramble
 from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
 from reference_distributional import numbers
 from small import goes_on, run, state_of
+from wording import refused
 
 from corerl import seeding
 from corerl.algos.cvar_pg import Config, CVaRPG, Level
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
-from corerl.errors import CorerlError
 from corerl.launch.settings_tables import table
 from corerl.nn import policies
 from corerl.nn.learner import Spec
@@ -317,7 +317,7 @@ def test_actions_are_drawn_as_likely_as_the_policy_says():
     ],
 )
 def test_settings_out_of_range(bad):
-    with pytest.raises(CorerlError, match=r"algo\."):
+    with refused("algo."):
         Config(**bad)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats as scipy_stats
+from wording import refused
 
 from corerl.algos import cvar_tabular
 from corerl.config import Config, Eval
 from corerl.envs import mdps
-from corerl.errors import CorerlError
 from corerl.risk import solvers
 from corerl.risk.finite_mdp import END, FiniteMDP
 from corerl.risk.solvers import blind, ecrm, ecrm_of_states, iterated, naive
@@ -295,22 +295,22 @@ def test_too_many_returns_are_refused_with_a_way_out():
     mdp = FiniteMDP(
         np.full((1, 9, 9), 1 / 9), rng.normal(size=(1, 9, 9)), np.zeros((1, 9, 9), int), horizon=9
     )
-    with pytest.raises(CorerlError, match=r"different returns .*algo.resolution=0.01"):
+    with refused("algo.resolution=0.01"):
         static(mdp, 0.5)
     large = dataclasses.replace(mdp, rewards=1e6 * mdp.rewards)
-    with pytest.raises(CorerlError, match=r"at resolution 0.5: .*coarser one \(algo.resolution=5;"):
+    with refused("0.5 algo.resolution=5"):
         static(large, 0.5, resolution=0.5)
 
 
 @pytest.mark.parametrize("solver", [static, iterated, ecrm, naive, blind, ecrm_of_states])
 @pytest.mark.parametrize("tau", [0.0, -0.1, 1.5])
 def test_tau_outside_its_range_is_refused(solver, tau):
-    with pytest.raises(CorerlError, match="0 < tau <= 1"):
+    with refused("0 < tau <= 1"):
         solver(FINITE["A"], tau)
 
 
 def test_a_weight_above_one_is_refused():
-    with pytest.raises(CorerlError, match=r"algo.weight=2.0"):
+    with refused("algo.weight=2.0"):
         cvar_tabular.Config(weight=2.0)
 
 
@@ -326,7 +326,7 @@ ENDLESS = FiniteMDP(
 @pytest.mark.parametrize("solve", [iterated, ecrm, naive])
 def test_too_many_returns_are_refused_and_a_resolution_helps(monkeypatch, solve):
     monkeypatch.setattr(solvers, "MOST_POINTS", 500)
-    with pytest.raises(CorerlError, match=r"500 different returns .*algo.resolution=0.01"):
+    with refused("500 algo.resolution=0.01"):
         solve(ENDLESS, 0.25)
     found = solve(ENDLESS, 0.25, resolution=0.1)
     if solve is not naive:
@@ -353,7 +353,7 @@ def test_policies_beyond_floats_are_counted():
         [[[0, 1, 2, 3]] * 2] * 4,
         discount=0.95,
     )
-    with pytest.raises(CorerlError, match=r"e\+643 policies .* are too many"):
+    with refused("2.00e+643"):
         blind(mdp, 0.25)
 
 
@@ -395,7 +395,7 @@ def test_a_player_tells_a_policy_the_time_and_the_discounted_sum():
 
 
 def test_a_task_that_is_no_finite_mdp_is_refused(tmp_path):
-    with pytest.raises(CorerlError, match=r"risk/D1 is no finite MDP"):
+    with refused("risk/D1 MDP"):
         play(tmp_path, "risk/D1")
 
 
@@ -403,5 +403,5 @@ def test_a_task_that_is_no_finite_mdp_is_refused(tmp_path):
 def test_observations_that_do_not_begin_with_the_state_are_refused(tmp_path, monkeypatch, first):
     """Coordinates, say, or the time first: the policy would be played in other states."""
     monkeypatch.setattr(mdps.FiniteEnv, "_observation", lambda _: first)
-    with pytest.raises(CorerlError, match="must begin with the state as a one-hot vector"):
+    with refused("state one-hot"):
         play(tmp_path, "risk/A")

@@ -8,11 +8,11 @@ import reference_dt
 import reference_dtr
 import torch
 from agreement import SEEDS, assert_losses, assert_networks, generators, net, scramble, twins
+from wording import refused
 
 from corerl import seeding
 from corerl.algos import dt
 from corerl.algos.dtr import DTR, TARGETS, Config, DTRPlayer
-from corerl.errors import CorerlError
 from corerl.nn import networks, transformer
 from corerl.nn.learner import Spec
 from corerl.preferences import relabelling
@@ -331,13 +331,13 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
 @pytest.mark.parametrize(
     ("wrong", "reported"),
     [
-        ({"context": 1}, "algo.context=1 must be at least 2"),
-        ({"width": 9}, "algo.width=9 must be a multiple of algo.heads=2"),
-        ({"eta": -1.0}, "algo.eta=-1.0 must not be negative"),
+        ({"context": 1}, "algo.context=1 2"),
+        ({"width": 9}, "algo.width=9 algo.heads=2"),
+        ({"eta": -1.0}, "algo.eta=-1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, reported):
-    with pytest.raises(CorerlError, match=reported):
+    with refused(reported):
         settings(**wrong)
 
 

@@ -19,9 +19,9 @@ from agreement import (
     one_seed,
     scramble,
 )
+from wording import refused
 
 from corerl.algos.edac import EDAC, Config, EDACNoise
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 
 
@@ -186,6 +186,6 @@ def test_without_the_switch_a_critic_is_as_before():
     ],
 )
 def test_bad_settings_are_refused(wrong, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**wrong)
     assert Config(critics=1, eta=0.0).critics == 1

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from wording import refused
 
 from corerl.algos import ela
 from corerl.envs.low_rank import LowRankEnv
-from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.tabular import Learners
@@ -148,5 +148,5 @@ def test_it_finds_the_optimum(planner):
 
 
 def test_a_certain_bound_is_refused():
-    with pytest.raises(CorerlError, match=r"algo.delta="):
+    with refused("algo.delta="):
         ela.Config(delta=1.0)

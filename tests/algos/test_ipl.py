@@ -23,10 +23,10 @@ from agreement import (
     tiny,
 )
 from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, one
+from wording import refused
 
 from corerl.algos.ipl import IPL, Config, Points
 from corerl.buffers.replay import Batch
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.sources import Preferences
@@ -228,13 +228,13 @@ def test_initial_weights_are_the_authors():
     ],
 )
 def test_bad_settings_are_refused(wrong):
-    with pytest.raises(CorerlError, match=f"algo.{next(iter(wrong))}="):
+    with refused(f"algo.{next(iter(wrong))}="):
         Config(**wrong)
 
 
 def test_segments_too_short_for_a_transition_are_refused_unread():
     short = Preferences(length=1)
-    with pytest.raises(CorerlError, match=r"algo\.preferences\.length=1 must be at least 2"):
+    with refused("algo.preferences.length=1 2"):
         Config(crop=None, preferences=short)
 
 

@@ -26,6 +26,7 @@ from reference_neorl2 import EDAC as TheirEDAC
 from reference_neorl2 import TD3BC as TheirTD3BC
 from reference_neorl2 import weights_of
 from small import flatten, goes_on, run, state_of
+from wording import refused
 
 from corerl.algos import bc, edac, td3_bc
 from corerl.algos.bc import BC
@@ -33,7 +34,6 @@ from corerl.algos.cql import CQL
 from corerl.algos.edac import EDAC
 from corerl.algos.td3_bc import TD3BC
 from corerl.config import Config, Eval
-from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
@@ -153,9 +153,7 @@ def test_bc_equals_the_equations(layers, float64):
 
 
 def test_a_slope_below_zero_is_refused_beside_another_activation():
-    with pytest.raises(
-        CorerlError, match=r"algo.leak=0.1 is a ReLU's slope below 0 and algo.activ"
-    ):
+    with refused("algo.leak=0.1 ReLU 0 algo.activation=tanh"):
         bc.Config(leak=0.1, activation="tanh")
 
 
@@ -366,7 +364,7 @@ def test_validation_leaves_training_alone_and_needs_a_whole_epoch(tmp_path, file
     assert policies[0] == policies[1]
     steps = states[1]["agent"]["chosen"]["step"]
     assert (steps % 10 == 0).all() and (steps > 0).all()
-    with pytest.raises(CorerlError, match="validate_every=10 is more than steps=5"):
+    with refused("validate_every=10 steps=5"):
         run(job(tmp_path / "short", "now", steps=5))
     del SETTINGS["now"]
 
@@ -374,5 +372,5 @@ def test_validation_leaves_training_alone_and_needs_a_whole_epoch(tmp_path, file
 def test_a_task_without_a_validation_file_is_refused(tmp_path):
     algo = bc.Config(validate_every=10)
     cfg = Config(algo=algo, task="corerl/pendulum", root=str(tmp_path), eval=Eval(episodes=0))
-    with pytest.raises(CorerlError, match="no validation file"):
+    with refused("validation"):
         bc.train(algo, Run(cfg, [0], lambda *_: None))

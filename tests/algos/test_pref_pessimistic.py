@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 from small import goes_on, run
+from wording import refused
 
 from corerl.algos import pref_pessimistic as pp
 from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.envs.low_rank import LowRankEnv
 from corerl.envs.three_arms import REWARDS, ThreeArmsEnv
-from corerl.errors import CorerlError
 from corerl.preferences import likelihood
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import best_occupancy
@@ -174,7 +174,7 @@ def test_a_covariance_and_a_radius_by_hand():
     expected = math.sqrt((3 + math.log(10)) * inverse**2 + 0.5)
     assert pp.theorem_width(cfg, ranked) == pytest.approx(expected)
     assert pp.most_compared(ranked, np.ones(4)).tolist() == ARMS[1].tolist()
-    with pytest.raises(CorerlError, match=r"algo.bound=1000 makes the theorem's radius infinite"):
+    with refused("algo.bound=1000"):
         pp.theorem_width(pp.Config(radius="theorem", bound=1_000.0), ranked)
 
 
@@ -243,7 +243,7 @@ def test_a_wrong_single_answer_makes_arm_three_the_most_likely():
 
 def test_without_a_bound_one_answer_has_no_maximum():
     pairs = np.array([[ARMS[0], ARMS[1]], [ARMS[1], ARMS[0]], [ARMS[2], ARMS[1]]])
-    with pytest.raises(CorerlError, match=r"The likelihood has no maximum: .* Set algo.bound\.$"):
+    with refused("algo.bound"):
         pp.fit(pairs, None, None)
     both = np.concatenate([pairs, pairs[:, ::-1]])
     np.testing.assert_allclose(pp.fit(both, None, None), 0, atol=1e-9)
@@ -252,29 +252,27 @@ def test_without_a_bound_one_answer_has_no_maximum():
 @pytest.mark.parametrize(
     ("ranked", "weights", "message"),
     [
-        (np.zeros((4, 1, 3)), None, "A ranking of one segment compares nothing"),
-        (np.zeros((4, 2)), None, r"rankings \(4, 2\) must be \(N, K, d\)"),
-        (np.zeros((0, 2, 3)), None, r"rankings \(0, 2, 3\) must be"),
-        (np.full((1, 2, 3), np.nan), None, "rankings hold a NaN"),
-        (np.zeros((4, 2, 3)), np.ones(3), r"weights \(3,\) must be \(4,\)"),
-        (np.zeros((1, 2, 3)), np.zeros(1), "weights must be finite and above 0"),
+        (np.zeros((4, 1, 3)), None, "ranking"),
+        (np.zeros((4, 2)), None, "4 2"),
+        (np.zeros((0, 2, 3)), None, "0 2 3"),
+        (np.full((1, 2, 3), np.nan), None, "NaN"),
+        (np.zeros((4, 2, 3)), np.ones(3), "(3,) (4,)"),
+        (np.zeros((1, 2, 3)), np.zeros(1), "0"),
     ],
 )
 def test_rankings_that_do_not_fit_raise_an_error(ranked, weights, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         pp.fit(ranked, weights)
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         pp.covariance(ranked, weights)
 
 
 def test_a_wrong_number_of_arms_raises_an_error():
     mdp = ThreeArmsEnv().mdp
-    with pytest.raises(
-        CorerlError, match=r"the MDP has 3 actions in each of 1 states, and theta 4"
-    ):
+    with refused("MDP 3 actions 1 4"):
         pp.plan(mdp, np.zeros((1, 4, 4)), np.zeros(4))
     cfg = pp.Config(ranked=4)
-    with pytest.raises(CorerlError, match=r"algo.ranked=4: a question about these three arms"):
+    with refused("algo.ranked=4"):
         pp.PessimisticMLE(cfg, ThreeArmsEnv(), np.random.default_rng(0)).episode()
 
 
@@ -336,10 +334,10 @@ def test_a_seed_among_others_is_the_seed_alone(tmp_path, capsys):
     ],
 )
 def test_settings_out_of_range_raise_an_error(own):
-    with pytest.raises(CorerlError, match=rf"algo.{next(iter(own))}="):
+    with refused(f"algo.{next(iter(own))}="):
         pp.Config(**own)
 
 
 def test_a_task_without_a_horizon_raises_an_error(tmp_path):
-    with pytest.raises(CorerlError, match="risk/C has no fixed number of steps"):
+    with refused("risk/C steps"):
         run(job(tmp_path, task="risk/C"))

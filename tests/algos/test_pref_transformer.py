@@ -8,9 +8,9 @@ import reference_dt
 import reference_pref_transformer
 import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
+from wording import refused
 
 from corerl.algos.pref_transformer import Config, Reward, RewardModel
-from corerl.errors import CorerlError
 from corerl.nn import transformer
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
@@ -226,17 +226,17 @@ def test_weights_begin_as_flax_draws_them():
 @pytest.mark.parametrize(
     ("wrong", "reported"),
     [
-        ({"width": 9}, "algo.reward.width=9 must be a multiple of algo.reward.heads=2"),
-        ({"dropout": 1.0}, r"algo.reward.dropout=1.0 must lie in \[0, 1\)"),
+        ({"width": 9}, "algo.reward.width=9 algo.reward.heads=2"),
+        ({"dropout": 1.0}, "algo.reward.dropout=1.0 0 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, reported):
-    with pytest.raises(CorerlError, match=reported):
+    with refused(reported):
         settings(**wrong)
 
 
 def test_fine_tuning_is_refused():
-    with pytest.raises(CorerlError, match=r"phase=online.* trains offline only"):
+    with refused("phase=online"):
         Config(phase="online")
 
 

@@ -7,12 +7,12 @@ import torch
 from reference_distributional import QRDQN as Reference
 from reference_distributional import SEEDS, A, O, agree, make_transitions
 from small import config, goes_on, run, state_of
+from wording import refused
 
 from corerl import seeding
 from corerl.algos import hra, iqn, md3qn, qr_dqn
 from corerl.algos.qr_dqn import QRDQN, Config
 from corerl.buffers.frame_replay import Transitions
-from corerl.errors import CorerlError
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
 from corerl.risk.quantiles import huber_quantile_loss
@@ -189,7 +189,7 @@ def test_layers_behind_the_convolutions_are_the_authors(make, shapes):
     ],
 )
 def test_settings_out_of_range(module, bad):
-    with pytest.raises(CorerlError, match=r"algo\."):
+    with refused("algo."):
         module.Config(**bad)
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 from small import goes_on, run
+from wording import refused
 
 from corerl.algos import ela, icvar
 from corerl.config import Config, Eval
-from corerl.errors import CorerlError
 
 SETTINGS = {
     "ela": (ela.Config(), "risk/low-rank"),
@@ -39,9 +39,7 @@ def test_a_seed_among_others_is_the_seed_alone(tmp_path, name):
     assert [line for line in lines if line["seed"] == 4] == own
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("ela", "no classes"), ("linear", "no known mixture")]
-)
-def test_tasks_that_do_not_fit_are_refused(tmp_path, name, message):
-    with pytest.raises(CorerlError, match=rf"risk/A .*{message}|risk/A is {message}"):
+@pytest.mark.parametrize("name", ["ela", "linear"])
+def test_tasks_that_do_not_fit_are_refused(tmp_path, name):
+    with refused("risk/A"):
         run(job(tmp_path, name, task="risk/A"))

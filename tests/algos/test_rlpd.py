@@ -19,9 +19,9 @@ from agreement import (
     one_seed,
     scramble,
 )
+from wording import refused
 
 from corerl.algos.rlpd import RLPD, Config, Draws
-from corerl.errors import CorerlError
 from corerl.nn import ensembles
 from corerl.nn.critics import Critics, ManyActionCritics
 from corerl.nn.learner import Spec
@@ -142,5 +142,5 @@ def test_layer_norm_bounds_values_far_from_the_data():
     ],
 )
 def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**settings)

@@ -27,10 +27,10 @@ from agreement import (
 from reference_pref import make_keys, masks
 from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
 from torch.distributions import Normal, kl_divergence
+from wording import refused
 
 from corerl.algos import spot, td3_bc
 from corerl.algos.spot import SPOT, Config, Draws, Online
-from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
@@ -379,16 +379,16 @@ def test_fine_tuning_is_corls(dataset, weight, least, discount):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"vae_steps": 7}, "algo.vae_steps=7 must be a multiple of algo.policy_delay=2"),
-        ({"density": "flow"}, "algo.density=flow is not one of elbo, iwae"),
-        ({"kl_weight": 0.0}, "algo.kl_weight=0.0 must be positive"),
-        ({"phase": "online"}, "algo.phase=online begins without an auto-encoder"),
+        ({"vae_steps": 7}, "algo.vae_steps=7 algo.policy_delay=2"),
+        ({"density": "flow"}, "algo.density=flow"),
+        ({"kl_weight": 0.0}, "algo.kl_weight=0.0"),
+        ({"phase": "online"}, "algo.phase=online"),
         (
             {"phase": "both", "online": spot.FineTuning().online.__class__(pretrain_steps=100_000)},
-            "algo.online.pretrain_steps=100000 counts the algo.vae_steps=100000",
+            "algo.online.pretrain_steps=100000 algo.vae_steps=100000",
         ),
     ],
 )
 def test_what_cannot_be_is_refused(wrong, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**wrong)

@@ -25,10 +25,10 @@ from agreement import (
 )
 from reference_soft import leaves, numbers, polyak, set_grads, tensor
 from torch.nn import functional as F
+from wording import refused
 
 from corerl.algos import rebrac
 from corerl.algos.td3_awr import TD3AWR, Config
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "polyak": 0.1, "discount": 0.9, "actor_bc_coef": 0.3}
@@ -219,11 +219,11 @@ def test_first_weights_are_flaxs():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"expectile": 1.0}, r"algo.expectile=1.0 must lie in \(0, 1\)"),
-        ({"beta": -1.0}, "algo.beta=-1.0 must not be negative"),
-        ({"critic_updates": 0}, "algo.critic_updates=0 must be positive"),
+        ({"expectile": 1.0}, "algo.expectile=1.0 0 1"),
+        ({"beta": -1.0}, "algo.beta=-1.0"),
+        ({"critic_updates": 0}, "algo.critic_updates=0"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**wrong)

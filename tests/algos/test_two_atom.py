@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 from scipy import optimize
+from wording import refused
 
 from corerl.algos import two_atom
 from corerl.config import Config, Eval
 from corerl.envs import mdps, textbook_mdps
 from corerl.envs.low_rank import LowRankEnv
-from corerl.errors import CorerlError
 from corerl.risk import measures
 from corerl.risk.finite_mdp import FiniteMDP, markov, return_law
 from corerl.training.run import Run
@@ -150,7 +150,7 @@ def test_means_within_the_tie_are_equal():
     "own", [{"tau": 1.0}, {"tau": 0.0}, {"objective": "static"}, {"tie": 0.0}, {"resolution": 0.0}]
 )
 def test_settings_out_of_range_raise_an_error(own):
-    with pytest.raises(CorerlError, match=rf"algo.{next(iter(own))}="):
+    with refused(f"algo.{next(iter(own))}="):
         two_atom.Config(**own)
 
 
@@ -176,5 +176,5 @@ def test_a_run_prints_the_atoms_and_plays_the_policy(tmp_path, capsys):
 
 
 def test_a_task_without_a_finite_mdp_raises_an_error(tmp_path):
-    with pytest.raises(CorerlError, match=r"risk/D1 is no finite MDP"):
+    with refused("risk/D1 MDP"):
         play(tmp_path, "risk/D1")

@@ -20,9 +20,9 @@ from agreement import (
     scramble,
 )
 from test_cal_ql import SMALL, draws, parts, update
+from wording import refused
 
 from corerl.algos.wsrl import WSRL, Config, Draws
-from corerl.errors import CorerlError
 from corerl.nn.learner import Spec
 from corerl.training.offline_to_online import Online
 
@@ -135,5 +135,5 @@ def test_initial_networks_are_the_authors():
     ],
 )
 def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(CorerlError, match=message):
+    with refused(message):
         Config(**settings)
