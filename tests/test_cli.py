@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from wording import says
 
 import corerl
 from corerl import algos, cli
@@ -41,7 +42,7 @@ def test_bad_input_is_one_sentence_and_status_2(tmp_path):
 def test_a_module_of_an_algorithm_is_the_same_program(tmp_path):
     ended = run("-m", "corerl.algos.bc", "steps=ten", "task=corerl/pendulum", cwd=tmp_path)
     assert ended.returncode == 2
-    assert ended.stderr == "corerl: steps=ten is not a whole number, such as 1000.\n"
+    says(ended.stderr, "steps=ten 1000", lines=1)
 
 
 def test_the_package_is_the_same_program(tmp_path):
@@ -68,9 +69,7 @@ def test_version(capsys):
 def test_an_unknown_command_is_one_sentence(capsys):
     assert cli.main(["trane", "algo=iql"]) == 2
     error = capsys.readouterr().err
-    assert (
-        error == "corerl: corerl has no command 'trane'. Did you mean train? See corerl --help.\n"
-    )
+    says(error, "trane --help", lines=1)
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
+from wording import refused
 
 from corerl.config import Settings, added, at_least, group, one_of, positive, renamed, within
-from corerl.errors import CorerlError
 
 
 @dataclass
@@ -36,32 +36,32 @@ class Outer(Settings):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"lr": 0.0}, r"algo\.lr=0\.0 must be positive\."),
-        ({"lr": float("nan")}, r"algo\.lr=nan must be positive\."),
-        ({"lr": float("inf")}, r"algo\.lr=inf must be positive\."),
-        ({"layers": -1}, r"algo\.layers=-1 must not be negative\."),
-        ({"atoms": 1}, r"algo\.atoms=1 must be at least 2\."),
-        ({"limit": 0}, r"algo\.limit=0 must lie in \(0, inf\]\."),
-        ({"free": float("nan")}, r"algo\.free=nan must be a finite number\."),
-        ({"free": -float("inf")}, r"algo\.free=-inf must be a finite number\."),
-        ({"free": -1e30}, r"algo\.free=-1e\+30 must be at least -1e\+18\."),
-        ({"lr": 1e30}, r"algo\.lr=1e\+30 must be at most 10\."),
-        ({"layers": 10**18}, rf"algo\.layers={10**18} must be at most 1,000\."),
-        ({"atoms": 10**18}, rf"algo\.atoms={10**18} must be at most 1,000,000\."),
-        ({"widths": [64, 10**18]}, rf"algo\.widths=\[64, {10**18}\] must be at most 16,384\."),
-        ({"late": 0.0}, r"algo\.late=0\.0 must be positive\."),
-        ({"gap_min": 0.0}, r"algo\.gap_min=0\.0 must not be above algo\.gap_max=-1\.0\."),
-        ({"order": "third"}, r"algo\.order=third is not one of first, second\."),
+        ({"lr": 0.0}, "algo.lr=0.0"),
+        ({"lr": float("nan")}, "algo.lr=nan"),
+        ({"lr": float("inf")}, "algo.lr=inf"),
+        ({"layers": -1}, "algo.layers=-1"),
+        ({"atoms": 1}, "algo.atoms=1 2"),
+        ({"limit": 0}, "algo.limit=0 0 inf"),
+        ({"free": float("nan")}, "algo.free=nan"),
+        ({"free": -float("inf")}, "algo.free=-inf"),
+        ({"free": -1e30}, "algo.free=-1e+30 -1e+18"),
+        ({"lr": 1e30}, "algo.lr=1e+30 10"),
+        ({"layers": 10**18}, f"algo.layers={10**18} 1,000"),
+        ({"atoms": 10**18}, f"algo.atoms={10**18} 1,000,000"),
+        ({"widths": [64, 10**18]}, f"algo.widths=[64 {10**18} 16,384"),
+        ({"late": 0.0}, "algo.late=0.0"),
+        ({"gap_min": 0.0}, "algo.gap_min=0.0 algo.gap_max=-1.0"),
+        ({"order": "third"}, "algo.order=third"),
     ],
 )
 def test_what_is_outside_is_refused(given, problem):
-    with pytest.raises(CorerlError, match=f"^{problem}$"):
+    with refused(f"{problem}"):
         Outer(**given)
 
 
 @pytest.mark.parametrize("share", [1.0, -0.1, float("nan")])
 def test_settings_inside_settings_have_a_prefix_of_their_own(share):
-    with pytest.raises(CorerlError, match=rf"algo\.inner\.share={share} must lie in \[0, 1\)"):
+    with refused(f"algo.inner.share={share} 0 1"):
         Inner(share=share)
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from wording import refused
 
 from corerl import seeding
-from corerl.errors import CorerlError
 from corerl.seeding import BLOCK
 
 SEEDS = list(range(10))
@@ -117,17 +117,17 @@ def test_remainders_of_whole_numbers_are_even_whatever_the_size():
 @pytest.mark.parametrize(
     ("probabilities", "problem"),
     [
-        ([0.5, 0.5], r"Probabilities \(2,\) must be \(3,\), one for each row"),
-        ([0.25] * 4, r"Probabilities \(4,\) must be \(3,\)"),
-        ([[0.5, 0.25, 0.25]], r"Probabilities \(1, 3\) must be \(3,\)"),
-        ([0.5, np.nan, 0.5], "row 1 is nan"),
-        ([0.5, 1.0, -0.5], "row 2 is -0.5"),
-        ([np.inf, 1.0, 1.0], "row 0 is inf"),
-        ([0.0, 0.0, 0.0], "All probabilities are 0"),
+        ([0.5, 0.5], "(2,) (3,)"),
+        ([0.25] * 4, "(4,) (3,)"),
+        ([[0.5, 0.25, 0.25]], "1 3 (3,)"),
+        ([0.5, np.nan, 0.5], "1 nan"),
+        ([0.5, 1.0, -0.5], "2 -0.5"),
+        ([np.inf, 1.0, 1.0], "0 inf"),
+        ([0.0, 0.0, 0.0], "0"),
     ],
 )
 def test_probabilities_that_are_none_are_refused(probabilities, problem):
-    with pytest.raises(CorerlError, match=problem):
+    with refused(problem):
         seeding.indices([0], 3, 4, probabilities=np.array(probabilities))
 
 
