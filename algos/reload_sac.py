@@ -33,7 +33,7 @@ from corerl.algos import sac
 from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import at_least, one_of, positive, require
 from corerl.data.tasks import Task
-from corerl.nn import compile, networks, optim
+from corerl.nn import compile, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -67,7 +67,7 @@ class Costs(nn.Module):
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__()
         hidden = [cfg.hidden_width] * cfg.hidden_layers
-        init = {"torch": networks.torch_init, "glorot": networks.xavier()}[cfg.init]
+        init = sac.INITS[cfg.init]
         sizes = [spec.observation_dim - 1, spec.action_dim, *hidden]
         self.reward = Critics(sizes, spec.rngs, init=init, **cfg.mlp_options)
         self.cost = Critics(sizes, spec.rngs, init=init, **cfg.mlp_options)
@@ -89,8 +89,7 @@ class ReLOADSAC(SquashedActing):
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        init = {"torch": networks.torch_init, "glorot": networks.xavier()}[cfg.init]
-        options = {"init": init} | cfg.mlp_options
+        options = {"init": sac.INITS[cfg.init]} | cfg.mlp_options
         self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
         self.critic = Costs(cfg, spec).to(device)
         self.target, self.last = optim.target_of(self.critic), optim.target_of(self.critic)

@@ -55,6 +55,9 @@ from corerl.training.environments import Environments
 from corerl.training.run import Run
 
 
+INITS = {"torch": networks.torch_init, "glorot": networks.xavier()}
+
+
 @dataclass
 class Config(MLPSettings):
     name: str = "sac"
@@ -113,8 +116,7 @@ class SAC(SquashedActing):
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
-        init = {"torch": networks.torch_init, "glorot": networks.xavier()}[cfg.init]
-        options = {"init": init} | cfg.mlp_options
+        options = {"init": INITS[cfg.init]} | cfg.mlp_options
         self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
         self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.target = optim.target_of(self.critic)

@@ -16,6 +16,7 @@ from corerl import algos
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
+from corerl.preferences.asking import Queries
 from corerl.training.run import Run
 
 SIZES = {
@@ -62,6 +63,7 @@ SIZES = {
     "episodes": 8,
     "max_steps": 5,
     "random_steps": 10,
+    "explore_steps": 8,
     "learning_starts": 20,
     "train_every": 2,
     "epsilon_steps": 50,
@@ -93,6 +95,10 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "md3qn": {"task": NUMBERED},
     "mrq": {"task": ONLINE},
     "dr_rpo": {"task": "risk/low-rank", "steps": 4},
+    "pebble": {
+        "task": ONLINE,
+        "own": {"queries": Queries(budget=8, at_once=4, every=20, length=4, epochs=8)},
+    },
     "pref_mixture": {
         "task": "risk/two-groups",
         "steps": 4,

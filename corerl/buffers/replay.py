@@ -182,6 +182,19 @@ class ReplayBuffer:
             actions[..., :0],
         )
 
+    def segments(self, first: Tensor, length: int) -> Tensor:
+        """Returns observations and actions `(S, ..., L, O + A)` of segments whose first steps `(S, ...)` are
+        counted from the beginning of the run; their rows must still be kept."""
+        steps = torch.arange(length, device=self._rows.device)
+        places = (first.to(self._rows.device)[..., None] + steps) % self._rows.shape[1]
+        rows = (places + self._starts.view(-1, *[1] * (places.ndim - 1))).flatten()
+        wide = self._rows.view(-1, self._rows.shape[2])[:, : sum(self._sizes[:2])]
+        return wide.index_select(0, rows).unflatten(0, places.shape)
+
+    def states(self, count: int) -> Tensor:
+        """Returns the observations of the first `count` rows, `(S, count, O)`, kept or not yet filled."""
+        return self._rows[:, :count, : self._sizes[0]]
+
     def recorded(self, seed_index: int = 0) -> list[np.ndarray]:
         """Returns one seed's transitions in order of arrival, as the arrays that `add` took, `(n, ...)`."""
         rows = self._rows[seed_index, : len(self)]

@@ -41,6 +41,7 @@ class Session:
     Args:
         dataset: what the segments are rows of.
         pairs: how many are asked. length, seed, ranked: as a scripted teacher's (`Preferences`).
+        asked: (P, K) first rows to ask about instead.
 
     Raises:
         CorerlError: the file is of other data, another length, seed or labeller, or is no file of ours.
@@ -55,13 +56,16 @@ class Session:
         seed: int,
         labeller: str,
         ranked: int = 2,
+        asked: np.ndarray | None = None,
     ):
         self.dataset, self.path, self.length, self.labeller = dataset, path, length, labeller
-        asked = Preferences(pairs=pairs, length=length, seed=seed, ranked=ranked)
-        if ranked > 2:
-            self.pairs = teachers.questions(dataset, asked, pairs)
+        drawn = Preferences(pairs=pairs, length=length, seed=seed, ranked=ranked)
+        if asked is not None:
+            self.pairs = asked
+        elif ranked > 2:
+            self.pairs = teachers.questions(dataset, drawn, pairs)
         else:
-            self.pairs = teachers.teach(dataset, asked).starts
+            self.pairs = teachers.teach(dataset, drawn).starts
         self.ranks = np.full(self.pairs.shape, -1)
         self.answers = np.full(pairs, np.nan)
         self.seconds = np.zeros(pairs)

@@ -228,6 +228,11 @@ class Run:
         if step == self.cfg.steps or waited >= 60 * self.cfg.save_minutes:
             self._write_checkpoint(step)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal has asked the run to stop, for what waits within a step."""
+        return self._stop
+
     # Beginning, going on, ending.
 
     def _try_saving(self) -> list[Tensor]:

@@ -133,6 +133,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.
     "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
+    # BPref's train_PEBBLE.py and its configs, but for 0.0025, which is 0.005 every second update.
+    "pebble": {"polyak": 0.0025, "initial_temperature": 0.1, "random_steps": 1_000}
+    | {"explore_steps": 5_000, "neighbours": 5, "reset_updates": 100, "batch_size": 1024}
+    | {"actor_lr": 1e-4, "critic_lr": 1e-4, "temperature_lr": 1e-4, "hidden_width": 1024}
+    | {"hidden_layers": 2, "log_std_min": -5.0, "queries.budget": 1_400, "queries.at_once": 128}
+    | {"queries.every": 5_000, "queries.length": 50, "queries.epochs": 200}
+    | {"queries.stop_accuracy": 0.97, "queries.candidates": 10, "reward.members": 3}
+    | {"reward.hidden_layers": 3, "reward.hidden_width": 256, "reward.lr": 3e-4}
+    | {"reward.batch_size": 128},
     # Ours, but for the rounds.
     "pref_mixture": {"policy": "max_min", "groups": 2, "comparisons": 100, "bound": 10.0}
     | {"rounds": 60, "starts": 5, "eta": 0.1, "iterations": 1_000},

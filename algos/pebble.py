@@ -1,0 +1,307 @@
+"""PEBBLE: preferences asked while learning, relabelled experience, unsupervised start (Lee, Smith and Abbeel
+2021, ICML, arXiv:2106.05091).
+
+SAC on a reward that is learned from a teacher's answers. Only the teacher sees the true reward.
+
+ 1. `random_steps` of uniform actions come first. In the next `explore_steps` SAC seeks states far from those
+    that it has met: the reward of s is the distance to its k-th nearest neighbour in the replay, over its
+    running standard deviation.
+ 2. The first session asks about random pairs of segments. An ensemble of rewards is fitted to the answers
+    (cross-entropy of Bradley and Terry's model). The critics begin anew and take `reset_updates`.
+ 3. SAC learns from the mean of the ensemble. A session follows every `queries.every` steps, until
+    `queries.budget` is spent. All experience has the reward of today.
+
+    python algos/pebble.py task=gym/Pendulum-v1 steps=10000 seeds=3 algo.queries.budget=200
+    corerl train -m algo=pebble task=gym/HalfCheetah-v4 algo.queries.chooser=uniform,entropy seeds=3
+
+`algo.queries.teacher=person` asks you, on the page of `corerl label`. Answers go to a file in the run's
+folder, and a stopped run finds them again. `queries.beta` to `equal` are the faults of B-Pref's teachers.
+
+What differs from the authors' later code, and its switch (rll-research/BPref at f3ece2e).
+
+    item                  authors                              ours                           switch
+ 1  rewards in replay     relabelled after every session       predicted for every batch      -
+ 2  segments              of the last 100 episodes, all of     of the last 100,000 steps,     queries.memory
+                          one length, uniform over episodes    uniform over starts
+ 3  reward's batches      epochs of permutations               with replacement               -
+ 4  thresholds            skip and equal are multiplied twice  once, as the paper says        -
+ 5  targets               0.005 every second update            0.0025 every update            polyak
+ 6  log-std               tanh into [-5, 2]                    clamped there                  log_std_min
+ 7  first weights         orthogonal, bias 0                   torch's                        init
+ 8  explore: neighbours   among all states met                 among those before learning    -
+ 9  ties without `equal`  the first is preferred               count as 1/2                   -
+
+The authors' settings on MetaWorld are 9,000 steps that explore, batches of 512, three layers of 256 and
+rates of 3e-4.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from corerl import seeding
+from corerl.algos import sac
+from corerl.buffers.replay import Batch, ReplayBuffer
+from corerl.config import at_least, group, positive, require, seed_list
+from corerl.nn import compile, optim
+from corerl.nn.critics import Critics
+from corerl.nn.learner import Spec, Stateful
+from corerl.nn.policies import PolicyNoise
+from corerl.preferences import asking
+from corerl.preferences.asking import Answers, Queries, Trail
+from corerl.preferences.reward_models import Markov, MarkovReward, unfitted
+from corerl.training.environments import Environments
+from corerl.training.run import Run
+
+
+@dataclass
+class Config(sac.Config):
+    name: str = "pebble"
+    label: str = "PEBBLE"
+
+    random_steps: int = positive(1_000)  # first ones per seed: uniform actions, no update
+    explore_steps: int = at_least(0, 5_000)  # next ones: unsupervised
+    neighbours: int = positive(5)  # k of the distance
+    reset_updates: int = at_least(0, 100)  # after the critics begin anew
+    queries: Queries = group(Queries)
+    reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
+
+    polyak: float = 0.0025
+    initial_temperature: float = positive(0.1)
+    actor_lr: float = positive(1e-4)
+    critic_lr: float = positive(1e-4)
+    temperature_lr: float = positive(1e-4)
+    batch_size: int = positive(1024)
+    hidden_width: int = positive(1024)
+    log_std_min: float = -5.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            self.reward.seed is None and self.reward.stop_accuracy == 1.0,
+            "algo.reward.seed and algo.reward.stop_accuracy are of offline labels. Leave them out, and set "
+            "algo.queries.stop_accuracy",
+        )
+
+    @property
+    def first_session(self) -> int:
+        """The step before which the first questions are asked."""
+        return self.random_steps + self.explore_steps + 1
+
+
+class Spread(Stateful):
+    """The running variance of each seed's distances, `(S,)` each, by Chan's formula."""
+
+    def __init__(self, seeds: int, device: torch.device | str):
+        self.mean, self.count = torch.zeros(seeds, device=device), torch.zeros((), device=device)
+        self.variance = torch.ones(seeds, device=device)
+        self.count += 1e-4
+
+    def update(self, values: Tensor) -> Tensor:
+        """Adds `(S, B)` and returns the standard deviation `(S,)`."""
+        many = values.shape[1]
+        change, total = values.mean(1) - self.mean, self.count + many
+        summed = self.variance * self.count + values.var(1, correction=min(1, many - 1)) * many
+        summed = summed + change.square() * self.count * many / total
+        self.mean.add_(change * many / total)
+        self.variance.copy_(summed / total)
+        self.count.copy_(total)
+        return self.variance.sqrt()
+
+
+class PEBBLE(sac.SAC):
+    """S independent learners; `reward` has S ensembles."""
+
+    def __init__(self, cfg: Config, spec: Spec):
+        super().__init__(cfg, spec)
+        self.reward = unfitted(cfg.reward, spec)
+        self.spread = Spread(spec.seeds, spec.device)
+        self._spec = spec
+
+    def update(self, batches: list[Batch], noises: list[PolicyNoise]) -> dict[str, Tensor]:
+        """Takes SAC's steps on today's rewards of the batches."""
+        return super().update([self.rewarded(batch) for batch in batches], noises)
+
+    @torch.no_grad()
+    def rewarded(self, batch: Batch) -> Batch:
+        """Returns the batch with the mean reward of the ensemble."""
+        inputs = torch.cat([batch.observations, batch.actions], -1)
+        return batch._replace(rewards=self.reward(inputs[:, None]).mean(1))
+
+    def explore_update(
+        self, batches: list[Batch], noises: list[PolicyNoise], met: Tensor, count: Tensor
+    ) -> dict[str, Tensor]:
+        """Takes SAC's steps on distances to the states met, the first `count` `()` of `met` `(S, N, O)`."""
+        far = []
+        for batch in batches:
+            distance = self.distance(batch.observations, met, count)
+            spread = self.spread.update(distance)
+            far.append(batch._replace(rewards=distance / spread[:, None]))
+        return super().update(far, noises) | {"distance": distance.mean(-1)}
+
+    def distance(self, states: Tensor, met: Tensor, count: Tensor) -> Tensor:
+        """Returns the distance of states `(S, B, O)` to the k-th nearest other that was met, `(S, B)`."""
+        every = torch.cdist(states, met)
+        unknown = torch.arange(met.shape[1], device=met.device) >= count
+        every = every.masked_fill(unknown, math.inf)
+        return every.topk(self.cfg.neighbours + 1, largest=False).values[..., -1]
+
+    @torch.no_grad()
+    def reset_critics(self) -> None:
+        """Gives the critics new first weights, and their optimiser no memory."""
+        rngs = seeding.generators(self._spec.identities, "critics after exploring")
+        O, A, cfg = self._spec.observation_dim, self._spec.action_dim, self.cfg
+        hidden = [cfg.hidden_width] * cfg.hidden_layers
+        fresh = Critics([O, A, *hidden], rngs, init=sac.INITS[cfg.init], **cfg.mlp_options)
+        optim.polyak(self.critic, fresh.to(self._spec.device), 1.0)
+        optim.polyak(self.target, self.critic, 1.0)
+        zero = pytree.tree_map(torch.zeros_like, self.critic_optimizer.state_dict())
+        self.critic_optimizer.load_state_dict(zero)
+
+
+build = PEBBLE
+
+
+def fit(cfg: Queries, reward: MarkovReward, answers: Answers, step: Any, uniforms: Any) -> Tensor:
+    """Fits the reward for a session and returns the accuracy `(S,)` of each seed's last epoch.
+
+    A seed learns no more after an epoch above `stop_accuracy`.
+    """
+    going = reward.stopping.going
+    going.fill_(True)
+    batches = math.ceil(int(answers.count.max()) / reward.cfg.batch_size)
+    accuracy = torch.zeros_like(going, dtype=torch.float32)
+    for _ in range(cfg.epochs):
+        found = [step(answers.draw(uniforms.next()))["reward_accuracy"] for _ in range(batches)]
+        accuracy = torch.where(going, torch.stack(found).mean(0), accuracy)
+        going &= accuracy <= cfg.stop_accuracy
+        if not going.any():
+            break
+    return accuracy
+
+
+class Teaching(Stateful):
+    """The sessions of a run: when they are, what is asked, and the reward's fit."""
+
+    def __init__(self, cfg: Config, run: Run, agent: PEBBLE, replay: ReplayBuffer):
+        self._cfg, self._run, self._agent, self._replay = cfg, run, agent, replay
+        sizes = (agent._spec.observation_dim, agent._spec.action_dim)
+        self.answers = Answers(cfg.queries, sizes, len(run.seeds), run.device)
+        self.trail = Trail(len(run.seeds), min(cfg.queries.memory, run.cfg.steps, cfg.capacity))
+        self.accuracy = torch.zeros(len(run.seeds), device=run.device)
+        self._since = cfg.first_session
+        self._uniforms = run.uniform("answers", cfg.reward.members * cfg.reward.batch_size)
+        self._step = compile.captured(agent.reward.update, run.mode)
+
+    def due(self, step: int) -> bool:
+        """Tells whether a session is before this step."""
+        after = step - self._cfg.first_session
+        asked = int(self.answers.asked)
+        return (
+            after >= 0 and after % self._cfg.queries.every == 0 and asked < self._cfg.queries.budget
+        )
+
+    def ask(self, step: int) -> None:
+        """Asks, and fits the reward to all answers so far."""
+        cfg, seeds = self._cfg.queries, self._run.seeds
+        session = int(self.answers.sessions)
+        count = cfg.count(step, self._run.cfg.steps, int(self.answers.asked))
+        parts = (self.trail, self._replay, self._agent.reward)
+        questions = asking.choose(cfg, *parts, count, seeds, session)
+        if cfg.teacher == "person":
+            from corerl.preferences.person import ask
+
+            labels = ask(self._run, questions, self._agent._spec.observation_dim, session)
+        else:
+            labels = asking.answered(cfg, questions, self.trail, seeds, session)
+        self.answers.add(questions.segments, labels)
+        if not int(self.answers.count.min()):
+            return  # a seed has no answer: all were skipped
+        reward, step_of = self._agent.reward, self._step
+        self.accuracy.copy_(fit(cfg, reward, self.answers, step_of, self._uniforms))
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Returns how many answers there are, and the last accuracy, `(S,)` each."""
+        return {"answers": self.answers.count.float(), "reward_accuracy": self.accuracy}
+
+
+def train(cfg: Config, run: Run) -> None:
+    check(cfg, run)
+    envs = Environments(run.task.make_env, run.seeds, run.device)
+    agent = PEBBLE(cfg, run.spec(envs))
+    sizes = (envs.observation_dim, envs.action_dim)
+    capacity = min(cfg.capacity, run.cfg.steps)
+    replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
+    exploration = run.normal("exploration", 1, envs.action_dim)
+    uniform = run.uniform("random actions", 1, envs.action_dim)
+    teaching = Teaching(cfg, run, agent, replay)
+    met = torch.zeros((), device=run.device)
+    update = compile.captured(agent.update, run.mode)
+    explore_update = compile.captured(agent.explore_update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
+    state = {"agent": agent, "envs": envs, "replay": replay, "teaching": teaching}
+    state |= {"noise": noise, "exploration": exploration, "uniform": uniform}
+
+    def drawn() -> tuple[list[Batch], list[PolicyNoise]]:
+        noises = [PolicyNoise(*noise.next().unbind(1)) for _ in range(cfg.utd)]
+        return [replay.sample() for _ in noises], noises
+
+    for step in run.steps(**state):
+        if step <= cfg.random_steps:
+            actions = 2 * uniform.next() - 1
+        else:
+            actions = explore(envs.look(), exploration.next())
+        actions = envs.receive(actions)
+        if teaching.due(step):
+            teaching.ask(step)
+            if step == cfg.first_session:
+                agent.reset_critics()
+                for _ in range(cfg.reset_updates):
+                    update(*drawn())
+        if step >= cfg.first_session:
+            metrics = update(*drawn()) | teaching.metrics()
+            run.log(step, metrics | {"episode_return": envs.episode_returns})
+        elif step > cfg.random_steps:
+            states = replay.states(cfg.first_session - 1)
+            met.fill_(len(replay))
+            metrics = explore_update(*drawn(), states, met)
+            run.log(step, metrics | {"episode_return": envs.episode_returns})
+        played = envs.step(actions)
+        replay.add(played._replace(rewards=np.zeros_like(played.rewards)))
+        teaching.trail.add(played)
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+
+def check(cfg: Config, run: Run) -> None:
+    """Raises CorerlError where the lengths do not fit, or a person would answer for several seeds."""
+    require(
+        cfg.first_session <= run.cfg.steps,
+        f"steps={run.cfg.steps} ends before the first question: algo.random_steps={cfg.random_steps} and "
+        f"algo.explore_steps={cfg.explore_steps} come before it",
+    )
+    require(
+        cfg.random_steps > cfg.neighbours,
+        f"algo.random_steps={cfg.random_steps} must be more than algo.neighbours={cfg.neighbours}",
+    )
+    require(
+        cfg.capacity >= cfg.first_session,
+        f"algo.capacity={cfg.capacity} must hold the {cfg.first_session - 1} steps before the first question",
+    )
+    seeds = seed_list(run.cfg.seeds)
+    require(
+        cfg.queries.teacher == "script" or len(seeds) == 1,
+        f"algo.queries.teacher=person answers for one seed, and there are {len(seeds)}: set seeds=[0]",
+    )
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)
