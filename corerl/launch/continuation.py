@@ -31,6 +31,7 @@ OFFLINE = {"phase": "offline"}
 WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "awac": OFFLINE,
     "bc": {},
+    "cfgrl": {},
     "cpl": {},
     "cql": OFFLINE,
     "cql_discrete": {},

@@ -22,9 +22,9 @@ def config_of(name: str) -> type:
 
 
 WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
-OWN_NORM = {"cal_ql": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
+OWN_NORM = {"cal_ql": "critic", "expo": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
 """Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
-OWN_ACTIVATION = {"fql": "gelu_tanh", "ifql": "gelu_tanh"}
+OWN_ACTIVATION = {"cfgrl": "mish", "fql": "gelu_tanh", "ifql": "gelu_tanh"}
 
 
 def perceptrons(agent: object) -> dict[str, nn.Module]:
