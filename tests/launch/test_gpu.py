@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from wording import says
 
 from corerl import algos
 from corerl.bench import gpu, gpu_page, parallel_bench
@@ -225,7 +226,7 @@ def test_a_page_of_nothing_says_where(tmp_path):
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert gpu.main(["--out", str(tmp_path / "out")]) == 2
-    assert "device=cuda was asked for but torch" in capsys.readouterr().err
+    says(capsys.readouterr().err, "device=cuda")
     assert not (tmp_path / "out").exists()
 
 

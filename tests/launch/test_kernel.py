@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from small import config, train
+from wording import refused, says
 
-from corerl.errors import CorerlError
 from corerl.launch import matmul_library
 from corerl.launch.process_setup import numerics
 from corerl.runs.directory import config_hash
@@ -108,7 +108,7 @@ def test_a_home_that_cannot_be_written_only_means_measuring_again(home):
 
 def test_onednn_by_name_is_refused_where_it_is_not_float32(monkeypatch):
     monkeypatch.setattr(matmul_library, "_product", lambda name: in_bfloat16)
-    with pytest.raises(CorerlError, match="kernel=onednn does not compute in float32 on this CPU"):
+    with refused("kernel=onednn float32 CPU"):
         matmul_library.choose("onednn")
 
 
@@ -163,16 +163,16 @@ def test_a_callers_own_numerics_return_after_training(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ("kernel=openblas", "kernel=openblas is not one of auto, mkl, onednn."),
-        ("precision=low", "precision=low is not one of highest, high, medium."),
-        ("save_minutes=-1", "save_minutes=-1.0 must not be negative."),
+        ("kernel=openblas", "kernel=openblas"),
+        ("precision=low", "precision=low"),
+        ("save_minutes=-1", "save_minutes=-1.0"),
     ],
 )
 def test_a_value_that_is_none_is_a_sentence(capfd, setting, problem):
     from corerl.cli import main
 
     assert main(["train", "algo=bc", "task=corerl/pendulum", setting]) == 2
-    assert problem in capfd.readouterr().err
+    says(capfd.readouterr().err, problem)
 
 
 def test_the_command_line_keeps_onednn_from_bfloat16_before_torch_is_loaded():

@@ -9,8 +9,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from wording import says
 
-from corerl.errors import CorerlError
 from corerl.launch import composition, status
 from corerl.launch import train as train_module
 from corerl.launch.arguments import read
@@ -71,7 +71,7 @@ def test_one_failing_cell_stops_no_other_and_a_rerun_does_only_what_is_missing(
     ended = train(tmp_path, *ARGUMENTS, *LAUNCHERS[launcher])
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert "can be trained but not evaluated" in ended.stderr.splitlines()[-1]
+    says(ended.stderr.splitlines()[-1], "d4rl/antmaze-umaze-v2")
     monkeypatch.chdir(tmp_path)
     pendulum, antmaze = composition.cells(ARGUMENTS)
     assert [(g.seeds, g.state) for g in status.of_cell(pendulum)] == [([0], "done"), ([1], "done")]
@@ -117,7 +117,7 @@ def test_a_cell_that_diverged_elsewhere_is_no_success(tmp_path):
         files.make_directory(cell_directory(cell) / f"seeds-{seed}")
         files.write_json(cell_directory(cell) / f"seeds-{seed}" / "status.json", facts)
     (problem,) = train_module._unfinished(read(arguments))
-    assert "BC on corerl/pendulum: every seed diverged" in problem
+    says(problem, "BC corerl/pendulum")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, reported):
 def test_a_folder_that_cannot_be_written_is_not_the_launchers_fault(monkeypatch):
     refused = OSError(errno.EROFS, "Read-only file system", "ro/new")
     monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=refused))
-    with pytest.raises(CorerlError, match=r"^ro/new: Read-only file system\.$"):
+    with refused("ro/new"):
         train_module.main(["-m", "algo=bc", "task=corerl/pendulum"])
 
 

@@ -9,9 +9,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from small import random_dataset
+from wording import lacking, refused
 
 import corerl
-from corerl.errors import CorerlError
 from corerl.launch import python_api
 
 MODULE = """
@@ -80,9 +80,7 @@ def test_what_is_trained_is_what_load_takes(tmp_path):
 
 
 def test_a_setting_without_its_group_is_told_with_it(once):
-    with pytest.raises(
-        CorerlError, match=r"'data.clip_action'. Did you mean algo.data.clip_actions"
-    ):
+    with refused("data.clip_action algo.data.clip_actions"):
         corerl.train("rlpd", task="corerl/pendulum", data={"clip_action": 0.9})
 
 
@@ -155,33 +153,33 @@ def test_actions_without_bounds_are_remarked_where_the_environment_has_others(
     best = corerl.Dataset.from_arrays(*given, **bounds).best_episodes(0.5)
     corerl.train("bc", dataset=best, env=env, seeds=1)
     reported = capsys.readouterr().err
-    assert ("without low and high" in reported) == said
+    assert (not lacking(reported, "low high")) == said
     assert not said or "sent [-2.] for -1 and [2.] for 1" in reported
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "either task"),
-        ({"task": "corerl/pendulum", "dataset": "x.npz"}, "either task"),
-        ({"dataset": "x.npz"}, "no file x.npz"),
-        ({"task": "corerl/pendulum", "expectil": 1}, "no setting 'algo.expectil'"),
-        ({"task": "corerl/pendulum", "expectile": object()}, "neither a number"),
-        ({"task": "corerl/pendulum", "seeds": 2.0}, "must be a count"),
-        ({"task": "corerl/pendulum", "seeds": "2"}, "must be a count"),
-        ({"task": "corerl/pendulum", "seeds": None}, "must be a count"),
-        ({"dataset": np.zeros((3, 2))}, r"type ndarray, .* by corerl.Dataset.from_arrays\("),
+        ({}, "task"),
+        ({"task": "corerl/pendulum", "dataset": "x.npz"}, "task"),
+        ({"dataset": "x.npz"}, "x.npz"),
+        ({"task": "corerl/pendulum", "expectil": 1}, "algo.expectil"),
+        ({"task": "corerl/pendulum", "expectile": object()}, "expectile"),
+        ({"task": "corerl/pendulum", "seeds": 2.0}, "seeds"),
+        ({"task": "corerl/pendulum", "seeds": "2"}, "seeds"),
+        ({"task": "corerl/pendulum", "seeds": None}, "seeds"),
+        ({"dataset": np.zeros((3, 2))}, "corerl.Dataset.from_arrays("),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(once, arguments, words):
-    with pytest.raises(CorerlError, match=words):
+    with refused(words):
         corerl.train("iql", **arguments)
     assert not once
 
 
 @pytest.mark.parametrize("given", [{"data": {"action_low": -3}}, {"data.action_low": -3}])
 def test_settings_of_a_file_are_none_of_a_dataset(once, given):
-    with pytest.raises(CorerlError, match=r"low and high of Dataset\.from_arrays"):
+    with refused("Dataset.from_arrays"):
         corerl.train("bc", dataset=random_dataset(20), **given)
     assert not once
 

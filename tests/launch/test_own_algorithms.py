@@ -1,16 +1,15 @@
 """An algorithm's file that lies outside the package: found, trained in processes, loaded, never mistaken."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from wording import refused, says
 
 from corerl import algos, cli
 from corerl.algos import td3_bc
-from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.launch.config_store import register
 from corerl.policies.load import load
@@ -53,9 +52,7 @@ def test_a_copied_file_trains_as_a_script_and_its_policy_loads(mine, tmp_path):
     assert ended.returncode == 0, ended.stderr
     (cell,) = (tmp_path / "runs/corerl/pendulum").glob("my_td3-*")
     assert sorted(path.name for path in cell.glob("seeds-*")) == ["seeds-0", "seeds-1"]
-    with pytest.raises(
-        CorerlError, match=r"my_td3 is no algorithm.*CORERL_ALGOS=path/to/my_td3\.py"
-    ):
+    with refused("my_td3 CORERL_ALGOS=path/to/my_td3.py"):
         load(cell)
     algos.add(mine)
     assert load(cell).act([0.0, 1.0, 0.0]).shape == (2, 1)
@@ -117,7 +114,7 @@ def test_neighbours_of_one_name_stay_each_with_their_file(tmp_path):
 
 def test_two_files_of_one_name_are_refused_together(tmp_path):
     first, second = minimal(tmp_path / "a"), minimal(tmp_path / "b")
-    with pytest.raises(CorerlError, match=rf"{first} and {second} have one name"):
+    with refused(f"{first} {second}"):
         scales(first, second)
     assert scales(first, tmp_path / "b" / ".." / "a" / "minimal.py") == [12, 12]
 
@@ -142,7 +139,7 @@ def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
     monkeypatch.chdir(tmp_path)
     command = [f"sweep={file}", "device=cpu", "processes=1", "eval.episodes=0"]
     if where == "elsewhere":
-        with pytest.raises(CorerlError, match=r"There is no file .*none\.py"):
+        with refused("none.py"):
             cells(command)
         assert [job.algo.name for job in cells([*command, "algo=td3_bc"])] == ["td3_bc"]
         return
@@ -162,7 +159,7 @@ def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
 def test_a_dictionary_of_settings_is_told_to_be_fields(tmp_path, setting):
     text = MINIMAL.replace("    scale", "    extra: dict = field(default_factory=dict)\n    scale")
     file = minimal(tmp_path, text.replace("import dataclass", "import dataclass, field"))
-    with pytest.raises(CorerlError, match=r"^algo\.extra is a dictionary.*fields of Config"):
+    with refused("algo.extra"):
         cells([f"algo={file}", "task=corerl/pendulum", setting])
 
 
@@ -173,42 +170,41 @@ def test_an_edited_table_is_read_anew(mine):
         return job.algo.alpha
 
     assert [alpha(f"corerl/*: {{algo.alpha: {value}}}") for value in (7, 8)] == [7, 8]
-    with pytest.raises(CorerlError, match=r"my_td3\.yaml cannot be read: .*line 1"):
+    with refused("my_td3.yaml 1"):
         alpha("corerl/*: {algo.alpha: 7")
-    with pytest.raises(CorerlError, match=r"my_td3\.yaml is no table: a row is like"):
+    with refused("my_td3.yaml"):
         alpha("corerl/*: 7")
-    with pytest.raises(CorerlError, match=rf"^{re.escape(str(mine.parent))}/my_td3\.yaml does not"):
+    with refused(f"{mine.parent!s}/my_td3.yaml"):
         alpha("corerl/*: {algo.alpah: 7}")
 
 
-FILE = r"minimal cannot be imported: \S+/minimal\.py"
 MISTAKES = {
     (
         "import base",
         "import not_there, base",
-    ): rf"{FILE}, line 4: ModuleNotFoundError: No .*there'\.$",
-    ("cfg, run", "cfg, run +* 3"): rf"{FILE}, line 13: SyntaxError: invalid syntax",
+    ): "4 ModuleNotFoundError not_there",
+    ("cfg, run", "cfg, run +* 3"): "13 SyntaxError",
     (
         "label: str =",
         "label: str; more: int = 3 #",
-    ): rf"{FILE}, line 7: TypeError: non-default argument 'label'",
-    ('str = "Minimal"', "list = [3]"): rf"{FILE}, line 7: ValueError: mutable default",
-    ("beside_minimal.SCALE", "beside_minimal.NONE"): rf"{FILE}, line 11: AttributeError: module",
+    ): "7 TypeError label",
+    ('str = "Minimal"', "list = [3]"): "7 ValueError",
+    ("beside_minimal.SCALE", "beside_minimal.NONE"): "11 AttributeError",
     (
         "class Config",
         "class Settings",
-    ): r"/minimal\.py has no Config, the dataclass of its settings",
-    ("train", "learn"): r"/minimal\.py has no train, a function",
-    ("(Settings)", ""): r"Config of \S+/minimal\.py is no class\(Settings\), of corerl\.config\.$",
-    ("@dataclass\n", ""): r"/minimal\.py needs a Config of its own: .* with @dataclass above",
-    ('label: str = "Minimal"', ""): r"Config in \S+/minimal\.py has no label, its name in tables",
-    ('name: str = "minimal"', ""): r"Config in \S+/minimal\.py has no name, its file's",
-    ("label: str", "label: type"): r"Config in \S+/minimal\.py cannot be used: .*setting label",
-    ("label: str", "label: dict[tuple, set]"): r"Config in \S+/minimal\.py cannot be used: one of",
+    ): "Config",
+    ("train", "learn"): "train",
+    ("(Settings)", ""): "Config corerl.config Settings",
+    ("@dataclass\n", ""): "Config @dataclass",
+    ('label: str = "Minimal"', ""): "Config label",
+    ('name: str = "minimal"', ""): "Config name",
+    ("label: str", "label: type"): "Config label",
+    ("label: str", "label: dict[tuple, set]"): "Config",
     (
         'str = "Minimal"',
         'int = "Minimal"',
-    ): r"minimal\.py cannot be used: label=Minimal is not a whole",
+    ): "label=Minimal",
 }
 
 
@@ -218,26 +214,24 @@ def test_a_mistake_is_told_in_a_sentence_before_anything_trains(tmp_path, change
     assert text != MINIMAL
     assert cli.main(["train", f"algo={minimal(tmp_path, text)}", *TINY]) == 2
     reported = capsys.readouterr().err
-    assert re.search(problem, reported.strip()), reported
-    assert reported.count("\n") == 1 and "launcher" not in reported
+    says(reported, f"minimal.py {problem}", lines=1)
+    assert "launcher" not in reported
 
 
 def test_a_mistake_in_a_neighbour_names_that(tmp_path):
     path = minimal(tmp_path)
     neighbour = tmp_path / "beside_minimal.py"
     neighbour.write_text("\nfrom corerl.algos.minimal import Config\n")
-    with pytest.raises(CorerlError, match=rf"{neighbour}, line 2: ImportError: .* circular import"):
+    with refused(f"{neighbour} 2 ImportError"):
         scales(path)
     neighbour.write_text("\n\nSCALE = (\n")
-    with pytest.raises(CorerlError, match=rf"{neighbour}, line 3: SyntaxError: "):
+    with refused(f"{neighbour} 3 SyntaxError"):
         scales(path)
 
 
 def test_a_typo_with_another_algorithm_is_told_beside_a_file_with_a_mistake(tmp_path):
     algos.add(minimal(tmp_path, "import not_there"))
-    with pytest.raises(
-        CorerlError, match=r"'algo\.alfa' with algo=td3_bc\. Did you mean algo\.alpha"
-    ):
+    with refused("algo.alfa algo=td3_bc algo.alpha"):
         cells(["algo=td3_bc", "task=corerl/pendulum", "algo.alfa=1"])
 
 
@@ -248,20 +242,20 @@ def test_a_copy_that_kept_its_name_is_never_taken_for_the_original(tmp_path, mon
     with pytest.raises(SystemExit) as ended:
         cli.run_file(str(kept))
     assert ended.value.code == 2
-    assert f"corerl: {kept} has the name of an algorithm of corerl" in capsys.readouterr().err
+    says(capsys.readouterr().err, f"{kept}")
     renamed = kept.rename(tmp_path / "my_td3.py")  # but not the name in its Config
-    with pytest.raises(CorerlError, match="`name` in its Config must be its file's"):
+    with refused("name"):
         cells([f"algo={renamed}", "task=corerl/pendulum"])
 
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("none.py", "no file"), ("my-algo.py", "no name"), ("sac_n.py", "name of a table")],
+    [("none.py", "my_algo.py"), ("my-algo.py", "my_algo.py"), ("sac_n.py", "my_algo.py")],
 )
 def test_what_cannot_be_an_algorithms_file_is_refused(tmp_path, name, problem):
     if name != "none.py":
         (tmp_path / name).touch()
-    with pytest.raises(CorerlError, match=problem):
+    with refused(problem):
         cells([f"algo={tmp_path / name}", "task=corerl/pendulum"])
 
 
@@ -269,5 +263,5 @@ def test_a_file_without_build_trains_and_the_loader_says_what_to_add(mine, tmp_p
     mine.write_text(mine.read_text().replace("build = TD3BC\n", ""))
     assert cli.main(["train", f"algo={mine}", *TINY, f"root={tmp_path}"]) == 0
     (cell,) = (tmp_path / "corerl/pendulum").glob("my_td3-*")
-    with pytest.raises(CorerlError, match=r"my_td3\.py has no `build`.*build = MyAgent"):
+    with refused("my_td3.py build = MyAgent"):
         load(cell)

@@ -6,11 +6,11 @@ from importlib.resources import files
 
 import pytest
 import yaml
+from wording import refused, says
 
 from corerl.cli import main
 from corerl.config import Config, seed_list
 from corerl.data import tasks
-from corerl.errors import CorerlError
 from corerl.launch import settings_tables
 from corerl.launch.arguments import sweeps
 from corerl.launch.composition import cells
@@ -194,7 +194,7 @@ def test_a_sweep_may_be_a_file_of_ones_own(tmp_path, capsys):
     assert found == [("bc", 7, "off"), ("td3_bc", 7, "off")]
     assert main(["status", str(file), f"root={tmp_path}"]) == 0
     assert "10 seeds missing" in capsys.readouterr().out
-    with pytest.raises(CorerlError, match=r"sweep=PATH\.yaml is a file of your own"):
+    with refused("sweep=PATH.yaml"):
         cells([f"sweep={tmp_path / 'none.yaml'}"])
 
 
@@ -212,23 +212,23 @@ def test_a_setting_in_a_sweeps_file_stands_before_the_tables(tmp_path):
 def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path, name):
     file = tmp_path / f"{name}.yaml"
     file.write_text("defaults: [config, _self_]\nsteps: 7\n")
-    with pytest.raises(CorerlError, match=rf"{name}\.yaml: corerl's own settings have this name"):
+    with refused(f"{name}.yaml"):
         cells([f"sweep={file}", "algo=bc", "task=corerl/pendulum"])
 
 
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("step: 1000", r"mine\.yaml: There is no setting 'step'. Did you mean steps"),
-        ("steps: 1e5", r"mine\.yaml: steps=100000.0 is not a whole number"),
-        ("algo: {expectile: 0.8}", r"algo\.expectile is chosen under hydra\.sweeper\.params"),
-        ("algo: [iql, bc]", r"mine\.yaml: algo is chosen under hydra\.sweeper\.params"),
+        ("step: 1000", "mine.yaml step steps"),
+        ("steps: 1e5", "mine.yaml steps=100000.0"),
+        ("algo: {expectile: 0.8}", "algo.expectile hydra.sweeper.params"),
+        ("algo: [iql, bc]", "mine.yaml hydra.sweeper.params"),
     ],
 )
 def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path, line, reported):
     file = tmp_path / "mine.yaml"
     file.write_text(f"defaults: [config, _self_]\ntask: corerl/pendulum\n{line}\n")
-    with pytest.raises(CorerlError, match=reported):
+    with refused(reported):
         cells([f"sweep={file}"])
 
 
@@ -237,7 +237,7 @@ def test_a_list_in_the_grid_of_a_sweeps_file_is_told_how_several_values_are_writ
     file, grid = tmp_path / "mine.yaml", {"algo": "bc", "task": "corerl/pendulum"}
     content = {"hydra": {"sweeper": {"params": grid | {key: ["a", "b"]}}}}
     file.write_text(yaml.safe_dump({"defaults": ["config", "_self_"]} | content))
-    with pytest.raises(CorerlError, match=rf"{key} is a list; .* with commas, as in {key}: a,b"):
+    with refused(f"{key} {key}"):
         cells([f"sweep={file}"])
 
 
@@ -246,4 +246,4 @@ def test_a_list_in_the_grid_of_a_sweeps_file_is_told_how_several_values_are_writ
 def test_a_glob_that_finds_nothing_is_no_success(tmp_path, capsys, word, dry):
     words = ["-m", "algo=bc", "task=corerl/pendulum", word, f"root={tmp_path}", *dry]
     assert main(["train", *words]) != 0
-    assert "nothing has a name like what glob() asks for" in capsys.readouterr().err
+    says(capsys.readouterr().err, "glob()")

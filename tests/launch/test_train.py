@@ -22,6 +22,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from wording import says
 
 from corerl import algos, config
 from corerl.cli import main
@@ -297,7 +298,8 @@ def test_a_cell_that_fails_stops_no_other(monkeypatch, capsys):
     assert main(["train", "-m", "algo=bc,iql,td3_bc", "task=corerl/pendulum"]) == 2
     assert seen == ["bc", "iql", "td3_bc"]
     error = capsys.readouterr().err
-    assert "2 cells of the sweep did not finish:\n  bc cannot.\n  td3_bc cannot." in error
+    says(error, "2")
+    assert "bc cannot." in error and "td3_bc cannot." in error
     assert "Traceback" not in error
 
 
@@ -323,17 +325,17 @@ def test_settings_for_d4rls_sets_are_told_for_minaris_like_them(monkeypatch, cap
     task = "task=minari/D4RL/antmaze/umaze-v1"
     assert main(["train", "algo=iql", task, "algo.beta=5"]) == 0
     reported = capsys.readouterr().err
-    assert "where they suit: algo.expectile=0.9 algo.data.reward_shift=-1.0" in reported
+    says(reported, "algo.expectile=0.9 algo.data.reward_shift=-1.0")
     assert "algo.beta" not in reported
     main(["train", "algo=iql", "task=minari/D4RL/pointmaze/umaze-v2"])
     main(["train", "algo=iql", "task=d4rl/antmaze-umaze-v2"])
     main(["train", "algo=ipl", "task=minari/D4RL/pen/human-v2"])  # only a row for all of D4RL
-    assert "where they suit" not in capsys.readouterr().err
+    assert "algo.expectile" not in capsys.readouterr().err
 
 
 def test_two_sweeps_at_once_are_refused(capsys):
     assert main(["train", "sweep=demo", "sweep=neorl2"]) == 2
-    assert "one sweep at a time" in capsys.readouterr().err
+    says(capsys.readouterr().err, "sweep=")
 
 
 def test_a_search_makes_the_score_large(monkeypatch, capsys, tmp_path):
@@ -406,15 +408,14 @@ def test_optuna_is_told_none_of_a_trial_without_a_score(monkeypatch, capsys, pre
     assert main(["train", *searched]) == 2
     assert OptunaSweeper.reported == [2.0, None, None]
     reported = capsys.readouterr().err
-    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in reported and reported.endswith(
-        "lr is refused.\n"
-    )
+    says(reported, "2.00 algo.lr=0.1 mine/")
+    assert reported.endswith("lr is refused.\n")
 
 
 def test_a_search_that_ran_elsewhere_tells_its_best(capsys, pretended):
     elsewhere = "hydra.launcher._target_=hydra_plugins.pretended.Elsewhere"
     assert main(["train", *pretended, "task=corerl/pendulum", "root=mine", elsewhere]) == 0
-    assert "corerl: best 2.00 with algo.lr=0.1 (mine/" in capsys.readouterr().err
+    says(capsys.readouterr().err, "2.00 algo.lr=0.1 mine/")
 
 
 def test_a_search_goes_on_after_a_failed_trial(monkeypatch, capsys):
@@ -429,7 +430,7 @@ def test_a_search_goes_on_after_a_failed_trial(monkeypatch, capsys):
     assert not given and "corerl: best 300.00 with" in capsys.readouterr().err
     given += [math.nan] * 4
     assert main(arguments) == 2
-    assert "No trial of the search has a score" in capsys.readouterr().err
+    says(capsys.readouterr().err, "trial score")
 
 
 def test_what_a_search_leaves_open_is_added_and_what_it_gives_stays():
@@ -470,7 +471,7 @@ def test_ctrl_c_stops_the_whole_sweep(monkeypatch, capsys):
     arguments = ["train", "-m", "algo=bc,iql", "task=corerl/pendulum", 'label="a b"']
     assert main(arguments) == 130
     assert seen == ["bc"]
-    assert "Resume with the same command: corerl train -m" in capsys.readouterr().err
+    says(capsys.readouterr().err, "corerl train -m")
 
 
 def test_nothing_is_written_but_by_the_run_itself(compose, tmp_path):
@@ -540,91 +541,83 @@ def test_what_comes_with_an_extra_names_it_where_it_is_not_installed(name):
 RUN = ["algo=iql", "task=corerl/pendulum"]
 PROBLEMS = {
     # what is missing
-    ("algo=iql",): "task must be given, as in task=",
-    ("task=corerl/pendulum",): "algo must be given, as in algo=iql; there are ",
-    ("-m", "task=corerl/pendulum"): "algo must be given",
-    ("task=corerl/pendulum", "--dry-run"): "algo must be given, as in algo=iql",
-    ("-m", "algo=iql,bcc", RUN[1], "--dry-run"): "There is no algorithm 'bcc'. Did you mean bc",
+    ("algo=iql",): "task=",
+    ("task=corerl/pendulum",): "algo=iql",
+    ("-m", "task=corerl/pendulum"): "algo",
+    ("task=corerl/pendulum", "--dry-run"): "algo=iql",
+    ("-m", "algo=iql,bcc", RUN[1], "--dry-run"): "bcc bc",
     ("algo=rebrac", "task=corerl/pendulum", "algo.lr=1e-3"): (
-        "There is no setting 'algo.lr' with algo=rebrac; it has algo.actor_lr, algo.critic_lr."
+        "algo.lr algo=rebrac algo.actor_lr algo.critic_lr"
     ),
-    (*RUN, "algo.expctile=0.8", "--dry-run"): "There is no setting 'algo.expctile' with algo=iql.",
-    (*RUN, "algo.expectile=1.5", "--dry-run"): "algo.expectile=1.5 must lie in (0, 1)",
+    (*RUN, "algo.expctile=0.8", "--dry-run"): "algo.expctile algo=iql",
+    (*RUN, "algo.expectile=1.5", "--dry-run"): "algo.expectile=1.5 0 1",
     # names that do not exist
-    ("algo=iqll", RUN[1]): "There is no algorithm 'iqll'. Did you mean iql",
-    ("algo=", RUN[1]): "There is no algorithm ''. Known: ",
-    ("-m", "algo=iql,tdd3_bc", RUN[1]): "There is no algorithm 'tdd3_bc'. Did you mean td3_bc",
-    ("algo=iql", "task=d4rl/hoper-medium-v2"): "Did you mean d4rl/hopper-medium-v2",
-    ("algo=iql", "task=hopper-medium-v2"): "a task is <collection>/<name>",
-    (*RUN, "stepz=10"): "There is no setting 'stepz'. Did you mean steps?",
-    (*RUN, "expectile=0.8"): "There is no setting 'expectile'. Did you mean algo.expectile?",
-    (*RUN, "algo.expctile=0.8"): (
-        "There is no setting 'algo.expctile' with algo=iql. Did you mean algo.expectile?"
-    ),
-    (*RUN, "data.normalize_states=true"): "Did you mean algo.data.normalize_states?",
-    (*RUN, "algo.data.normalise_states=true"): "Did you mean algo.data.normalize_states?",
-    (*RUN, "eval.evry=3"): "There is no setting 'eval.evry'. Did you mean eval.every",
-    (*RUN, "algo.behaviour_floor=0.3"): (
-        "There is no setting 'algo.behaviour_floor' with algo=iql. arsq has it."
-    ),
-    (*RUN, "algo.alpha=3"): "'algo.alpha' with algo=iql. arsq, codac, cpl, cql, ",
-    (*RUN, "algo.gamma=0.9"): (
-        "There is no setting 'algo.gamma' with algo=iql. corerl train algo=iql --help lists them."
-    ),
-    (*RUN, "max_timesteps=9"): "'max_timesteps'. corerl train algo=iql --help lists them.",
-    ("-m", "algo=iql,bc", RUN[1], "algo.expectile=0.7"): "'algo.expectile' with algo=bc",
-    (*RUN, "table=iql_cor"): "There is no table 'iql_cor' in configs/. Did you mean iql_corl",
-    (*RUN, "table=config"): "There is no table 'config' in configs/.",
-    ("algo=bc", "task=d4rl/pen-human-v1", "table=iql"): (
-        "configs/iql.yaml does not fit: There is no setting 'algo.beta' with algo=bc"
-    ),
-    ("sweep=dem",): "There is no sweep 'dem'. Did you mean demo, demo_risk? Known: ",
-    (*RUN, "hydra/launcher=joblb"): "There is no hydra/launcher 'joblb'.",
+    ("algo=iqll", RUN[1]): "iqll iql",
+    ("algo=", RUN[1]): "bc iql",
+    ("-m", "algo=iql,tdd3_bc", RUN[1]): "tdd3_bc td3_bc",
+    ("algo=iql", "task=d4rl/hoper-medium-v2"): "d4rl/hopper-medium-v2",
+    ("algo=iql", "task=hopper-medium-v2"): "<collection>/<name>",
+    (*RUN, "stepz=10"): "stepz steps",
+    (*RUN, "expectile=0.8"): "expectile algo.expectile",
+    (*RUN, "algo.expctile=0.8"): ("algo.expctile algo=iql algo.expectile"),
+    (*RUN, "data.normalize_states=true"): "algo.data.normalize_states",
+    (*RUN, "algo.data.normalise_states=true"): "algo.data.normalize_states",
+    (*RUN, "eval.evry=3"): "eval.evry eval.every",
+    (*RUN, "algo.behaviour_floor=0.3"): ("algo.behaviour_floor algo=iql arsq"),
+    (*RUN, "algo.alpha=3"): "algo.alpha algo=iql arsq codac",
+    (*RUN, "algo.gamma=0.9"): ("algo.gamma algo=iql --help"),
+    (*RUN, "max_timesteps=9"): "max_timesteps algo=iql --help",
+    ("-m", "algo=iql,bc", RUN[1], "algo.expectile=0.7"): "algo.expectile algo=bc",
+    (*RUN, "table=iql_cor"): "iql_cor configs/ iql_corl",
+    (*RUN, "table=config"): "config configs/",
+    ("algo=bc", "task=d4rl/pen-human-v1", "table=iql"): ("configs/iql.yaml algo.beta algo=bc"),
+    ("sweep=dem",): "dem demo_risk",
+    (*RUN, "hydra/launcher=joblb"): "hydra/launcher joblb",
     # values of the wrong type
-    (*RUN, "steps=ten"): "steps=ten is not a whole number",
-    (*RUN, "steps=1e5"): "steps=1e5 is not a whole number, such as 1000",
-    (*RUN, "steps="): "steps= is not a whole number",
-    (*RUN, "steps=null"): "steps=null: steps needs a value",
-    (*RUN, "algo.expectile=high"): "algo.expectile=high is not a number",
-    (*RUN, "algo.expectile=[0.7,0.8]"): "algo.expectile=[0.7,0.8] is not a number",
-    (*RUN, "algo.cosine=maybe"): "algo.cosine=maybe is not true or false",
-    (*RUN, "eval=3"): "eval=3: eval is a group of settings, given one by one as in eval.every=",
-    (*RUN, "algo.data=x"): "as in algo.data.return_range=",
-    (*RUN, "wandb=online"): "as in wandb.mode=",
-    (*RUN, "algo.expectile=0.7,0.8"): "names several values: add -m",
-    (*RUN, "seeds=1,2"): "add -m to run one after the other, or write 'seeds=[1,2]'",
-    (*RUN, "processes=many"): "processes=many is not a whole number",
+    (*RUN, "steps=ten"): "steps=ten",
+    (*RUN, "steps=1e5"): "steps=1e5 1000",
+    (*RUN, "steps="): "steps=",
+    (*RUN, "steps=null"): "steps=null",
+    (*RUN, "algo.expectile=high"): "algo.expectile=high",
+    (*RUN, "algo.expectile=[0.7,0.8]"): "algo.expectile=[0.7,0.8]",
+    (*RUN, "algo.cosine=maybe"): "algo.cosine=maybe",
+    (*RUN, "eval=3"): "eval=3 eval.every=",
+    (*RUN, "algo.data=x"): "algo.data.return_range=",
+    (*RUN, "wandb=online"): "wandb.mode=",
+    (*RUN, "algo.expectile=0.7,0.8"): "-m",
+    (*RUN, "seeds=1,2"): "-m seeds=[1,2]",
+    (*RUN, "processes=many"): "processes=many",
     # values out of range
-    (*RUN, "steps=-4"): "steps=-4 must be positive",
-    (*RUN, "eval.every=0"): "eval.every=0 must be positive",
-    (*RUN, "processes=0"): "processes=0 must be positive",
-    (*RUN, "algo.hidden_width=1000000000000000000"): "must be at most 16,384",
-    (*RUN, "algo.lr=1e30"): "algo.lr=1e+30 must be at most 10",
-    (*RUN, "steps=1e30"): "steps=1e30 is not a whole number",
-    (*RUN, "algo.expectile=1.5"): "algo.expectile=1.5 must lie in (0, 1)",
-    (*RUN, "algo.data.clip_actions=3"): "algo.data.clip_actions=3.0 must lie in (0, 1]",
+    (*RUN, "steps=-4"): "steps=-4",
+    (*RUN, "eval.every=0"): "eval.every=0",
+    (*RUN, "processes=0"): "processes=0",
+    (*RUN, "algo.hidden_width=1000000000000000000"): "16,384",
+    (*RUN, "algo.lr=1e30"): "algo.lr=1e+30 10",
+    (*RUN, "steps=1e30"): "steps=1e30",
+    (*RUN, "algo.expectile=1.5"): "algo.expectile=1.5 0 1",
+    (*RUN, "algo.data.clip_actions=3"): "algo.data.clip_actions=3.0 0 1",
     (*RUN, "algo.policy=gausian"): "algo.policy=gausian",
-    (*RUN, "seeds=0"): "seeds=0 must be a count (seeds=10) or a list of distinct seeds",
-    (*RUN, "seeds=abc"): "seeds=abc must be a count",
-    (*RUN, "seeds=[1,1]"): "seeds=[1, 1] must be a count",
-    (*RUN, "seeds=[1,-1]"): "or a list of distinct seeds (seeds=[3,7])",
-    (*RUN, "seeds=true"): "seeds=True must be a count",
-    (*RUN, "device=gpu"): "device=gpu is not auto, cpu, cuda or cuda:N",
-    (*RUN, "compile=fast"): "compile=fast is not one of auto, off, compile, graph",
-    (*RUN, "wandb.mode=on"): "wandb.mode=on is not one of disabled, online, offline",
-    (*RUN, "algo.name=bc"): "algo.name=bc is not the algorithm's name: `name` in its Config must",
+    (*RUN, "seeds=0"): "seeds=0 seeds=10",
+    (*RUN, "seeds=abc"): "seeds=abc",
+    (*RUN, "seeds=[1,1]"): "seeds=[1, 1]",
+    (*RUN, "seeds=[1,-1]"): "seeds=[3,7]",
+    (*RUN, "seeds=true"): "seeds=True",
+    (*RUN, "device=gpu"): "device=gpu cuda:N",
+    (*RUN, "compile=fast"): "compile=fast",
+    (*RUN, "wandb.mode=on"): "wandb.mode=on",
+    (*RUN, "algo.name=bc"): "algo.name=bc name",
     # grammar
-    (*RUN, "steps"): "Cannot read 'steps': a setting is given as name=value",
-    (*RUN, "-m", "algo.lr=1e-3.lr=1e-3,3e-4"): "Cannot read 'algo.lr=1e-3.lr=1e-3,3e-4'",
-    (*RUN, "label=(x"): "Cannot read 'label=(x'",
-    (*RUN, "+new=3"): "+new=3: settings are neither added nor removed",
-    (*RUN, "~steps"): "~steps: settings are neither added nor removed",
-    (*RUN, "--multirun=3"): "Cannot read the flags: argument --multirun/-m: ignored explicit",
-    (*RUN, "--config-dir"): "Cannot read the flags: argument --config-dir/-cd: expected one",
-    (*RUN, "--config-dir", "nowhere"): "--config-dir nowhere is not a folder",
-    (*RUN, "--seeds", "3"): "no flag --seeds; a setting is given as name=value, as in seeds=10",
+    (*RUN, "steps"): "steps name=value",
+    (*RUN, "-m", "algo.lr=1e-3.lr=1e-3,3e-4"): "algo.lr=1e-3.lr=1e-3,3e-4",
+    (*RUN, "label=(x"): "label=(x",
+    (*RUN, "+new=3"): "+new=3",
+    (*RUN, "~steps"): "~steps",
+    (*RUN, "--multirun=3"): "--multirun/-m",
+    (*RUN, "--config-dir"): "--config-dir/-cd",
+    (*RUN, "--config-dir", "nowhere"): "--config-dir nowhere",
+    (*RUN, "--seeds", "3"): "--seeds name=value seeds=10",
     # folders
-    (*RUN, "root=/dev/null/runs"): "Cannot write /dev/null/runs/",
+    (*RUN, "root=/dev/null/runs"): "/dev/null/runs/",
 }
 
 
@@ -632,9 +625,8 @@ PROBLEMS = {
 def test_bad_input_is_one_sentence(capsys, tmp_path, arguments, words):
     assert main(["train", *arguments]) == 2
     out, error = capsys.readouterr()
-    assert words in error and not out
-    assert error.startswith("corerl: ") and error.count("\n") == 1, error
-    assert error.endswith((".\n", "?\n"))
+    assert error.startswith("corerl: ") and not out
+    says(error, words, lines=1)
     left = {path.name for path in tmp_path.iterdir()}
     assert left <= {"runs"}, "Hydra left files"
     assert not list(tmp_path.rglob("seeds-*"))
@@ -645,7 +637,7 @@ def test_a_sweep_that_builds_on_nothing_is_told_what_it_lacks(capsys, tmp_path):
     path.write_text("hydra: {sweeper: {params: {algo: bc, task: corerl/pendulum}}}")
     assert main(["train", f"sweep={path}"]) == 2
     error = capsys.readouterr().err
-    assert "mine.yaml lacks the line `defaults: [config, _self_]`" in error
+    says(error, "mine.yaml defaults _self_")
 
 
 DAMAGED = {
@@ -664,22 +656,23 @@ def test_a_damaged_sweep_is_one_sentence(capsys, tmp_path, content, reason, dry)
     flags = ["--config-dir", str(tmp_path), "--config-name", "mine", "-m"]
     assert main(["train", *flags, *RUN, *(["--dry-run"] if dry else [])]) == 2
     error = capsys.readouterr().err
-    assert "A file of settings cannot be read (" in error and reason in error
-    assert error.count("\n") == 1 and error.endswith("; repair it.\n")
+    assert reason in error
+    assert error.count("\n") == 1
 
 
 def test_a_sweep_without_a_sweeper_is_one_sentence(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [config, _self_]\nhydra:\n  sweeper:\n")
     flags = ["--config-dir", str(tmp_path), "--config-name", "mine", "-m", "--dry-run"]
     assert main(["train", *flags, *RUN]) == 2
-    assert "hydra.sweeper names no sweeper" in capsys.readouterr().err
+    says(capsys.readouterr().err, "hydra.sweeper")
 
 
 def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["train", *RUN, "device=cuda"]) == 2
     error = capsys.readouterr().err
-    assert "device=cuda was asked for but torch" in error and error.count("\n") == 1
+    says(error, "device=cuda")
+    assert error.count("\n") == 1
 
 
 # Help.
@@ -687,7 +680,7 @@ def test_a_gpu_that_is_absent_is_one_sentence(capsys, monkeypatch):
 
 def test_hydra_moves_no_run(capsys, tmp_path):
     assert main(["train", "algo=bc", "task=corerl/pendulum", "hydra.job.chdir=true"]) == 2
-    assert "hydra.job.chdir would move the runs" in capsys.readouterr().err
+    says(capsys.readouterr().err, "hydra.job.chdir")
 
 
 def test_what_hydra_shows_are_the_settings_that_run(capsys):
@@ -700,7 +693,7 @@ def test_what_hydra_shows_are_the_settings_that_run(capsys):
     assert main([*words[:1], "algo=bc", *words[3:], "--cfg", "hydra", "-p", "hydra.sweep"]) == 0
     assert "not done" not in capsys.readouterr().err
     assert main([*words, "--cfg", "job", "-p", "algo.nme"]) == 2
-    assert "--package algo.nme: there is no such setting" in capsys.readouterr().err
+    says(capsys.readouterr().err, "--package algo.nme")
     assert main(["train", "--hydra-help"]) == 2
 
 
@@ -715,7 +708,7 @@ def test_help_shows_every_setting_with_its_comment(capsys):
     text = capsys.readouterr().out
     assert "algo.policy_noise=" in text and "0: none\n" in text
     assert main(["train", "algo=iqll", "--help"]) == 2
-    assert "no algorithm 'iqll'. Did you mean iql, iql_corl" in capsys.readouterr().err
+    says(capsys.readouterr().err, "iqll iql_corl")
 
 
 def test_help_has_room_for_a_comment_of_one_line():
