@@ -172,6 +172,7 @@ class GradientStep:
         self._max_norm = max_norm
         schedules = schedule if isinstance(schedule, Sequence) else [schedule]
         self.schedules = [s for s in schedules if s is not None]
+        self._descend = compile.fused_on_a_gpu(self._step, parameters[0].device, mode)
 
     def __call__(self, *inputs) -> dict[str, Tensor]:
         grads, metrics = self.gradients(*inputs)
@@ -180,6 +181,9 @@ class GradientStep:
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Steps along gradients that `gradients(*inputs)` gave earlier."""
+        self._descend(grads)
+
+    def _step(self, grads: Sequence[Tensor]) -> None:
         if self._max_norm is not None:
             grads = optim.clip_per_seed(grads, self._max_norm)
         optim.step(self._optimizers, grads)

@@ -1,10 +1,12 @@
 """Eager, compiled and captured updates are the same numbers; what cannot be had is said in a line."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from functools import partial
 
+import gpu_code
 import pytest
 import tiny
 import torch
@@ -16,9 +18,11 @@ from wording import refused, says
 
 from corerl.nn import compile, optim
 from corerl.nn.compile import COMPILE_PAYS_FROM
+from corerl.nn.learner import GradientStep
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton")
 needs_compiler = pytest.mark.skipif(not compile._has_compiler(), reason="no C++ compiler")
 
 
@@ -186,6 +190,38 @@ def test_a_network_that_seeds_would_share_is_refused(mode):
     with refused("2 seeds"):
         gradients(torch.ones(2, 5, 3))
     compile.gradients(loss, list(layer.parameters()), "off")(torch.ones(1, 5, 3))
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "compiled"),
+    [(CPU, "compile", False), (CUDA, "off", False), (CUDA, "compile", True), (CUDA, "graph", True)],
+)
+def test_steps_along_gradients_are_compiled_on_a_gpu(device, mode, compiled):
+    def step(grads):
+        """Nothing."""
+
+    made = compile.fused_on_a_gpu(step, device, mode)
+    assert isinstance(made, compile._Fallback) if compiled else made is step
+
+
+@needs_triton
+def test_a_step_of_all_parameters_is_two_kernels_on_a_gpu():
+    """Adam of every parameter, and the numbers that all of them read: counts and rate."""
+    layers = [nn.Parameter(torch.ones(2, 300, size)) for size in (1, 7, 300)]
+    optimizer = optim.Adam(layers, 1e-3, weight_decay=0.1)
+    own = GradientStep(lambda x: (x, {}), optimizer, "off")
+    assert gpu_code.launches(own._step, [torch.ones_like(p) for p in layers]) == 2
+
+
+@needs_triton
+def test_a_loss_of_one_layer_is_its_two_products_and_a_kernel_on_a_gpu():
+    weight, x = nn.Parameter(torch.ones(2, 32, 32)), torch.ones(2, 16, 32)
+
+    def loss(x):
+        per_seed = (x @ weight).relu().square().mean((1, 2))
+        return per_seed, {"loss": per_seed}
+
+    assert gpu_code.launches(compile.gradients(loss, [weight], "off"), x) == 3
 
 
 @pytest.mark.parametrize("mode", ["off", "compile"])

@@ -46,6 +46,23 @@ def test_adam_is_torchs_bit_for_bit(theirs, options):
     assert not torch.equal(mine[0], parameters()[0])
 
 
+@pytest.mark.parametrize("decay", [0.0, 1e-2])
+def test_the_step_that_a_gpu_compiles_is_the_same_formula(monkeypatch, decay):
+    """A thousand steps, of which the first is the one that a rounded bias correction would spoil."""
+    mine, reference = parameters(), parameters()
+    compiled, fused = (optim.Adam(p, 1e-3, weight_decay=decay) for p in (mine, reference))
+    schedules = [optim.Schedule(x, optim.cosine(1000)) for x in (compiled, fused)]
+    for step in range(1000):
+        fused.step(gradients(step))
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.compiler, "is_compiling", lambda: True)
+            compiled.step(gradients(step))
+        for schedule in schedules:
+            schedule.step()
+        torch.testing.assert_close(mine, reference, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(compiled.state_dict(), fused.state_dict(), rtol=1e-5, atol=1e-9)
+
+
 def test_adam_goes_on_from_its_state():
     mine, other = parameters(), parameters()
     optimizer = optim.Adam(mine, 3e-4)
