@@ -54,7 +54,6 @@ from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
 from corerl.training.environments import Environments
 from corerl.training.run import Run
 
-
 INITS = {"torch": networks.torch_init, "glorot": networks.xavier()}
 
 

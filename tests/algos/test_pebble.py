@@ -206,7 +206,7 @@ def test_exploring_rewards_are_distances_over_their_running_spread(float64):
         kept.append(np.sort(every, 1)[:, 2])  # 0 is the state itself
     np.testing.assert_allclose(agent.distance(states, met, count), kept)
     seen = []
-    for number in range(3):
+    for _ in range(3):
         values = torch.as_tensor(rng.normal(2.0, 3.0, size=(2, 5)))
         seen.append(values)
         found = agent.spread.update(values)
