@@ -89,6 +89,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "cvar_pg": {"task": "risk/D2"},
     "cvar_tabular": {"task": "risk/A"},
     "ela": {"task": "risk/low-rank", "steps": 4},
+    "expo": {"own": {"phase": "both"}},
     "hra": {"task": NUMBERED},
     "icvar": {"task": "risk/linear-mixture", "steps": 4},
     "iqn": {"task": NUMBERED},
@@ -134,7 +135,7 @@ def settings(name: str, **own) -> Config:
     """A tiny job of this algorithm, two dozen updates or more; `own` are settings of the algorithm."""
     special = OTHERWISE.get(name, {})
     algo = importlib.import_module(f"corerl.algos.{name}").Config()
-    algo = replace(_shrunk(algo), **(special.get("own", {}) | own))
+    algo = replace(_shrunk(algo), **_both(algo, special.get("own", {}) | own))
     return Config(
         algo=algo,
         task=special.get("task", OFFLINE),
@@ -142,6 +143,13 @@ def settings(name: str, **own) -> Config:
         eval=Eval(every=PRETRAIN),  # which divides the steps before a switch to the environment
         root="unused",
     )
+
+
+def _both(algo: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """Adds the updates on the data to an algorithm that makes none unless `phase=both`."""
+    if own.get("phase") != "both" or algo.phase == "both":
+        return own
+    return {"online": replace(_shrunk(algo.online), pretrain_steps=PRETRAIN)} | own
 
 
 def _shrunk(settings: Any) -> Any:
