@@ -298,7 +298,10 @@ def train(cfg: Config, run: Run) -> None:
             metrics = fit(pairs.sample())
             if step == cfg.reward.steps:
                 members = reward.rewards(rows.observations, rows.actions)
-                buffer.relabel(ensemble_mean(members, cfg.ensemble_normalization))
+                rewards = ensemble_mean(members, cfg.ensemble_normalization)
+                if cfg.reward.ensemble != "mean":
+                    rewards = reward.combined(members)
+                buffer.relabel(rewards)
                 agent.best_return.value.copy_(buffer.episode_returns().amax(1))
         else:
             metrics = update(buffer.sample(), keys.next(), order.next())

@@ -131,7 +131,7 @@ class PEBBLE(sac.SAC):
     def rewarded(self, batch: Batch) -> Batch:
         """Returns the batch with the mean reward of the ensemble."""
         inputs = torch.cat([batch.observations, batch.actions], -1)
-        return batch._replace(rewards=self.reward(inputs[:, None]).mean(1))
+        return batch._replace(rewards=self.reward.combined(self.reward(inputs[:, None])))
 
     def explore_update(
         self, batches: list[Batch], noises: list[PolicyNoise], met: Tensor, count: Tensor

@@ -12,7 +12,9 @@ jhejna/inverse-preference-learning at 8037b84.
     python algos/pref_iql.py task=corerl/pendulum steps=20000 algo.reward.steps=5000 seeds=3
     corerl train algo=pref_iql task=d4rl/hopper-medium-replay-v2 seeds=5
 
-The default fits one network; `algo.reward.members` is for ensembles, whose mean IQL gets.
+The default fits one network; `algo.reward.members` is for ensembles, whose mean IQL gets. With
+`algo.reward.ensemble=worst` or `uncertainty` it gets a pessimistic one (Coste et al. 2024, arXiv:2310.02743),
+whose members are centred over each batch.
 
 Differences, each with its reason:
  1. Both learn from the first update on, and the reward stays as it is after `reward.steps` (authors).
@@ -97,7 +99,7 @@ class PrefIQL(iql.IQL):
         """Takes IQL's step on the rewards that the networks give; those of the batch are not read."""
         with torch.no_grad():
             inputs = torch.cat([batch.observations, batch.actions], -1)
-            rewards = self.reward(inputs[:, None]).mean(1)
+            rewards = self.reward.combined(self.reward(inputs[:, None]))
             scale, shift = self.cfg.data.reward_scale, self.cfg.data.reward_shift
             batch = batch._replace(rewards=rewards * scale + shift)
         return super().update(batch, uniforms) | {"reward": batch.rewards.mean(-1)}

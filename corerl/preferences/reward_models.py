@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.config import Settings, at_least, one_of, positive, within
+from corerl.config import Settings, added, at_least, one_of, positive, within
 from corerl.nn import networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import ACTIVATIONS
@@ -35,7 +35,11 @@ class Markov(Settings):
     prefix: ClassVar[str] = "algo.reward."
 
     steps: int = positive(1_600)  # of the run's: 50 epochs of 32 batches
-    members: int = positive(3)  # networks that are averaged; each draws its own
+    members: int = positive(3)  # networks; each draws its own comparisons
+    ensemble: str = added(
+        one_of("mean", "worst", "uncertainty")
+    )  # what a policy gets of the members
+    penalty: float = added(at_least(0, 0.5))  # of the members' variance, with ensemble=uncertainty
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu
@@ -102,6 +106,12 @@ class MarkovReward(Stateful):
         """Returns rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
         rewards = self.network(inputs).squeeze(-1)
         return torch.tanh(rewards) if self.cfg.bounded else rewards
+
+    def combined(self, rewards: Tensor) -> Tensor:
+        """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)`; see `pessimistic`."""
+        if self.cfg.ensemble == "mean":
+            return rewards.mean(1)
+        return pessimistic(rewards, self.cfg.ensemble, self.cfg.penalty)
 
     def loss(self, pairs: Pairs) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of M * B comparisons, summed over members, and metrics."""
@@ -191,6 +201,20 @@ def keep_where(chosen: Tensor, parameters: Sequence[Tensor], others: Sequence[Te
 def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tensor:
     """Calls `of_rows` with a slice at a time and joins what it returns along the last axis."""
     return torch.cat([of_rows(slice(i, min(i + piece, size))) for i in range(0, size, piece)], -1)
+
+
+def pessimistic(rewards: Tensor, kind: str, penalty: float) -> Tensor:
+    """Returns rewards that an optimiser cannot push where the members disagree, `(S, M, N)` to `(S, N)`.
+
+    Coste et al. 2024 (arXiv:2310.02743): `worst` is the least member (WCO), `uncertainty` the mean less
+    `penalty` times the variance (UWO). Comparisons leave the offset of each member open, so that each first
+    gets mean 0 over the N rows, and all together standard deviation 1.
+    """
+    rewards = rewards - rewards.mean(-1, keepdim=True)
+    rewards = rewards / rewards.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-8)
+    if kind == "worst":
+        return rewards.amin(1)
+    return rewards.mean(1) - penalty * rewards.var(1, correction=0)
 
 
 def ensemble_mean(rewards: Tensor, normalize: bool) -> Tensor:
