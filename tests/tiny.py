@@ -83,7 +83,7 @@ FITTED = 14
 """Updates of a learned reward, in the runs that fit one first."""
 OFFLINE, NUMBERED, ONLINE = "corerl/pendulum", "maze/v1-vector", "gym/Pendulum-v1"
 OTHERWISE: dict[str, dict[str, Any]] = {
-    "cal_ql": {"steps": 240},  # waits for an episode of 200 steps
+    "cal_ql": {"steps": 240},  # waits for an episode of 200 steps, as spo does
     "cql_discrete": {"task": "corerl/cartpole"},
     "cvar": {"task": "risk/B", "own": {"low": -15.0, "high": 20.0}},
     "cvar_pg": {"task": "risk/D2"},
@@ -113,6 +113,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "reload": {"task": "risk/overheat", "steps": 4},
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
+    "spo": {"task": ONLINE, "steps": 240},
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
 EXACT = {

@@ -117,7 +117,7 @@ class EpisodeReplay(ReplayBuffer):
     def _close(self, i: int) -> None:
         episode = slice(self._ended[i], self._added)
         rewards = self._rows[i, episode, sum(self._sizes[:2])].cpu().numpy()
-        labels = np.asarray(self._label(rewards), np.float32)
+        labels = np.asarray(self._labels_of(i, rewards), np.float32)
         require(
             labels.shape == rewards.shape,
             f"The label function made {labels.shape} of an episode's rewards {rewards.shape}; it must return "
@@ -125,6 +125,10 @@ class EpisodeReplay(ReplayBuffer):
         )
         self._labels[i, episode].copy_(torch.from_numpy(np.ascontiguousarray(labels)))
         self._ended[i] = self._known[i] = self._added
+
+    def _labels_of(self, i: int, rewards: np.ndarray) -> np.ndarray:
+        """Returns the labels of an episode of seed number i."""
+        return self._label(rewards)
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
         """Samples the next batch of every seed and its labels `(S, B)`; every seed has ended an episode."""

@@ -144,7 +144,7 @@ class Phases:
                 *sizes, room, run.seeds, cfg.batch_size, run.device, "replay batch"
             )
         else:
-            self.warmup = max(self.warmup, _time_limit(run))
+            self.warmup = max(self.warmup, time_limit(run))
             if cfg.online.warmup_steps < room <= self.warmup:
                 print(
                     f"corerl: {run.cfg.algo.label} on {run.task.id} makes no update online: the first one "
@@ -243,7 +243,12 @@ def _make(run: Run, data: preprocessing.Preprocess) -> gymnasium.Env:
     return env if data.end_reward is None else EndReward(env, data.end_reward)
 
 
-def _time_limit(run: Run) -> int:
+def time_limit(run: Run) -> int:
+    """Returns the steps after which every seed has ended an episode.
+
+    Raises:
+        CorerlError: the environment has no time limit.
+    """
     env = run.task.make_training_env()
     limit = env.spec and env.spec.max_episode_steps
     env.close()

@@ -8,6 +8,7 @@ same files in tests/nn/test_compile.py and test_graphs.py.
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import tiny
@@ -25,7 +26,14 @@ from corerl.runs.running_means import EPISODIC
 from corerl.training.run import Run
 
 UPDATES = 3
-pytestmark = pytest.mark.usefixtures("short_episodes")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_episodes():
+    """Pendulum's episodes end after 20 steps, also in the runs that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gymnasium.spec("Pendulum-v1"), "max_episode_steps", 20)
+        yield
 
 
 class Watched(tiny.Short):

@@ -76,6 +76,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Ours.
     "dr_rpo": {"kind": "kl", "scale": 0.5, "reference": "uniform", "eta": 0.1, "beta": 0.1}
     | {"bonus": "factors", "ridge": 1.0},
+    # Ours.
+    "spo": {"queue": 10, "teacher": "return", "beta": None, "reward_scale": 1.0},
     # TU2021/DTR's command line and config, which are QT's.
     "dtr": {"eta": 1.0, "bc_coef": 1.0, **TD, "ema": 0.005, "ema_every": 5, "ema_start": 1_000}
     | {"context": 20, "return_scale": 10.0, "max_timestep": 1000, "layers": 4, "heads": 4}

@@ -1,0 +1,174 @@
+"""SPO: self-play preference optimisation (Swamy et al. 2024, ICML, arXiv:2401.04056).
+
+No reward is modelled. An agent's episodes are compared with each other. The reward of an episode is its
+share of wins against the latest ones, spread evenly over its steps:
+
+    R(tau) = mean over the queue of P(tau preferred to tau'),      r_t = R(tau) / H
+
+With preferences that no reward explains, such as cyclic ones, self-play approaches the minimax winner, and a
+model of rewards cannot. corerl/preferences/self_play.py has both for a matrix. The learner is SAC.
+
+    python algos/spo.py task=gym/Pendulum-v1 steps=20000 seeds=3
+    corerl train algo=spo task=gym/HalfCheetah-v4 algo.beta=0.01 seeds=3
+
+A script compares returns. With `teacher=environment` the environment does. It then has `summary(observations,
+actions, rewards)`, an array of an episode, and `prefers(one, other)`, the chance that the first is preferred.
+
+Our reading. The abstract could be read, and there is no public code.
+ 1. The queue has ten episodes, and none of the episode itself. While it is empty, R is 1/2.
+ 2. An episode's R stays as it was when it ended.
+ 3. Updates wait for the time limit, when every seed has ended an episode. They use ended episodes alone.
+ 4. H is the number of the episode's own steps. `reward_scale` multiplies r.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from corerl.algos import sac
+from corerl.buffers.mixed_replay import EpisodeReplay
+from corerl.config import at_least, one_of, positive, require
+from corerl.data.tasks import Task
+from corerl.nn import compile
+from corerl.nn.policies import PolicyNoise
+from corerl.training.environments import Environments
+from corerl.training.offline_to_online import time_limit
+from corerl.training.run import Run
+
+
+@dataclass
+class Config(sac.Config):
+    name: str = "spo"
+    label: str = "SPO"
+
+    queue: int = positive(10)  # latest episodes that one is compared with
+    teacher: str = one_of("return", "environment")
+    beta: float | None = at_least(
+        0, None
+    )  # P = sigmoid(beta x difference of returns); null: oracle
+    reward_scale: float = positive(1.0)
+
+
+class WinReplay(EpisodeReplay):
+    """A replay whose label is the reward by self-play.
+
+    Args:
+        summary: of an episode's observations, actions and rewards, `(K,)`. prefers: of two summaries.
+        queue: episodes that one is compared with. Others as for `ReplayBuffer`.
+
+    Attributes:
+        won: `(S,)`, the share of wins of each seed's last episode.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        summary: Callable[..., np.ndarray],
+        prefers: Callable[[np.ndarray, np.ndarray], float],
+        queue: int,
+        **options: Any,
+    ):
+        super().__init__(*args, label=lambda rewards: rewards, **options)
+        self._summary, self._prefers, self._size = summary, prefers, queue
+        self.queues: list[list[np.ndarray]] = [[] for _ in range(len(self._rows))]
+        self.won = torch.full((len(self._rows),), 0.5)
+
+    def _labels_of(self, i: int, rewards: np.ndarray) -> np.ndarray:
+        rows = self._rows[i, self._ended[i] : self._added]
+        observations, actions, *_ = (part.cpu().numpy() for part in rows.split(self._sizes, -1))
+        found = np.atleast_1d(np.asarray(self._summary(observations, actions, rewards), np.float64))
+        queue = self.queues[i]
+        wins = [self._prefers(found, other) for other in queue]
+        self.won[i] = float(np.mean(wins)) if wins else 0.5
+        queue.append(found)
+        del queue[: -self._size]
+        return np.full(len(rewards), float(self.won[i]) / len(rewards))
+
+    def state_dict(self) -> dict:
+        kept = [[torch.from_numpy(x) for x in queue] for queue in self.queues]
+        return super().state_dict() | {"queues": kept, "won": self.won}
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.queues = [[x.numpy() for x in queue] for queue in state["queues"]]
+        self.won.copy_(state["won"])
+
+
+def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
+    """Returns what an episode is compared by: `summary` and `prefers`.
+
+    Raises:
+        CorerlError: the environment is to compare and cannot.
+    """
+    if cfg.teacher == "return":
+        return {
+            "summary": lambda s, a, rewards: rewards.sum(dtype=np.float64),
+            "prefers": by_return(cfg.beta),
+        }
+    env = task.make_env().unwrapped
+    require(
+        hasattr(env, "summary") and hasattr(env, "prefers"),
+        f"algo.teacher=environment: {task.id} compares no episodes. Its environment needs "
+        "summary(observations, actions, rewards) and prefers(one, other)",
+    )
+    return {"summary": env.summary, "prefers": env.prefers}
+
+
+def by_return(beta: float | None) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Returns the preference for the larger return, noisy with `beta`."""
+
+    def prefers(one: np.ndarray, other: np.ndarray) -> float:
+        difference = float(one[0] - other[0])
+        if beta is None:
+            return 0.5 * (1 + np.sign(difference))
+        return 0.5 + 0.5 * np.tanh(0.5 * beta * difference)
+
+    return prefers
+
+
+build = sac.SAC
+
+
+def train(cfg: Config, run: Run) -> None:
+    envs = Environments(run.task.make_env, run.seeds, run.device)
+    agent = sac.SAC(cfg, run.spec(envs))
+    sizes = (envs.observation_dim, envs.action_dim)
+    options = teacher_of(cfg, run.task) | {"queue": cfg.queue}
+    buffer = (*sizes, run.cfg.steps, run.seeds, cfg.batch_size, run.device)
+    replay = WinReplay(*buffer, **options)
+    noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
+    exploration = run.normal("exploration", 1, envs.action_dim)
+    uniform = run.uniform("random actions", 1, envs.action_dim)
+    update = compile.captured(agent.update, run.mode)
+    explore = compile.captured(agent.explore, run.mode)
+    first = max(cfg.random_steps, time_limit(run))
+    state = {"agent": agent, "envs": envs, "replay": replay}
+    state |= {"noise": noise, "exploration": exploration, "uniform": uniform}
+    for step in run.steps(**state):
+        if step <= cfg.random_steps:
+            actions = 2 * uniform.next() - 1
+        else:
+            actions = explore(envs.look(), exploration.next())
+        actions = envs.receive(actions)
+        if step > first:
+            noises = [PolicyNoise(*noise.next().unbind(1)) for _ in range(cfg.utd)]
+            metrics = update([_rewarded(cfg, replay) for _ in noises], noises)
+            now = {"won": replay.won.to(run.device), "episode_return": envs.episode_returns}
+            run.log(step, metrics | now)
+        replay.add(envs.step(actions))
+        run.evaluate(step, agent.act)
+        run.save(step)
+
+
+def _rewarded(cfg: Config, replay: WinReplay):
+    batch, wins = replay.sample_labelled()
+    return batch._replace(rewards=cfg.reward_scale * wins)
+
+
+if __name__ == "__main__":
+    from corerl.cli import run_file
+
+    run_file(__file__)
