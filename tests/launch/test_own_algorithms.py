@@ -250,7 +250,7 @@ def test_a_copy_that_kept_its_name_is_never_taken_for_the_original(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("none.py", "my_algo.py"), ("my-algo.py", "my_algo.py"), ("sac_n.py", "my_algo.py")],
+    [("none.py", "none.py"), ("my-algo.py", "my_algo.py"), ("sac_n.py", "my_sac_n.py")],
 )
 def test_what_cannot_be_an_algorithms_file_is_refused(tmp_path, name, problem):
     if name != "none.py":
