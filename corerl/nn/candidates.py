@@ -6,7 +6,7 @@ Candidates are `(S, n, K, A)`, K for each of n states.
 import torch
 from torch import Tensor
 
-from corerl.nn.critics import Critics
+from corerl.nn.critics import Critics, ManyActionCritics
 
 
 def per_candidate(observations: Tensor, count: int) -> Tensor:
@@ -16,6 +16,8 @@ def per_candidate(observations: Tensor, count: int) -> Tensor:
 
 def values(critic: Critics, observations: Tensor, candidates: Tensor) -> Tensor:
     """Evaluates N critics at every candidate: `(S, n, O)` and `(S, n, K, A)` to `(S, N, n, K)`."""
+    if isinstance(critic, ManyActionCritics):
+        return critic(observations, candidates.transpose(1, 2)).transpose(2, 3)
     count = candidates.shape[2]
     q = critic(per_candidate(observations, count), candidates.flatten(1, 2))
     return q.unflatten(-1, (-1, count))

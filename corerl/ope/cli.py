@@ -4,6 +4,8 @@
   corerl evaluate RUN --episodes 100      plays them
   corerl evaluate RUN algo.guidance=1,2,3 plays them with each of these values, of a
                                           setting that training does not read
+  corerl evaluate RUN --steer OTHER       plays them, and the critic of another run
+                                          chooses among their samples (V-GPS)
   corerl evaluate RUN --pending           plays the evaluations that a run with
                                           eval.later=true has left
   corerl evaluate RUN --method fqe,snpdis --data corerl/cartpole --leave-out-cut
@@ -45,6 +47,7 @@ from corerl.ope.policies import of_run, together
 from corerl.policies import simulation
 from corerl.policies.load import load
 from corerl.policies.loaded_policy import Loaded
+from corerl.policies.steering import Steered
 from corerl.preferences import reward_distances
 from corerl.runs import terminal
 
@@ -59,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--episodes", type=int, help="to play of every seed (default: 100)")
     add("--task", help="to play in: another one with the same observations and actions")
     add("--tau", type=float, help="level of CVaR to play for, of cvar_offline (default: the run's)")
+    add("--steer", metavar="OTHER", help="a run whose critic chooses among the policy's samples")
+    add("--samples", help="per state, with --steer (default: 10; several: 1,10,50)")
+    add("--temperature", help="of the softmax of Q, 0: the best one (default: 1; several: 0,1)")
     add(
         "--risk",
         action="store_true",
@@ -106,7 +112,8 @@ _OPTIONS = (
 )
 """Arguments that are fields of Options; None is the field's own default."""
 _OF_KERNELS = ("kernel", "bandwidth")
-_OF_PLAY = ("episodes", "task", "tau", "risk", "acting")
+_OF_STEERING = ("samples", "temperature")
+_OF_PLAY = ("episodes", "task", "tau", "risk", "acting", "steer", *_OF_STEERING)
 _OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
 
 
@@ -234,11 +241,17 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     )
     episodes = 100 if args.episodes is None else args.episodes
     require(episodes > 0, f"--episodes {episodes} must be positive")
+    if not args.steer:
+        _refuse(args, _OF_STEERING, "Without --steer no critic chooses among samples")
     kept = True
-    for path, chosen in product(args.runs, _acting(args.acting)):
+    for path, chosen, steering in product(args.runs, _acting(args.acting), _steering(args)):
         agent = load(path, args.seed, device=args.device, tau=args.tau, acting=chosen)
+        act = None
+        if steering:
+            other = load(args.steer, args.seed, device=args.device)
+            act, agent.steering = Steered(agent, other, *steering), _kept_of(other, *steering)
         task = another(agent.task, args.task)
-        played = simulation.simulate(agent, task, episodes)
+        played = simulation.simulate(agent, task, episodes, act=act)
         write = partial(simulation.write, agent, task, played)
         show = partial(simulation.tell, console, agent, task, played, risk=bool(args.risk))
         kept &= _keep("Returns of every episode:", write, show)
@@ -252,6 +265,28 @@ def _acting(settings: list[str]) -> list[dict[str, Any]]:
         key, _, given = text.partition("=")
         values[key.removeprefix("algo.")] = [yaml.safe_load(value) for value in given.split(",")]
     return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+
+
+def _steering(args: argparse.Namespace) -> list[tuple[int, float] | None]:
+    """Returns every pair of samples and temperature to steer with; [None] without --steer."""
+    if not args.steer:
+        return [None]
+    counts = _numbers(args.samples or "10", int, "--samples", "a whole number")
+    return list(
+        product(counts, _numbers(args.temperature or "1", float, "--temperature", "a number"))
+    )
+
+
+def _numbers(text: str, kind: type, option: str, wanted: str) -> list:
+    """Reads numbers that commas separate."""
+    try:
+        return [kind(value) for value in text.split(",")]
+    except ValueError:
+        raise CorerlError(f"{option} {text} is not {wanted}, or several with commas.") from None
+
+
+def _kept_of(other: Loaded, samples: int, temperature: float) -> dict[str, Any]:
+    return {"steer": str(other.path), "samples": samples, "temperature": temperature}
 
 
 def _rewards(args) -> int:

@@ -19,6 +19,8 @@ from corerl.data.columns import array, floats
 from corerl.data.observations import Flat, by_name, first, flattened, kept_as, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.nn import candidates
+from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec
 from corerl.training.experience import EpsilonGreedy
 from corerl.training.offline_stocks import OfflineStockPlayer
@@ -33,6 +35,7 @@ class Loaded:
         cfg: the run's settings. path: its folder. task: what it was trained on.
         seeds: the S seeds. steps: `(S,)` updates that each has had.
         acting: settings of the algorithm that were chosen to act with.
+        steering: whose critic chooses its actions, and how; empty where none does.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Loaded:
     ):
         self.cfg, self.path, self._parts, self._seed = cfg, path, list(parts), seed
         self.acting = dict(acting or {})
+        self.steering: dict[str, Any] = {}
         self.task: Task = tasks.of(cfg)
         self._frames: np.ndarray | None = None
         self._begun: int | None = None  # episodes of each seed
@@ -248,6 +252,30 @@ class Loaded:
         """
         return self._gather(lambda part, *x: part.sample(*x), observations, noise)
 
+    # What steers, and is steered (corerl/policies/steering.py).
+
+    def check_proposes(self) -> None:
+        """Raises CorerlError where the policy acts without chance, and so has one proposal per state."""
+        self._parts[0].proposals()
+
+    def check_values(self) -> None:
+        """Raises CorerlError where there is no critic of states and actions."""
+        self._parts[0].critic()
+
+    def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Samples actions `(S, n, A)` of normal noise, discrete ones one-hot; no density need be known."""
+        return self._gather(lambda part, *x: part.proposals()(*x), observations, noise)
+
+    @torch.no_grad()
+    def values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the smallest Q `(S, n, K)` at raw observations `(S, n, O)` and actions `(S, n, K, A)`."""
+
+        def smallest(part: Restored, observations: Tensor, actions: Tensor) -> Tensor:
+            states = part.state["agent"].normalizer(observations)
+            return candidates.values(part.critic(), states, actions).amin(1)
+
+        return self._gather(smallest, observations, actions)
+
     @torch.no_grad()
     def greedy(self, observations: Tensor) -> tuple[Tensor, float]:
         """Returns discrete actions `(S, n)`, and the share of actions that are random instead."""
@@ -377,6 +405,41 @@ class Restored:
             return agent.explore(observations, noise)
         drawn = policy.sample(agent.normalizer(observations), noise)
         return drawn[0] if isinstance(drawn, tuple) else drawn
+
+    def proposals(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Returns what makes actions of observations and normal noise.
+
+        Raises:
+            CorerlError: the policy acts without chance.
+        """
+        agent = self.state.get("agent")
+        if hasattr(agent, "propose"):
+            return agent.propose
+        if isinstance(self.act, SampledPolicy):
+            return agent.explore
+        try:
+            self._stochastic()
+        except CorerlError as error:
+            raise CorerlError(
+                f"The policy of {type(agent).__name__} acts without chance, and a critic chooses among "
+                "samples: steer a policy that samples, such as IQL's, SAC's or a flow."
+            ) from error
+        return self.sample
+
+    def critic(self) -> Critics:
+        """Returns the agent's critics.
+
+        Raises:
+            CorerlError: it has none, or none of a state and an action.
+        """
+        agent = self.state.get("agent")
+        critic = getattr(agent, "critic", None)
+        require(
+            isinstance(critic, Critics),
+            f"{type(agent).__name__} has no critic of a state and an action that could steer a policy. Take "
+            "a run of IQL, CQL, Cal-QL, SAC, ReBRAC or another algorithm with one",
+        )
+        return critic
 
     def _stochastic(self) -> tuple[Any, Any]:
         """Returns the agent, and where it does not say so itself the policy that has a density."""

@@ -42,6 +42,7 @@ def simulate(
     *,
     make_env: Callable[[], gymnasium.Env] | None = None,
     at_once: int = 10,
+    act: Callable[[Tensor], Tensor] | None = None,
 ) -> Episodes:
     """Plays `episodes` episodes of every seed of `agent` in the environment of `task`.
 
@@ -50,6 +51,7 @@ def simulate(
     Args:
         make_env: builds it otherwise, as with a camera; None is the task's own.
         at_once: environments of a seed that are played together.
+        act: chooses the actions in its place; None is `agent` itself.
 
     Raises:
         CorerlError: the environment cannot be made here, or is not one in which the policy can act.
@@ -59,7 +61,7 @@ def simulate(
     make = make_env or task.make_env
     evaluator = Evaluator(make, agent.seeds, episodes, agent.device, at_once, STREAM)
     try:
-        return evaluated(evaluator, agent.seeds, task.id, agent)
+        return evaluated(evaluator, agent.seeds, task.id, act or agent)
     finally:
         evaluator.close()
 
@@ -120,7 +122,8 @@ def tell(
     scores = score(task, episodes)
     title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
     title += "" if agent.tau is None else f", tau {agent.tau:g}"
-    title += "".join(f", {name} {value}" for name, value in agent.acting.items())
+    steering = {name: Path(f"{value}").name for name, value in agent.steering.items()}
+    title += "".join(f", {name} {value}" for name, value in (agent.acting | steering).items())
     columns = ("seed", "updates", "return", "over episodes", "score", "length", "success")
     table = terminal.table(columns, title=title)
     for i, seed in enumerate(agent.seeds):
@@ -170,6 +173,7 @@ def write(agent: Loaded, task: Task, episodes: Episodes) -> Path:
     common = {"task": task.id, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
     common |= {} if agent.tau is None else {"tau": agent.tau}
     common |= {"algo": agent.acting} if agent.acting else {}
+    common |= agent.steering
     lines = []
     for seed, step, returns in zip(agent.seeds, agent.steps, episodes.returns, strict=True):
         kept = None if np.isnan(returns).any() else returns.tolist()
