@@ -13,6 +13,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, fx
 
+from corerl.nn import fused_linear
+
 GPU = torch.device("cuda", 0)
 LAUNCH = re.compile(
     r"^\s+(?:buf\d+ = )?(?:triton_\w+\.run|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", re.M
@@ -47,7 +49,11 @@ def launches(function: Callable, *inputs) -> int:
 
     torch._dynamo.config.trace_autograd_ops = True
     backend = aot_autograd(fw_compiler=count, decompositions=select_decomp_table())
-    with torch._functorch.config.patch(enable_autograd_cache=False), suppress(_Stop):
+    with (
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        patch.object(fused_linear, "suits", lambda x: x.dtype == torch.float32),
+        suppress(_Stop),
+    ):
         torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*inputs)
     return sum(counts)
 
@@ -57,15 +63,12 @@ def _code(graph: fx.GraphModule, examples: list) -> str:
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+    mode = torch._guards.detect_fake_mode(examples)
     compile_fx.view_to_reshape(graph)
-    with V.set_fake_mode(
-        torch._guards.detect_fake_mode(examples)
-    ):  # these passes compute on the CPU
+    with V.set_fake_mode(mode):  # these passes compute on the CPU
         compile_fx._recursive_post_grad_passes(graph, is_inference=True)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [_on_gpu(x, mode) if isinstance(x, Tensor) else x for x in examples]
     for node in graph.graph.nodes:
         if node.kwargs.get("device") is not None:

@@ -61,13 +61,9 @@ class ManyActionCritics(Critics):
         action = actions.reshape(seeds, 1, k * batch, -1) @ of_action
         x = (state[:, :, None] + action.unflatten(2, (k, batch))).flatten(2, 3)
         x = self._finish(x, 0)
-        for i, layer in enumerate(self.layers[1:-1], start=1):
-            x = self._finish(layer(x), i)
+        for i in range(1, len(self.norms)):
+            x = self._hidden(x, i)
         return self.layers[-1](x).view(seeds, -1, k, batch)
-
-    def _finish(self, x: Tensor, i: int) -> Tensor:
-        norm = self.norms[i]
-        return self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
 
 
 class StateValue(MLP):

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from corerl.nn import fused_linear
+
 Init = Callable[[Tensor, Tensor, torch.Generator], None]
 """Fills one copy's weight `(in, out)` and bias `(out,)` in place."""
 
@@ -106,15 +108,17 @@ class Linear(nn.Module):
                 for weight, bias in zip(weights, biases, strict=True):
                     init(weight, bias, rng)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """Maps `(*lead, B, in)` to `(*lead, B, out)`; with `relu` negative numbers become 0."""
         lead, (inputs, outputs) = self.weight.shape[:-2], self.weight.shape[-2:]
         batch = x.shape[-2]
-        # Not baddbmm: it first copies the bias to the whole output, which a compiler cannot fuse away.
-        product = torch.bmm(
+        out = fused_linear.linear(
             x.expand(*lead, batch, inputs).reshape(-1, batch, inputs),
             self.weight.view(-1, inputs, outputs),
+            self.bias.view(-1, 1, outputs),
+            relu,
         )
-        return product.view(*lead, batch, outputs) + self.bias
+        return out.view(*lead, batch, outputs)
 
 
 class SharedLinear(Linear):
@@ -222,12 +226,23 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
         """Maps `x`; `keep` holds a multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
-        for i, (layer, norm) in enumerate(zip(self.layers[:-1], self.norms, strict=True)):
-            x = layer(x)
-            x = self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
+        for i in range(len(self.norms)):
+            x = self._hidden(x, i)
             if keep is not None:
                 x = x * keep[i]
         return self.layers[-1](x)
+
+    def _hidden(self, x: Tensor, i: int) -> Tensor:
+        """Returns the output of hidden layer `i`, after activation and normalisation."""
+        layer, norm = self.layers[i], self.norms[i]
+        relu_first = isinstance(norm, nn.Identity) or not self.norm_first
+        if self.activation is F.relu and relu_first and type(layer) is Linear:
+            return norm(layer(x, relu=True))
+        return self._finish(layer(x), i)
+
+    def _finish(self, x: Tensor, i: int) -> Tensor:
+        norm = self.norms[i]
+        return self.activation(norm(x)) if self.norm_first else norm(self.activation(x))
 
 
 def dropout_masks(uniforms: Tensor, rate: float) -> Tensor:
