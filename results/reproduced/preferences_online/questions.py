@@ -7,7 +7,7 @@
         root=runs/pebble_pendulum
     python results/reproduced/preferences_online/questions.py runs/pebble_pendulum
 
-Writes scores.csv, with every evaluation, and questions.png beside this file, and prints a table of the last one.
+Writes scores.csv, with every evaluation, and questions.png beside this file. Prints a table of the last one.
 """
 
 import csv
