@@ -76,12 +76,9 @@ class Score(Fitting):
 
 
 @dataclass
-class Config(Settings):
-    name: str = "cpl_ranked"
-    label: str = "CPL (ranked)"
+class Ranked(Settings):
+    """Settings of policies from ranked segments, CPL's and DPPO's."""
 
-    temperature: float = positive(0.1)  # mean log-probabilities over it are advantages
-    bias: float = within(0.7, "(0, 1]")  # b: weight of the lower segment's score
     length: int = positive(100)  # steps of the dataset's segments
     ranked_by: str = one_of("model", "teacher")  # DPPO's preference model | a scripted teacher
     score: Score = group(Score)
@@ -112,6 +109,15 @@ class Config(Settings):
 
     def first_phase(self) -> tuple[int, str]:
         return self.score.steps if self.ranked_by == "model" else 0, "algo.score.steps"
+
+
+@dataclass
+class Config(Ranked):
+    name: str = "cpl_ranked"
+    label: str = "CPL (ranked)"
+
+    temperature: float = positive(0.1)  # mean log-probabilities over it are advantages
+    bias: float = within(0.7, "(0, 1]")  # b: weight of the lower segment's score
 
 
 class PreferenceModel(Stateful):
@@ -163,7 +169,7 @@ class PreferenceModel(Stateful):
 class RankedCPL(Stateful):
     """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    def __init__(self, cfg: Ranked, spec: Spec):
         self.cfg = cfg
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
         policy = networks.MLP(sizes, spec.lead, spec.rngs, init=networks.orthogonal())
@@ -187,12 +193,16 @@ class RankedCPL(Stateful):
         return loss, {"cpl_loss": loss, "accuracy": right, "log_prob": mean}
 
     def _log_prob(self, batch: Segments, keys: Tensor | None) -> Tensor:
-        """Returns -|(pi(s) - a) / 2|^2, `(S, B, L)`: actions are two wide."""
+        """Returns -|(pi(s) - a) / 2|^2, `(S, B, L)`."""
+        return -self.difference(batch, keys).square().sum(-1)
+
+    def difference(self, batch: Segments, keys: Tensor | None) -> Tensor:
+        """Returns (pi(s) - a) / 2, `(S, B, L, A)`: actions are two wide."""
         observations, actions = batch.observations.flatten(1, 2), batch.actions.flatten(1, 2)
         shape = (observations.shape[1], self.cfg.hidden_width)
         keep = transformer.multipliers(keys, shape, self.cfg.dropout)
         difference = (torch.tanh(self.policy(observations, keep)) - actions) / 2
-        return -difference.square().sum(-1).view(batch.valid.shape)
+        return difference.view(batch.actions.shape)
 
     def update(self, batch: Segments, keys: Tensor | None = None) -> dict[str, Tensor]:
         """Takes one step."""
@@ -204,14 +214,14 @@ class RankedCPL(Stateful):
         return torch.tanh(self.policy(self.normalizer(observations)))
 
 
-def teacher_scores(run: Run, cfg: Config, rows: Rows) -> Tensor:
+def teacher_scores(run: Run, cfg: Ranked, rows: Rows) -> Tensor:
     """Returns the sum that a scripted teacher judges by, of the segment that ends at each row: `(N,)`."""
     dataset = preprocessing.ended(preprocessing.vectors(run), cfg.data)
     worth = teachers.worth(dataset, cfg.preferences)[dataset.transitions().rows]
     return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
 
 
-def _check_length(cfg: Config, compared: Comparisons) -> None:
+def _check_length(cfg: Ranked, compared: Comparisons) -> None:
     require(
         cfg.length <= compared.length,
         f"The labels compare segments of {compared.length} steps, so that the preference model learns "
@@ -222,7 +232,7 @@ def _check_length(cfg: Config, compared: Comparisons) -> None:
 build = RankedCPL
 
 
-def train(cfg: Config, run: Run) -> None:
+def train(cfg: Ranked, run: Run, build: type = RankedCPL) -> None:
     of_model, _ = cfg.first_phase()
     policy_steps = run.cfg.policy_steps()
     require(cfg.batch_size > 1, f"algo.batch_size={cfg.batch_size} leaves nothing to rank")
@@ -232,7 +242,7 @@ def train(cfg: Config, run: Run) -> None:
     seen = rows._replace(observations=normalizer.of_array(rows.observations))
     buffer = SegmentBuffer(seen, run.seeds, cfg.batch_size, cfg.length, run.device)
     spec = run.spec(buffer, normalizer, policy_steps)
-    agent = RankedCPL(cfg, spec)
+    agent = build(cfg, spec)
     parts = {"agent": agent, "buffer": buffer}
     if of_model:
         _check_length(cfg, compared)

@@ -51,6 +51,7 @@ SIZES = {
     "rebrac": {"batch_size": 256},
     "cvar": {"low": -15.0, "high": 20.0},
     "cpl_ranked": {"length": 64},
+    "dppo": {"length": 64},
 }
 """A batch that is not the paper's, so that all are compared at one; what has no default, or asks for more
 than the data here has."""

@@ -78,6 +78,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"bonus": "factors", "ridge": 1.0},
     # Ours.
     "spo": {"queue": 10, "teacher": "return", "beta": None, "reward_scale": 1.0},
+    # DPPO's train.py.
+    "dppo": {"temperature": 0.1, "contrast": 1.0, "length": 100, "ranked_by": "model", "lr": 3e-4}
+    | {"batch_size": 256, "hidden_layers": 2, "hidden_width": 256, "dropout": 0.0},
     # TU2021/DTR's command line and config, which are QT's.
     "dtr": {"eta": 1.0, "bc_coef": 1.0, **TD, "ema": 0.005, "ema_every": 5, "ema_start": 1_000}
     | {"context": 20, "return_scale": 10.0, "max_timestep": 1000, "layers": 4, "heads": 4}
