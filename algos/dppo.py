@@ -12,7 +12,7 @@ With contrast 1 that is Bradley and Terry's model of distances, and with 0 the p
     corerl train algo=dppo task=d4rl/hopper-medium-replay-v2 seeds=5
     python algos/dppo.py task=corerl/pendulum steps=4000 algo.ranked_by=teacher algo.length=64 seeds=3
 
-Of `steps`, the first `score.steps` fit the model. With ranked_by=teacher a script scores the segments instead.
+Of `steps`, the first `score.steps` fit the model. With ranked_by=teacher a script scores the segments.
 
 What differs from the authors' code, snu-mllab/DPPO at 917d52c, and its switch.
 
