@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--size", type=int, help="steps per set of a suite")
     make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
-    data_check.add_arguments(
-        commands.add_parser("check", help="what is wrong with a file of one's own")
-    )
+    data_check.add_arguments(commands.add_parser("check", help="what is wrong with your own file"))
     data_export.add_arguments(
         commands.add_parser("export", help="data, or a run's episodes, for other people's code")
     )
@@ -85,7 +83,7 @@ def _make(console: Console, args: argparse.Namespace) -> int:
     try:
         made = recipe.make(wanted, args.seed, args.size, args.steps)
     except KeyboardInterrupt:
-        console.print("Stopped and saved; the same command goes on from here.")
+        console.print("Stopped and saved. Resume with the same command.")
         return 130
     for name, fresh in made.items():
         console.print(f"{'made' if fresh else 'was here already'}: corerl/{name}", soft_wrap=True)

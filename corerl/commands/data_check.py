@@ -67,6 +67,6 @@ def _id(path: str) -> str:
             return path
         require(
             path not in tasks.known_tasks(),
-            f"{path} is a task, not a file of one's own; corerl data info {path} shows its data",
+            f"{path} is a task, not your own file. See its data with: corerl data info {path}",
         )
     return f"file/{path}"

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.what).is_dir():
         require(
             not args.settings,
-            f"settings are of file/PATH; {args.what} is a run, with its own",
+            f"settings such as env= are for file/PATH. {args.what} is a run, with its own",
         )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pairs", type=int, default=200)
     add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments of a question")
     add("--length", type=int, default=64, help="steps of a segment")
-    add("--seed", type=int, default=0, help="of the pairs; two labellers need the same")
+    add("--seed", type=int, default=0, help="of the pairs (two labellers need the same)")
     add("--out", type=Path, help="the file (default: labels/TASK.npz)")
     add("--labeller", default="", help="who labels, for tables")
     add("--port", type=int, default=0, help="default: a free one")
@@ -101,7 +101,7 @@ def _training(task: Task, settings: list[str], session: Session) -> str:
 def _serve(server: Server, no_browser: bool) -> None:
     """Serves the page until Ctrl-C."""
     out = server.session.path
-    print(f"{server.address}\nLabels go to {out} at every answer; Ctrl-C ends.", flush=True)
+    print(f"{server.address}\nLabels go to {out} at every answer. Ctrl-C ends.", flush=True)
     if not no_browser:
         webbrowser.open(server.address)
     try:

@@ -19,7 +19,7 @@ def count(id: str, rewards: np.ndarray) -> int:
         raise CorerlError(f"Dataset {id}, field rewards: it has no rows.")
     if rest not in ([], [1]):
         raise CorerlError(
-            f"Dataset {id}, field rewards: its shape is {(steps, *rest)} where {(steps,)} is needed; "
+            f"Dataset {id}, field rewards: its shape is {(steps, *rest)} where {(steps,)} is needed. "
             f"{EPISODES}."
         )
     return steps

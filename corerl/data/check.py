@@ -130,7 +130,9 @@ def _of_names(contents: Contents, task: Task) -> list[Finding]:
     for field, labels in contents.labels.items():
         also = [name for name in contents.others if name.lower() in NAMES[field]]
         if also and getattr(task.data.columns, field) is None:
-            text = f"{labels[0]} is read, and {', '.join(also)} is not; data.columns.{field}=NAME says which."
+            text = (
+                f"{labels[0]} is read, and {', '.join(also)} is not. See data.columns.{field}=NAME."
+            )
             found.append(Finding(False, field, text))
     return found
 
@@ -139,14 +141,14 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
     done, arrays = contents.done, contents.arrays
     if done and not {"truncated", "episode"} & arrays.keys():
-        text = f"{done} is read as a true end, after which nothing is worth anything; where it also marks "
+        text = f"{done} is read as a true end (terminated). If it also marks "
         found.append(
             Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
         )
     if own_files.done_may_be_cut(contents, task.data):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
-            text = f"{both:,} rows of {done} are truncated too, and are read as cut off; where they are true "
+            text = f"{both:,} rows of {done} are truncated too, and are read as cut off. If they are true "
             text += f"ends, say data.columns.terminated={done}."
             found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
@@ -193,8 +195,8 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         shape = "x".join(map(str, data.observations.shape[1:]))
         image = data.observations.ndim == 4
         text = f"they are {shape}, and no vectors: " + (
-            "corerl's own algorithms do not learn from such a file; one of yours with `images = True` in "
-            "its Config may."
+            "corerl's own algorithms do not learn from such a file. Yours may, with `images = True` in "
+            "its Config."
             if image
             else f"give each as one row of {math.prod(data.observations.shape[1:])} numbers."
         )
@@ -239,13 +241,15 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
     if data.as_given and not contents.scaled and counted(data.actions):
         values = " and ".join(f"{value:g}" for value in np.unique(data.actions))
-        text = f"they hold {values} only, as floats, and are taken as continuous; {AS_NUMBERED}."
+        text = f"they hold {values} only, as floats, and are taken as continuous. {AS_NUMBERED}."
         found.append(Finding(False, "actions", text))
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:
         text = f"they use {100 * largest:.0f} % of their bounds"
         if task.env and task.data.action_low is None and not contents.scaled:
-            text += f" ({task.env}'s); where they are scaled to [-1, 1] already, say data.action_low=-1 "
+            text += (
+                f" ({task.env}'s). If they are scaled to [-1, 1] already, set data.action_low=-1 "
+            )
             text += "data.action_high=1"
         found.append(Finding(False, "actions", f"{text}."))
     return found

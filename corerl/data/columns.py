@@ -9,10 +9,10 @@ from corerl.data.file_reading import first_column, such, unit_actions
 from corerl.errors import CorerlError, RowError
 
 EPISODES = (
-    "lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
+    "Lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
     "(terminated, truncated, or episode)"
 )
-AS_NUMBERED = "where they are discrete, write them as whole numbers (1, not 1.0; an integer dtype)"
+AS_NUMBERED = "If they are discrete, write them as whole numbers (1, not 1.0, of an integer dtype)"
 
 
 def array(x: Any, field: str) -> np.ndarray:
@@ -68,7 +68,7 @@ def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
         return np.shape(x)
     except ValueError:
         raise CorerlError(
-            f"Dataset {id}, field {field}: its rows are not alike; {EPISODES}."
+            f"Dataset {id}, field {field}: its rows are not alike. {EPISODES}."
         ) from None
 
 
@@ -151,8 +151,8 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     if not (low < high).all():
         fixed = np.flatnonzero(~(low < high))[0]
         raise CorerlError(
-            f"Dataset {id}, field actions: the lowest must lie below the highest, and column {fixed} goes "
-            f"from {low.flat[fixed]:g} to {high.flat[fixed]:g}; leave out one that never changes."
+            f"Dataset {id}, field actions: the lowest must lie below the highest, and column {fixed} is "
+            f"from {low.flat[fixed]:g} to {high.flat[fixed]:g}. Leave out a column that never changes."
         )
     beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
     for row, *_ in np.argwhere(beyond)[:1]:
@@ -160,9 +160,9 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
         problem = f"holds {actions[row][column]:g}, outside [{low[column]:g}, {high[column]:g}]"
         problem += such(beyond.reshape(len(actions), -1).any(1))
         if not known:
-            problem += "; say what is lowest and highest by env=gym/ID, or by data.action_low and "
+            problem += ". Set the lowest and highest by env=gym/ID, or by data.action_low and "
             problem += "data.action_high (in Python low and high)"
-            problem += f"; {AS_NUMBERED}" if counted(actions) else ""
+            problem += f". {AS_NUMBERED}" if counted(actions) else ""
         raise RowError("actions", int(row), column, problem, id)
     return unit_actions(actions, low, high)
 
@@ -176,9 +176,9 @@ def counted(actions: np.ndarray) -> bool:
 def _refuse_switches(id: str, actions: np.ndarray, low) -> None:
     if actions.size > len(actions) and low is None:
         raise CorerlError(
-            f"Dataset {id}, field actions: every row holds {actions[0].size} of true and false, and nothing "
-            "learns several at once: number their combinations, one whole number a row, or say that they "
-            "are continuous by data.action_low=0 and data.action_high=1 (in Python low and high)."
+            f"Dataset {id}, field actions: every row holds {actions[0].size} booleans. corerl supports one "
+            "discrete action. Number the combinations, or treat them as continuous with "
+            "data.action_low=0 data.action_high=1 (in Python low and high)."
         )
 
 
@@ -199,6 +199,6 @@ def _bound(id: str, bound, actions: np.ndarray) -> np.ndarray:
         return np.broadcast_to(np.asarray(bound, np.float64), shape)
     except (TypeError, ValueError):
         raise CorerlError(
-            f"Dataset {id}, field actions: {bound} is no bound of theirs; give one number, or "
+            f"Dataset {id}, field actions: {bound} is not a valid bound. Give one number, or "
             f"{' x '.join(map(str, shape))} in a list."
         ) from None

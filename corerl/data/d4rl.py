@@ -144,7 +144,7 @@ def _check(file: h5py.File) -> int:
     keys = ("observations", "actions", "rewards", "terminals")
     missing = [key for key in keys if key not in file]
     if missing:
-        raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file)}.")
+        raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file)}.")
     n = file["rewards"].size
     for key in (*keys, *(["timeouts"] if "timeouts" in file else [])):
         flat = key in ("rewards", "terminals", "timeouts")

@@ -82,16 +82,16 @@ def _check_shapes(dataset: Dataset) -> None:
         if shape is not None and array.shape != shape:
             raise _error(dataset, field, f"its shape is {array.shape} where {shape} is needed")
         if array.dtype.type not in dtypes:
-            raise _error(dataset, field, f"its dtype is {array.dtype}; Dataset.from_steps converts")
+            raise _error(dataset, field, f"its dtype is {array.dtype}. Dataset.from_steps converts")
     if dataset.discrete and dataset.actions.min() < 0:
         row = int(np.argmax(dataset.actions < 0))
-        problem = f"is {dataset.actions[row]}; they count from 0"
+        problem = f"is {dataset.actions[row]}, and actions count from 0"
         raise RowError("actions", row, None, problem, dataset.id)
     if dataset.actions.ndim != (1 if dataset.discrete else 2):
         raise _error(
             dataset,
             "actions",
-            f"its shape is {dataset.actions.shape}; (N, A) for floats, (N,) for discrete",
+            f"its shape is {dataset.actions.shape}, not (N, A) for floats or (N,) for discrete",
         )
 
 
@@ -124,7 +124,7 @@ def _check_finite(
     if bad.any():
         row = int(np.argmax(bad))
         value = array[row][~finite[row]].flat[0]
-        problem = f"holds {value}{such(bad)}; repair or drop them"
+        problem = f"holds {value}{such(bad)}. Repair or drop them"
         raise RowError(field, row, first_column(~finite[row]), problem, dataset.id)
 
 

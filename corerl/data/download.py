@@ -96,8 +96,8 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
         *(EOFError, ValueError),
     ) as e:
         raise CorerlError(
-            f"Download of {url} broke ({getattr(e, 'reason', e)}): run the command again to go on "
-            f"from where it stopped, or put {path.name} in {path.parent} by hand."
+            f"Download of {url} broke ({getattr(e, 'reason', e)}). Run the command again to "
+            f"resume, or put {path.name} in {path.parent} by hand."
         ) from e
     except OSError as e:
         raise CorerlError(

@@ -71,11 +71,11 @@ def make(name: str, seed: int = 0) -> Dataset:
     if name in PACKAGED:
         raise CorerlError(
             f"corerl/{name} comes with the package and is not made here"
-            + ("." if find(name) else "; its file is missing, so reinstall corerl.")
+            + ("." if find(name) else ". Its file is missing: reinstall corerl.")
         )
     if name not in RECIPES:
         known = [*RECIPES, *dict.fromkeys(suite.partition("/")[0] for suite in suites.names())]
-        raise CorerlError(f"No recipe makes corerl/{name}; there are: {', '.join(known)}.")
+        raise CorerlError(f"No recipe makes corerl/{name}. Known: {', '.join(known)}.")
     arrays = RECIPES[name](seed)
     path = download.data_dir("corerl") / _file(name, seed)
     try:

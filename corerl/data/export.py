@@ -79,7 +79,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     if lost := len(leaps(dataset)) + unknown.sum():
         raise CorerlError(
             f"{lost:,} rows of {dataset.id} inside an episode lead to another state than the next row's, or "
-            "to none that is known, and a Minari episode has no place for it: export to FILE.hdf5."
+            "to an unknown one. A Minari episode cannot store that. Export to FILE.hdf5."
         )
     raw, scaled = _bare(env), unscaled(env)
     parts = getattr(wrapper(env, Flat), "parts", None)

@@ -237,7 +237,7 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
             missing = [name for name in found[field] if name not in available]
             if missing:
                 raise CorerlError(
-                    f"it has no column {missing[0]}, which data.columns.{field} names; it holds "
+                    f"it has no column {missing[0]}, which data.columns.{field} names. It holds "
                     f"{', '.join(available[:30])}."
                 )
         else:

@@ -126,7 +126,7 @@ def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
         actions = np.asarray(actions, np.float32)
     for row, *_ in np.argwhere(~np.isfinite(actions))[:1]:
         bad = ~np.isfinite(actions[row])
-        problem = f"holds {actions[row][bad].flat[0]}; repair or drop it"
+        problem = f"holds {actions[row][bad].flat[0]}. Repair or drop it"
         raise RowError("actions", int(row), first_column(bad), problem)
     if (low != -1).any() or (high != 1).any():
         actions = 2 * (actions - low) / (high - low) - 1

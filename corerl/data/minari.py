@@ -162,7 +162,7 @@ def _refuse_unknown(spec: EnvSpec) -> None:
     if foreign:
         raise CorerlError(
             f"its environment {spec.id} is made by {foreign[0]}, which gymnasium does not know. A dataset "
-            "can name any function, so it was not called; where you trust this one: trust=true."
+            "can name any function, so corerl did not call it. If you trust this one, add trust=true."
         )
 
 
@@ -386,5 +386,5 @@ def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
 def _one_hot(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns (T + 1, count), as gymnasium flattens a Discrete."""
     if ((numbers < 0) | (numbers >= count)).any():
-        raise CorerlError(f"its observations hold a number that is none of its Discrete({count}).")
+        raise CorerlError(f"its observations hold a number outside its Discrete({count}).")
     return np.eye(count, dtype=np.float32)[numbers]

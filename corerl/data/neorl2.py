@@ -83,7 +83,7 @@ def read(path: Path | str, id: str | None = None) -> Dataset:
     with npz(path, "an npz file") as file:
         missing = [key for key in KEYS if key not in file.files]
         if missing:
-            raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")
+            raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file.files)}.")
         obs, action, next_obs, reward, done, truncated = (file[key] for key in KEYS)
         action = unit_actions(action, -1, 1)
         return Dataset.from_steps(
@@ -94,7 +94,7 @@ def read(path: Path | str, id: str | None = None) -> Dataset:
 def _file_names(name: str, split: str) -> tuple[str, str]:
     if name not in tables.neorl2() or split not in ROWS:
         raise CorerlError(
-            f"NeoRL-2 has no {name} {split}: tasks are {', '.join(names())}; splits train and val."
+            f"NeoRL-2 has no {name} {split}: tasks are {', '.join(names())}. Splits are train and val."
         )
     return f"{name}-{split}.npz", f"{name}-high-{ROWS[split]}-{split}.npz"
 

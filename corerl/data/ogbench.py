@@ -86,7 +86,7 @@ def read(path: Path, name: str) -> Dataset:
     with npz(path, "an npz file") as file:
         missing = [key for key in (*KEYS, "qpos") if key not in file.files]
         if missing:
-            raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file.files)}.")
+            raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file.files)}.")
         arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
     with reading(path, "an OGBench file"):
         for key, array in arrays.items():

@@ -69,8 +69,8 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
     path = find(name) or fetch(name)
     if data.sha256 and checksum(name) != data.sha256:
         raise CorerlError(
-            f"{path} is not the file that this run was begun with (its SHA-256 was {data.sha256[:12]}...): "
-            "put that one back, or train anew on this one."
+            f"{path} is not the file that this run was begun with (its SHA-256 was {data.sha256[:12]}...). "
+            "Put that one back, or train again on this one."
         )
     contents = read(path, data.columns)
     try:

@@ -166,8 +166,8 @@ def make_gym(id: str, columns: Sequence[str] = ()) -> gymnasium.Env:
     """
     if not is_gym(id):
         raise CorerlError(
-            f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Those of other "
-            f"packages are written module:id; gymnasium-robotics needs {ROBOTICS}."
+            f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Write those of other "
+            f"packages as module:id. gymnasium-robotics needs {ROBOTICS}."
         )
     if ":" in id and str(Path.cwd()) not in sys.path:
         sys.path.append(

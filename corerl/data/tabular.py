@@ -51,7 +51,7 @@ def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
             raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
         table = pandas.read_parquet(path, engine="pyarrow")
     if table.empty:
-        raise CorerlError(f"it has no rows; its columns are {', '.join(map(str, table))}.")
+        raise CorerlError(f"it has no rows. Its columns are {', '.join(map(str, table))}.")
     # Beside numbers numpy has no type for times: as objects they are told by their place, as words are.
     times = table.select_dtypes(["datetime", "datetimetz", "timedelta"])
     table = table.astype(dict.fromkeys(times, object))

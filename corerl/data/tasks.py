@@ -100,7 +100,7 @@ class Task:
                 else READERS[self.collection].load(self.name)
             )
         if self.collection != "neorl2":
-            raise CorerlError(f"{self.id} has no validation file; NeoRL-2's tasks have one.")
+            raise CorerlError(f"{self.id} has no validation file. NeoRL-2's tasks have one.")
         return neorl2.load(self.name, split)
 
     def _load_own(self) -> Dataset:
@@ -162,7 +162,7 @@ class Task:
             return simulators.make_minari(self.name, self.trust)
         if self.collection == "file":
             if self.env is None:
-                raise CorerlError(f"{self.id} has no environment; env=gym/module:Id names one.")
+                raise CorerlError(f"{self.id} has no environment. Name one with env=gym/module:Id.")
             return simulators.make_gym(self.env.removeprefix("gym/"), own_files.listed(self.data))
         make = {
             "d4rl": simulators.make_d4rl,
@@ -221,7 +221,7 @@ def _making(task_id: str) -> Iterator[None]:
         frame = next((f for f in reversed(frames) if f.name != "exit"), frames[-1])
         where = f"{Path(frame.filename).name}, line {frame.lineno}"
         raise CorerlError(
-            f"The environment of {task_id} cannot be made here ({one_line(e)}; {where})."
+            f"The environment of {task_id} cannot be made here ({one_line(e)}, {where})."
         ) from e
 
 
@@ -256,7 +256,7 @@ def of(cfg: Config) -> Task:
         return replace(task, env=cfg.env, data=cfg.data)
     require(
         cfg.env is None and cfg.data == Data(),
-        f"env and data belong to task=file/PATH; {cfg.task} has an environment and data of its own",
+        f"env and data belong to task=file/PATH. {cfg.task} has an environment and data of its own",
     )
     return task
 
