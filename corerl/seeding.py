@@ -201,7 +201,7 @@ def _check(probabilities: np.ndarray, size: int) -> None:
     bad = ~((np.asarray(probabilities) >= 0) & np.isfinite(probabilities))
     require(
         not bad.any(),
-        f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}; none may be negative, "
-        "NaN or infinite",
+        f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}. It must be finite "
+        "and not negative",
     )
-    require(np.any(probabilities), "All probabilities are 0; at least one row must have more")
+    require(np.any(probabilities), "All probabilities are 0. At least one row must have more")

@@ -55,5 +55,5 @@ def check(cfg: Any) -> None:
     require(
         cfg.levels * math.log2(cfg.bins) <= 20,
         f"algo.bins={cfg.bins} in algo.levels={cfg.levels} levels make intervals that float32 cannot "
-        "tell apart; choose fewer than a million",
+        "tell apart. Choose fewer than a million",
     )

@@ -119,7 +119,8 @@ def unsquashed(
     if spec.discrete:
         require(
             getattr(cfg, "policy", None) != "deterministic",
-            "algo.policy=deterministic has no probabilities, which discrete actions need; choose gaussian",
+            "algo.policy=deterministic has no probabilities, which discrete actions need. "
+            "Choose algo.policy=gaussian",
         )
         return CategoricalPolicy(sizes, spec.rngs, **others).to(spec.device)
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}

@@ -98,7 +98,7 @@ def note_crash(
         raise error
     print(
         f"corerl: the environment of seed {seeds[i]} crashed{where} "
-        f"({type(error).__name__}: {error}); the other seeds go on",
+        f"({type(error).__name__}: {error}). The other seeds continue",
         file=sys.stderr,
     )
 

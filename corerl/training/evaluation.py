@@ -139,8 +139,8 @@ class Evaluator:
         """Says once why an evaluation does not come to its end."""
         if not self._reported:
             print(
-                f"corerl: an episode of {env.unwrapped} goes on after {ENDLESS:,} steps of evaluation; "
-                "where nothing ends it, register the environment with max_episode_steps",
+                f"corerl: an episode of {env.unwrapped} has not ended after {ENDLESS:,} steps of evaluation. "
+                "If nothing ends it, register the environment with max_episode_steps",
                 file=sys.stderr,
             )
         self._reported = True
@@ -154,7 +154,7 @@ class Evaluator:
         wanted = (*observations.shape[:2], *space.shape)
         require(
             actions.shape == wanted,
-            f"act returned actions {tuple(actions.shape)} for observations {observations.shape}; they must "
+            f"act returned actions {tuple(actions.shape)} for observations {observations.shape}. They must "
             f"be {wanted}: a seed, an episode{', and then the action' if space.shape else ''}",
         )
         return actions.nan_to_num().cpu().numpy()

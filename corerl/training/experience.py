@@ -240,11 +240,11 @@ class Experience(Stateful):
 def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
     require(
         envs.has_vectors,
-        f"{task} gives one reward and none by source (Atari games do where the order of their sources "
-        "is known, see envs/atari.py); an algorithm for scalar rewards can learn it",
+        f"{task} gives one reward, not one by source (only Atari games with known sources do, see "
+        "envs/atari.py). Choose an algorithm for scalar rewards",
     )
     require(
-        cfg.clip != "total", "algo.data.clip=total is for one reward; by source it is clip=source"
+        cfg.clip != "total", "algo.data.clip=total is for one reward. Use algo.data.clip=source"
     )
 
 

@@ -65,7 +65,7 @@ class FineTuning(Settings):
         require(
             self.phase == "online" or self.online.checkpoint is None,
             f"algo.online.checkpoint is where phase=online begins, and algo.phase={self.phase} pre-trains "
-            "anew; choose algo.phase=online",
+            "again. Choose algo.phase=online",
         )
         require(
             self.phase != "both" or self.online.pretrain_steps > 0,

@@ -127,7 +127,7 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
     if size > 50 and not data.normalize_states:
         print(
             f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates a fresh "
-            "policy; consider algo.data.normalize_states=true",
+            "policy. Consider algo.data.normalize_states=true",
             file=sys.stderr,
         )
 
@@ -143,8 +143,8 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
             f"{e[0]:g}" if len(e) == 1 else f"[{','.join(f'{x:g}' for x in e)}]" for e in ends
         )
         print(
-            f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, in which an "
-            f"algorithm's noise and imitation are measured; consider action_range=[{ends}]",
+            f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, which "
+            f"scales noise and imitation. Consider action_range=[{ends}]",
             file=sys.stderr,
         )
 
@@ -155,7 +155,7 @@ def warn_of_order(dataset: Dataset) -> None:
     if rows > len(dataset) / 2:
         print(
             f"corerl: {rows:,} of {len(dataset):,} rows of {dataset.id} lead to another state than the next "
-            "row's, and this algorithm takes the next row for the next step; sort them by episode and step",
+            "row's. This algorithm reads rows as consecutive steps. Sort them by episode and step",
             file=sys.stderr,
         )
 
@@ -210,8 +210,8 @@ def return_factor(dataset: Dataset) -> np.float32:
     spread = float(returns.max() - returns.min())
     if spread == 0:
         raise CorerlError(
-            f"data.return_range=true divides by the spread of episode returns, and all episodes "
-            f"of {dataset.id} return {returns[0]:g}; set algo.data.return_range=false."
+            f"data.return_range=true divides by the range of episode returns, but all episodes "
+            f"of {dataset.id} return {returns[0]:g}. Set algo.data.return_range=false."
         )
     return np.float32(1000 / spread)
 

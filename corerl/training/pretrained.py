@@ -81,7 +81,7 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {name}, and {wanted['name']} goes on from {known}"
+        problem = f"it is {name}, and {wanted['name']} continues from {known} only"
         raise _refusal(folder, problem)
     for setting, there, mine in pairs:
         if there != mine:

@@ -108,7 +108,7 @@ class Run:
     def _stream(self, purpose: str, stream: seeding.Stream) -> seeding.Stream:
         require(
             purpose not in self._streams,
-            f'Two streams of random numbers are called "{purpose}" and would be equal; give the second one '
+            f'Two streams of random numbers are called "{purpose}" and would be equal. Give the second one '
             "another name",
         )
         self._streams[purpose] = stream
@@ -286,8 +286,8 @@ class Run:
         except seeding.OtherDevice as error:
             other = "cpu" if self.device.type == "cuda" else "cuda"
             raise CorerlError(
-                f"{path} was begun on another kind of device: a GPU and a CPU draw other random numbers. Go "
-                f"on with device={other}, or delete {self.directory} to start over."
+                f"{path} was started on another kind of device, whose random numbers differ. "
+                f"Resume with device={other}, or delete {self.directory} to start over."
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             reason = first_line(error)

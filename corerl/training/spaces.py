@@ -61,8 +61,7 @@ def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) 
     if min(height, width) < least or width <= COLOURS < channels:
         size = f" of at least {least}x{least} pixels" if least > 1 else ""
         raise CorerlError(
-            f"{algo.name} needs images (channels, height, width){size}, and {task} has {found}: "
-            "wrap it in an environment of your own, in gymnasium.wrappers.ResizeObservation where it is "
-            "too small, and then in TransformObservation "
-            "with image.transpose(2, 0, 1) where channels come last"
+            f"{algo.name} needs images (channels, height, width){size}, and {task} has {found}. "
+            "Wrap the environment: in gymnasium.wrappers.ResizeObservation if images are too small, then in "
+            "TransformObservation with image.transpose(2, 0, 1) if channels come last"
         )

@@ -31,8 +31,8 @@ def finite_mdp(task: Task) -> FiniteMDP:
     seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
     require(
         sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],
-        f"{task.id}: an observation must begin with the state as a one-hot vector, by which the policy "
-        f"is played, as corerl.envs.mdps.FiniteEnv's do; the first is {seen!r:.80}",
+        f"{task.id}: an observation must begin with the state as a one-hot vector (see "
+        f"corerl.envs.mdps.FiniteEnv). The first is {seen!r:.80}",
     )
     return mdp
 

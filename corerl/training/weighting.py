@@ -82,7 +82,7 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
     if spread <= 1e-9 * max(1.0, np.abs(returns).max()):
         raise CorerlError(
             f"algo.data.weighting={data.weighting} weighs episodes by what they {what}, and those of "
-            f"{dataset.id} are all equally good; use algo.data.weighting=uniform."
+            f"{dataset.id} are all equally good. Use algo.data.weighting=uniform."
         )
     return np.exp((x - x.max()) / spread / data.weighting_alpha)
 
