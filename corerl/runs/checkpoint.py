@@ -108,7 +108,7 @@ class Damaged(CorerlError):
 
     def __init__(self, path: Path, reason: Exception):
         self.problem = f"{path} is damaged ({first_line(reason)})"
-        super().__init__(f"{self.problem}; delete {path.parent} to start this run over.")
+        super().__init__(f"{self.problem}. To start over, delete {path.parent}.")
 
 
 def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _write_all(file: FileIO, content: bytes) -> None:
 def _write_error(path: Path, error: OSError) -> CorerlError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CorerlError(
-            f"The disk is full: {path} was not written; what was saved before is whole. Free some "
+            f"The disk is full: {path} was not written. What was saved before is complete. Free some "
             "space and run the same command to resume."
         )
     return CorerlError(f"Cannot write {path}: {error.strerror}.")
@@ -210,8 +210,8 @@ class Log:
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self._size:
             raise CorerlError(
-                f"{self.path} was removed, cut or written to by another program while this run went on "
-                f"({size} bytes, and the run wrote {self._size}). Run the same command to go on from "
+                f"{self.path} was removed, cut or written to by another program during this run "
+                f"({size} bytes, and the run wrote {self._size}). Run the same command to resume from "
                 "the last checkpoint."
             )
         append_lines(self.path, lines)
@@ -236,8 +236,8 @@ class Log:
         self._forget()
         if state["bytes"] and not self.path.exists():
             print(
-                f"corerl: {self.path} is gone, and its lines until the last checkpoint with it; it "
-                "begins anew from there",
+                f"corerl: {self.path} is gone, with its lines until the last checkpoint. New "
+                "lines start from there",
                 file=sys.stderr,
             )
             return
@@ -247,7 +247,7 @@ class Log:
         if self._sha.hexdigest() != state["sha256"]:
             raise CorerlError(
                 f"{self.path} is damaged: its first {state['bytes']} bytes are not those that the last "
-                "checkpoint counted. Put back a copy, or delete it to go on without its history."
+                "checkpoint counted. Put back a copy, or delete it to resume without its history."
             )
         if len(content) > len(kept):
             write_atomically(self.path, kept)
@@ -263,7 +263,7 @@ class Log:
             kept = [line for line, at in zip(whole, steps, strict=True) if at is None or at <= step]
         except (ValueError, LookupError, TypeError) as error:
             raise CorerlError(
-                f"{self.path} is damaged ({error!r}). Put back a copy, or delete it to go on without its "
+                f"{self.path} is damaged ({error!r}). Put back a copy, or delete it to resume without its "
                 "history."
             ) from error
         self._forget()
@@ -285,7 +285,7 @@ def read_json(path: Path) -> Any:
         return None
     except (ValueError, RecursionError, OSError) as error:
         raise CorerlError(
-            f"{path} is not valid JSON ({error}); delete it to start over."
+            f"{path} is not valid JSON ({error}). Delete it to start over."
         ) from error
 
 
@@ -320,10 +320,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CorerlError(
-            f"{path} is not readable YAML ({reason}); repair or remove it."
+            f"{path} is not readable YAML ({reason}). Repair or remove it."
         ) from error
     if not isinstance(values, dict):
-        raise CorerlError(f"{path} should hold a mapping; repair or remove it.")
+        raise CorerlError(f"{path} should hold a mapping. Repair or remove it.")
     return values
 
 
@@ -349,6 +349,6 @@ def read_lines(path: Path, **wanted: type) -> Iterator[dict[str, Any]]:
             if number == len(lines) and not line.endswith(b"\n"):
                 return
             raise CorerlError(
-                f"{path}, line {number} is damaged ({error!r:.200}); repair or remove the file."
+                f"{path}, line {number} is damaged ({error!r:.200}). Repair or remove the file."
             ) from error
         yield found

@@ -85,7 +85,7 @@ class Display:
             # Not `step`: the first status that is seen of a child may be of later updates.
             resumed = not before and not ended and status.get("began_at")
         if resumed and self._live is None:  # in a terminal the bar shows it
-            self._print(f"{name}  goes on from step {resumed:,}")
+            self._print(f"{name}  resumes from step {resumed:,}")
         if ended and self._live is None:
             self._print(
                 f"{name}  step {status['step']:,}/{status['steps']:,}  "
@@ -114,7 +114,7 @@ class Display:
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
             f"{together} at a time, about {duration(expected)} at {_rate(rate)} each, evaluation not "
-            f"counted{place}. Fewer: steps=, seeds=. Ctrl-C saves, and the same command goes on."
+            f"counted{place}. Fewer: steps=, seeds=. Ctrl-C saves, and the same command resumes."
         )
 
     def _print(self, line: str) -> None:

@@ -133,8 +133,8 @@ class Record:
         many = len(self.seeds) > 1
         print(
             f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in {self.directory.parent} "
-            f"began with other code of {name}.py than it has now, and go{'' if many else 'es'} on from step "
-            f"{step} with the code of now. To begin anew, delete {self.directory}.",
+            f"began with other code of {name}.py and resume{'' if many else 's'} at step "
+            f"{step} with today's code. To start over, delete {self.directory}.",
             file=sys.stderr,
         )
 
@@ -228,7 +228,7 @@ class Record:
             self.diverged[seed] = step
             print(
                 f"corerl: {self.label} on {self.task.id}: seed {seed} diverged "
-                f"({_reported(names, values[:, i])}) by step {step}; the other seeds go on",
+                f"({_reported(names, values[:, i])}) by step {step}. The other seeds continue",
                 file=sys.stderr,
             )
 

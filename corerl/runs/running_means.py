@@ -55,7 +55,7 @@ class Means:
         found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"
         require(
             isinstance(value, Tensor) and shape == (self._seeds,),
-            f"The metric {name!r} is a {found}; make it a Tensor ({self._seeds},), a number per seed",
+            f"The metric {name!r} is a {found}. Make it a Tensor ({self._seeds},), a number per seed",
         )
         return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
 

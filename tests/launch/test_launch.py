@@ -187,8 +187,7 @@ def test_unfinished_seeds_go_on_with_the_code_of_now_and_say_so(
     train(cfg)
     reported = capsys.readouterr().err
     who = "seed 2" if len(seeds) == 1 else "seeds 2, 5"
-    goes = "goes" if len(seeds) == 1 else "go"
-    says(reported, f"{who} {cell} bc.py {goes}")
+    says(reported, f"{who} {cell} bc.py")
     says(reported, f"20 {folder}")
     assert "stay" not in reported and code_of() == ["first", "second"]
     train(cfg)
