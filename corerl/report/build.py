@@ -40,7 +40,7 @@ SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 def build(args: argparse.Namespace) -> int:
     """Writes everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
     if args.replicates < 1:
-        raise CorerlError(f"--replicates is {args.replicates}; give at least 1.")
+        raise CorerlError(f"--replicates is {args.replicates}. Give at least 1.")
     make_folder(args.out)
     options = Options(
         args.metric,
@@ -92,8 +92,8 @@ def _refuse_best(files: Iterable[str]) -> None:
     for file in files:
         if holds_best(Path(file)):
             raise CorerlError(
-                f"{file} holds the best evaluation of every run, no last ones (its column evaluation); "
-                "add --best, or report the runs that it was made from."
+                f"{file} holds the best evaluation of every run, no last ones (its column evaluation). "
+                "Add --best, or report the runs that it was made from."
             )
 
 
@@ -158,8 +158,8 @@ def _draw(
             png, svg, wide = figures.render(draw, name, feet[name])
         except Exception as error:
             failures.append(
-                f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}); "
-                "everything else is there."
+                f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}). "
+                "Everything else is there."
             )
             continue
         write(folder / f"{name}.png", png)

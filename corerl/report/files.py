@@ -34,8 +34,7 @@ def announce(folder: Path, names: Iterable[str]) -> None:
     for name in sorted(names - known):
         if (folder / name).exists():
             raise CorerlError(
-                f"{folder / name} is there and no report's, and would be written over; move it, or give "
-                "another --out."
+                f"{folder / name} exists and is not a report's. Move it, or give another --out."
             )
     _write_list(folder, known | names)
 
@@ -73,7 +72,7 @@ def make_folder(path: Path) -> Path:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CorerlError(
-            f"Cannot write the report to {path}: {reason}; give another --out."
+            f"Cannot write the report to {path}: {reason}. Give another --out."
         ) from (error)
     return path
 

@@ -77,7 +77,7 @@ def read(path: Path) -> pd.DataFrame:
         raise CorerlError(f"{path} is not a readable CSV ({reason}).") from error
     for column in COLUMNS:
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}; it needs {', '.join(COLUMNS)}.")
+            raise CorerlError(f"{path} has no column {column!r}. It needs {', '.join(COLUMNS)}.")
     returns = pd.to_numeric(rows["return"], errors="coerce")
     if not np.isfinite(returns).all():
         row = int(np.argmax(~np.isfinite(returns)))

@@ -40,12 +40,12 @@ def load(run: Path) -> tuple[md3qn.MD3QN, mazes.MazeEnv]:
     except (CorerlError, KeyError, TypeError) as error:
         raise CorerlError(f"{run} is not a run: config.yaml beside it cannot be read.") from error
     if own["name"] != "md3qn" or not task.startswith("maze/"):
-        raise CorerlError(f"{run} is {own['name']} on {task}; what is drawn is md3qn on a maze.")
+        raise CorerlError(f"{run} is {own['name']} on {task}. The figure needs md3qn on a maze.")
     cfg = replace(settings(run.parent), device="cpu")
     env = mazes.make(task.removeprefix("maze/"))
     if cfg.algo.sources == "total" or len(env.maze.sources) < 2:
         raise CorerlError(
-            f"{run} learned the law of one return; what is drawn is of pairs of sources."
+            f"{run} learned the distribution of one return. The figure needs pairs of sources."
         )
     path = checkpoint.path_in(run)
     if not path.exists():

@@ -81,7 +81,7 @@ def _pooled(files: pd.DataFrame) -> list[str]:
     if not labels:
         return []
     return [
-        f"{', '.join(sorted(labels))}: seeds of one task stand in several score files and are pooled; other "
+        f"{', '.join(sorted(labels))}: seeds of one task stand in several score files and are pooled. Other "
         "algorithm names, or a column config, keep them apart."
     ]
 

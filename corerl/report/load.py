@@ -52,7 +52,7 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     seen: set[Path] = set()  # paths may overlap, as runs runs/corerl do
     for path in paths:
         if not os.path.exists(path):
-            raise CorerlError(f"There is no {path}; give run folders or score files.")
+            raise CorerlError(f"There is no {path}. Give run folders or score files.")
         for place in _places(path):
             file = (place if place.is_file() else place / "scores.csv").resolve()
             if file in seen:
@@ -84,7 +84,7 @@ def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]
     trained = scores.assign(code=scores["file"].map(codes)).explode("code")
     counts = trained.groupby(["algorithm", "task"], sort=False)["code"].nunique()
     return [
-        f"The seeds of {algorithm} on {task} were trained with different code of their algorithm; they are "
+        f"The seeds of {algorithm} on {task} were trained with different code of their algorithm. They are "
         "pooled."
         for algorithm, task in counts.index[counts > 1]
     ]
@@ -107,8 +107,8 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
         return f"There are no runs under {where}: no scores.csv and no status.json."
     states = ", ".join(f"{n} {s}" for s, n in runs["state"].value_counts().items())
     return (
-        f"No run under {where} has finished with a score ({states}); see corerl status, or add "
-        "--unfinished to report the latest evaluation of runs that have one."
+        f"No run under {where} has finished with a score ({states}). See corerl status, or add "
+        "--unfinished to report their latest evaluations."
     )
 
 
@@ -282,7 +282,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
     def hold(name: str, value: Any, kind: type) -> Any:
         if not isinstance(value, kind):
-            raise CorerlError(f"{file} is damaged: {name} is {value!r:.40}; repair or remove it.")
+            raise CorerlError(f"{file} is damaged: {name} is {value!r:.40}. Repair or remove it.")
         return value
 
     hold("task", found.get("task", ""), str)
@@ -303,5 +303,5 @@ def _refuse_twice(scores: pd.DataFrame) -> None:
     a, b = rows.iloc[0], rows.iloc[1]
     raise CorerlError(
         f"{a['algorithm']} on {a['task']} with seed {a['seed']} and step {a['step']} is in "
-        f"{a['file']} and again in {b['file']}; give only one of them, or other algorithm names."
+        f"{a['file']} and again in {b['file']}. Give only one of them, or other algorithm names."
     )

@@ -219,7 +219,7 @@ def _improvement_table(section: Section, options: Options) -> Table:
         for r in found.itertuples()
     )
     notes = [
-        f"A random run against a random run of the same task, ties one half; {plural(tasks, 'task')}."
+        f"A random run against a random run of the same task, ties one half, over {plural(tasks, 'task')}."
     ]
     if len(found) < len(section.algorithms) - 1:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]

@@ -58,8 +58,8 @@ def read_published(name: str) -> pd.DataFrame:
     else:
         known = shipped()
         raise CorerlError(
-            f"There are no published numbers {name!r}; shipped are {', '.join(known)}, and a path "
-            f"to a CSV works too.{nearest(name, known)}"
+            f"There are no published numbers {name!r}. Give one of {', '.join(known)}, or a path "
+            f"to a CSV.{nearest(name, known)}"
         )
     try:
         rows = pd.read_csv(source, dtype=str, keep_default_na=False, encoding="utf-8-sig")
@@ -75,8 +75,8 @@ def _typed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in ("algorithm", "task", "mean", "source"):
         if column not in rows.columns:
             raise CorerlError(
-                f"The published numbers {name} have no column {column!r}; "
-                f"the columns are {', '.join(COLUMNS)}."
+                f"The published numbers {name} have no column {column!r}. "
+                f"The columns are {', '.join(COLUMNS)}."
             )
     rows = rows.reindex(columns=COLUMNS, fill_value="").apply(lambda texts: texts.str.strip())
     said = rows["metric"].str.lower()

@@ -42,7 +42,7 @@ def _distances(path: Path) -> pd.DataFrame:
         return pd.read_csv(path)[["seed", "data", *numbers]].astype({"seed": int} | numbers)
     except (OSError, ValueError, LookupError) as error:
         reason = " ".join(str(error).split())
-        raise CorerlError(f"{path} is damaged ({reason:.200}); repair or remove it.") from error
+        raise CorerlError(f"{path} is damaged ({reason:.200}). Repair or remove it.") from error
 
 
 def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:

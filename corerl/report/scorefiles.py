@@ -31,11 +31,11 @@ def read_file(path: Path) -> pd.DataFrame:
             head = file.readline()
         if b"reward_mean" in head:
             raise CorerlError(
-                f"{path} holds every run of NeoRL-2's grid; choose configurations first, with "
+                f"{path} holds every run of NeoRL-2's grid. Choose configurations first, with "
                 "python -m corerl.report.published."
             )
         return read_scores(path)
-    raise CorerlError(f"{path} is not a score file; score files are CSV, JSON or npz.")
+    raise CorerlError(f"{path} is not a score file. Score files are CSV, JSON or npz.")
 
 
 def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
@@ -52,9 +52,9 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
         rows = rows.rename(columns={"steps": "step"})  # as files of published numbers have it
     for column in ("algorithm", "task", "seed"):
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}; it needs {_NEEDED}.")
+            raise CorerlError(f"{path} has no column {column!r}. It needs {_NEEDED}.")
     if "score" not in rows.columns and "return" not in rows.columns:
-        raise CorerlError(f"{path} has neither a column 'score' nor 'return'; it needs {_NEEDED}.")
+        raise CorerlError(f"{path} has neither a column 'score' nor 'return'. It needs {_NEEDED}.")
     for column in ("algorithm", "task"):
         rows[column] = rows[column].map(unguarded)
     _check_names(path, rows)
@@ -111,12 +111,12 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
             (names.str.contains(r"[\x00-\x1f\x7f]"), f"the {column} holds a control character"),
         ):
             if bad.any():
-                raise CorerlError(f"{_row(path, bad)}: {problem}; name it in plain text.")
+                raise CorerlError(f"{_row(path, bad)}: {problem}. Name it in plain text.")
     parts = rows["task"].str.split("/")
     bad = parts.map(lambda names: not names[0] or ".." in names)
     if bad.any():
         raise CorerlError(
-            f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}; a task is "
+            f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}. A task is "
             "<collection>/<name> or a name, and no path."
         )
 
@@ -128,8 +128,8 @@ def _check_units(path: Path, rows: pd.DataFrame) -> None:
     if bad.any():
         known = ", ".join(UNITS)
         raise CorerlError(
-            f"{_row(path, bad)}: the unit is {rows['unit'][bad].iloc[0]!r}; it must be one of {known}, or "
-            "empty, and the task and its columns then tell it."
+            f"{_row(path, bad)}: the unit is {rows['unit'][bad].iloc[0]!r}. It must be one of {known}, or "
+            "empty."
         )
 
 
@@ -138,25 +138,25 @@ def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as e:
-        raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
+        raise CorerlError(f"{path} is not a readable CSV ({e}). Repair or remove it.") from e
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
     try:
         rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as e:
-        raise CorerlError(f"{path} is not a readable CSV ({e}); repair or remove it.") from e
+        raise CorerlError(f"{path} is not a readable CSV ({e}). Repair or remove it.") from e
     while rows and rows[-1] in ([], [""]):
         rows.pop()  # editors leave blank lines at the end
     if not rows:
-        raise CorerlError(f"{path} is empty; remove it or rerun what wrote it.")
+        raise CorerlError(f"{path} is empty. Remove it or rerun what wrote it.")
     head = rows[0]
     if len(set(head)) < len(head):
-        raise CorerlError(f"{path}: its header names a column twice; repair it.")
+        raise CorerlError(f"{path}: its header names a column twice. Repair it.")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(head):
             raise CorerlError(
-                f"{path}, row {number}: {len(row)} fields under a header of {len(head)}; the file "
-                "is cut or damaged, so repair the row or rerun what wrote it."
+                f"{path}, row {number}: {len(row)} fields under a header of {len(head)}. "
+                "Repair the row, or rerun what wrote the file."
             )
     return pd.DataFrame(rows[1:], columns=head, dtype=str)
 
@@ -193,14 +193,14 @@ def _check_values(path: Path, value: np.ndarray, raw: np.ndarray, allow_nan: boo
     half = ~np.isfinite(value) & np.isfinite(raw)
     if half.any():
         raise CorerlError(
-            f"{_row(path, half)}: the score is missing but other rows of the task have one; give "
+            f"{_row(path, half)}: the score is missing but other rows of the task have one. Give "
             "every run of a task the same unit."
         )
     value[np.isinf(value)] = np.nan
     bad = np.isnan(value)
     if bad.any() and not allow_nan:
         raise CorerlError(
-            f"{_row(path, bad)}: there is no finite score; remove the row or mend it."
+            f"{_row(path, bad)}: there is no finite score. Remove the row or mend it."
         )
 
 
@@ -217,7 +217,7 @@ def _tidy(rows: list[tuple], path: Path) -> pd.DataFrame:
 def _unreadable(path: Path, kind: str, error: Exception) -> CorerlError:
     """Names the file: gzip, zipfile and numpy raise nearly every kind of error on damaged bytes."""
     return CorerlError(
-        f"{path} is cut off or not {kind} ({one_line(error)[:200]}); fetch it again."
+        f"{path} is cut off or not {kind} ({one_line(error)[:200]}). Fetch it again."
     )
 
 
@@ -289,7 +289,7 @@ def read_neorl2(path: Path) -> pd.DataFrame:
     rows = _csv(path)
     for column in ("algo", "task", "config", "seed", "reward_mean"):
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}; it is not NeoRL-2's final_scores.")
+            raise CorerlError(f"{path} has no column {column!r}. It is not NeoRL-2's final_scores.")
     rows = rows[np.isfinite(_numbers(path, rows, "reward_mean"))]
     # "12_actor_lr=0.0001,seed=7,mode=a": the leading number only counts the trials
     text = rows["config"].str.split("_", n=1).str[1]

@@ -22,26 +22,26 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
         if column not in table.columns:
             raise CorerlError(
                 f"A score table needs the columns algorithm, task, seed and score, but {column!r} "
-                f"is missing; it has {', '.join(map(str, table.columns)) or 'none'}."
+                f"is missing. It has {', '.join(map(str, table.columns)) or 'none'}."
             )
     if not len(table):
         raise CorerlError("The score table has no rows, so there is nothing to estimate.")
     for column in RUN:
         if (i := _first(table[column].isna())) is not None:
             raise CorerlError(
-                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}; name "
+                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}. Name "
                 "it, or read its file with keep_default_na=False if it is called NA or None."
             )
     for column in ("score", "step"):
         if column in table and (i := _first(~_finite(table[column]))) is not None:
             raise CorerlError(
                 f"The {column} of {_run_name(table.iloc[i])} is {table[column].iloc[i]}, not a finite "
-                "number; remove the run or report it as failed, because no estimate may skip it silently."
+                "number. Remove the run or report it as failed."
             )
     keys = [c for c in (*RUN, "step") if c in table.columns]
     if (i := _first(table.duplicated(keys))) is not None:
         raise CorerlError(
-            f"{_run_name(table.iloc[i])} stands in the score table twice; keep one row for each run, or give "
+            f"{_run_name(table.iloc[i])} stands in the score table twice. Keep one row for each run, or give "
             "the configurations different algorithm names."
         )
     return table
@@ -100,8 +100,8 @@ def comparable(table: pd.DataFrame) -> pd.DataFrame:
     for algorithm, own in tasks.items():
         if lacking := sorted(set.union(*tasks) - own):
             raise CorerlError(
-                f"{algorithm} did not run {lacking[0]}, which others in the table did, so the algorithms "
-                "would be estimated over different tasks; keep the tasks that all of them have."
+                f"{algorithm} did not run {lacking[0]}, which others in the table did. "
+                "Keep the tasks that all of them have."
             )
     return table
 
@@ -112,7 +112,7 @@ def one_unit(table: pd.DataFrame) -> None:
     if len(units) > 1:
         raise CorerlError(
             f"The score table holds several units ({', '.join(map(str, units))}), which no estimate may "
-            "pool; choose the rows of one first."
+            "pool. Choose the rows of one first."
         )
 
 
@@ -163,8 +163,8 @@ def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
     names = list(dict.fromkeys(table["algorithm"]))
     if algorithm is None and len(names) > 1:
         raise CorerlError(
-            f"The table holds {len(names)} algorithms ({', '.join(map(str, names[:5]))}); "
-            "say which one to estimate."
+            f"The table holds {len(names)} algorithms ({', '.join(map(str, names[:5]))}). "
+            "Name the one to estimate."
         )
     if algorithm is not None:
         if algorithm not in names:
@@ -172,6 +172,6 @@ def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
         table = table[table["algorithm"] == algorithm]
     if table.duplicated(["task", "seed"]).any():
         raise CorerlError(
-            "The table holds several steps of a run; take final(table) or best(table) first."
+            "The table holds several steps of a run. Take final(table) or best(table) first."
         )
     return table
