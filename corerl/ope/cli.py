@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--risk",
         action="store_true",
         default=None,
-        help="CVaR of what was played; in risk/... it is always shown",
+        help="CVaR of the played episodes (always shown in risk/...)",
     )
     add(
         "--pending",
@@ -103,7 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     finite = "fqe's return ends at the horizon too"
     add("--finite", action="store_true", default=None, help=finite)
     add("--fqe", nargs="*", metavar="KEY=VALUE", help=_settings())
-    add("--select", type=Path, metavar="FOLDER", help="choose among all policies; writes a figure")
+    add(
+        "--select", type=Path, metavar="FOLDER", help="choose among all policies and write a figure"
+    )
 
 
 _OPTIONS = (
@@ -215,18 +217,18 @@ def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None
     for (task, other), (agent, *_) in questions.items():
         require(
             task.id == first.id,
-            f"--select compares policies on one dataset; of {one.path} it is {first.id}, of {agent.path} "
-            f"{task.id}: name one with --data",
+            f"--select compares policies on one dataset. {one.path} has {first.id}, {agent.path} has "
+            f"{task.id}. Choose one with --data",
         )
         require(
             task == first,
-            "--select compares policies that read and act alike, of one history and one action_range; "
-            f"{one.path} and {agent.path} do not",
+            "--select needs policies with the same history and action_range. "
+            f"{one.path} and {agent.path} differ",
         )
         require(
             other == discount,
-            f"--select compares returns of one discount; of {one.path} it is {discount:g}, of "
-            f"{agent.path} {other:g}: name one with --discount",
+            f"--select compares returns of one discount. {one.path} has {discount:g}, "
+            f"{agent.path} has {other:g}. Choose one with --discount",
         )
 
 

@@ -108,8 +108,8 @@ def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
         first = int(inside.argmin())
         raise CorerlError(
             f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the bounds "
-            f"{low:g} and {high:g}: choose those of the weighted return (the return's times the largest "
-            "weight that there can be; V(s_0)'s for fqe), or none, for the observed range."
+            f"{low:g} and {high:g}. Give bounds of the weighted return (of V(s_0) for fqe), or none for "
+            "the observed range."
         )
 
 

@@ -103,8 +103,8 @@ def _cut(dataset: Dataset, lengths: np.ndarray, whole: np.ndarray, horizon: int)
     shortest = int(lengths[~terminal].min())
     return CorerlError(
         f"{int((~whole).sum())} of {len(lengths)} episodes of {dataset.id} stop before step {horizon} "
-        f"without a terminal state: choose --horizon {shortest} or less, or leave them out with "
-        "--leave-out-cut; method fqe alone needs no whole episodes."
+        f"without a terminal state. Choose --horizon {shortest} or less, --leave-out-cut, or the "
+        "method fqe alone."
     )
 
 
@@ -158,8 +158,8 @@ class Weights:
             values = np.exp(logs - logs.max(0) if relative else logs)
         require(
             bool(np.isfinite(values).all() and values[:, -1].any()),
-            "The weights are larger or smaller than a float64 can hold: the two policies have too little in "
-            "common over this horizon; choose a shorter one, self-normalised methods alone, or method fqe",
+            "The weights are larger or smaller than a float64 can hold. Choose a shorter horizon, "
+            "self-normalised methods alone, or method fqe",
         )
         if clip is None:
             return cls(values)

@@ -62,8 +62,8 @@ class Policy:
             )
         require(
             dataset.observations.ndim == 2,
-            f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}; policies are "
-            "judged on vectors",
+            f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}. Policies are "
+            "evaluated on vectors",
         )
         if self.sizes is None:
             return
@@ -146,8 +146,8 @@ def of_run(
     require(epsilon is None or 0 <= epsilon <= 1, f"epsilon={epsilon} must lie in [0, 1]")
     if agent.remembers:
         raise CorerlError(
-            f"{agent.label} acts on what it remembers of its episode: its actions at recorded states are "
-            "not known, so it can be judged in the simulator alone (corerl evaluate RUN)."
+            f"{agent.label} remembers its episode, so its actions at recorded states are unknown. "
+            "Evaluate it in the simulator (corerl evaluate RUN)."
         )
     shape, count, features = agent.shapes
     require(len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, and no vectors")

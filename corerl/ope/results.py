@@ -52,11 +52,11 @@ def read(path: Path) -> list[dict[str, str]]:
         with open(path, encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise CorerlError(f"{path} is damaged ({error}); repair or remove it.") from error
+        raise CorerlError(f"{path} is damaged ({error}). Repair or remove it.") from error
     columns = [*Row._fields, *KEYS]
     if rows and (rows[0] != columns or any(len(row) != len(columns) for row in rows)):
         raise CorerlError(
-            f"{path} is damaged: its columns are not {', '.join(columns)} in every row; repair or remove it."
+            f"{path} is damaged: its columns are not {', '.join(columns)} in every row. Repair or remove it."
         )
     return [dict(zip(columns, row, strict=True)) for row in rows[1:]]
 

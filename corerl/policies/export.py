@@ -89,8 +89,8 @@ def export(
     agent = agent if seed is not None else agent.only(agent.seeds[0])
     require(
         not agent.remembers,
-        f"{agent.label} acts on the whole episode so far, so that no function of one observation is its "
-        "policy: use corerl.load, and reset it at the start of every episode",
+        f"{agent.label} acts on the whole episode so far, not on one observation. Use corerl.load, and reset "
+        "it at the start of every episode",
     )
     require(
         not agent.samples,

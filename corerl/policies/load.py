@@ -134,7 +134,7 @@ def find(path: Path) -> tuple[Path, list[Path]]:
         if len(cells) != 1:
             some = ", ".join(str(c.relative_to(path)) for c in cells[:3])
             raise CorerlError(
-                f"There are {len(cells)} runs below {path}; name one of them: {some}"
+                f"There are {len(cells)} runs below {path}. Name one of them: {some}"
                 f"{', ...' if len(cells) > 3 else ''}"
                 if cells
                 else f"There is no run at {path}: no config.yaml."

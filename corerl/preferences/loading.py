@@ -28,7 +28,7 @@ def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
     require(compared.length >= least, f"{length} must be at least {least}")
     require(
         crop is None or crop <= compared.length,
-        f"algo.crop={crop} does not fit into {length}; algo.crop=null takes segments whole",
+        f"algo.crop={crop} does not fit into {length}. To use whole segments, set algo.crop=null",
     )
 
 

@@ -98,7 +98,7 @@ def _folder(source: str, root: Path, name: str) -> Path:
     raise CorerlError(
         f"{within} has no folder {name} of {source}'s labels"
         + (f"; there are {', '.join(folders)}" if folders else "")
-        + f". They are in github.com/{REPOSITORIES[source]}; algo.preferences.path names their folder."
+        + f". They are in github.com/{REPOSITORIES[source]}. Set algo.preferences.path to their folder."
     )
 
 
@@ -168,10 +168,9 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
     if crossing == "refuse" and bad.any():
         p, which = np.argwhere(crosses)[0]
         raise CorerlError(
-            f"{found.where}: in {bad.sum()} of {len(bad)} comparisons a segment crosses an episode's end, "
-            f"first segment {which + 1} of row {p}, rows {starts[p, which]} to {last[p, which]}. "
-            "algo.preferences.crossing=drop leaves such comparisons out; keep learns from them, as the "
-            "labels' authors did."
+            f"{found.where}: in {bad.sum()} of {len(bad)} comparisons a segment crosses an episode's end. "
+            f"The first is segment {which + 1} of row {p}, rows {starts[p, which]} to {last[p, which]}. "
+            "Set algo.preferences.crossing=drop, or keep to learn from them as the labels' authors did."
         )
     return Comparisons.of_dataset(dataset, starts[~bad], found.length, found.labels[~bad], source)
 
@@ -228,7 +227,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
 def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
     missing = [name for name in wanted if name not in file]
     if missing:
-        raise CorerlError(f"it has no {', '.join(missing)}; it holds {', '.join(file)}.")
+        raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file)}.")
     return {name: file[name] for name in wanted}
 
 
@@ -296,8 +295,8 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
         parts = _keys(file, names)
         if not is_of(str(parts["sha256"]), dataset, history):
             raise CorerlError(
-                f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here: make "
-                "them anew, or get the same version of the data."
+                f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here. Make "
+                "them again, or get the same version of the data."
             )
         if not len(np.atleast_1d(parts["labels"])):
             raise CorerlError("this file has no answers yet.")

@@ -47,7 +47,7 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
     require(
         kept > 0,
         f"algo.trajectories=blocks cuts every {size} rows and the dataset has "
-        f"{len(rows.observations)}; use algo.trajectories=episodes",
+        f"{len(rows.observations)}. Use algo.trajectories=episodes",
     )
     return Rows(*(x[:kept] for x in rows[:3]), np.arange(size, kept + 1, size))
 
@@ -103,8 +103,8 @@ def scaled(
     if data.return_range:
         require(
             bool((best != worst).all()),
-            "algo.data.return_range=true divides by the spread of the learned returns, and all episodes "
-            "return the same; set algo.data.return_range=false",
+            "algo.data.return_range=true divides by the range of the learned returns, but all episodes "
+            "return the same. Set algo.data.return_range=false",
         )
         rewards = rewards * (1000 / (best - worst))
     return rewards * data.reward_scale + data.reward_shift

@@ -104,7 +104,7 @@ def write(agent: Loaded, found: list[Distance]) -> Path:
                 kept = [row for row in list(csv.reader(file))[1:] if tuple(row[:2]) not in asked]
         rows = sorted([*kept, *found], key=lambda row: (row[1], int(row[0])))
     except (ValueError, LookupError, csv.Error) as error:
-        raise CorerlError(f"{path} is damaged ({error}); repair or remove it.") from error
+        raise CorerlError(f"{path} is damaged ({error}). Repair or remove it.") from error
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([Distance._fields, *rows])
     write_atomically(path, text.getvalue().encode())

@@ -139,8 +139,8 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     root = _root(cfg)
     if cfg.sha256 and checksum(cfg) != cfg.sha256:
         raise CorerlError(
-            f"{root} is not the file of labels that this run was begun with (its SHA-256 was "
-            f"{cfg.sha256[:12]}...): put that one back, or train anew on this one."
+            f"{root} is not the file of labels of this run (its SHA-256 was "
+            f"{cfg.sha256[:12]}...). Put that one back, or train again on this one."
         )
     if cfg.source == "ipl":
         require(

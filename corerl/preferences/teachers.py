@@ -178,7 +178,7 @@ def _possible(dataset: Dataset, cfg: Preferences) -> np.ndarray:
     require(
         len(possible) > 0,
         f"no episode of {dataset.id} has a segment of {cfg.length} steps "
-        f"(algo.preferences.length={cfg.length}; its longest has {dataset.episode_lengths().max()})",
+        f"(algo.preferences.length={cfg.length}, and its longest has {dataset.episode_lengths().max()})",
     )
     return possible
 
