@@ -63,13 +63,13 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.best < 1 or self.best_discount == 1,
-            f"algo.best_discount={self.best_discount} ranks episodes and algo.best=1 keeps them all; leave "
+            f"algo.best_discount={self.best_discount} ranks episodes but algo.best=1 keeps them all. Leave "
             "one of the two out",
         )
         require(
             not self.leak or self.activation == "relu",
-            f"algo.leak={self.leak} is a ReLU's slope below 0 and algo.activation={self.activation} another "
-            "function; leave one of the two out",
+            f"algo.leak={self.leak} is a ReLU's slope below 0, but algo.activation={self.activation}. "
+            "Leave one of the two out",
         )
 
 

@@ -104,7 +104,7 @@ class Ranked(Settings):
         weighs = judged.gamma < 1 or judged.discount < 1
         require(
             self.ranked_by == "model" or not (any(faults) or weighs),
-            "algo.ranked_by=teacher ranks by plain sums; of algo.preferences, judge and values count",
+            "algo.ranked_by=teacher ranks by plain sums. It reads only judge and values of algo.preferences",
         )
 
     def first_phase(self) -> tuple[int, str]:

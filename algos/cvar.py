@@ -121,7 +121,7 @@ class Config(DeepQ):
         )
         require(
             self.objective != "static" or self.data.clip != "source",
-            "algo.objective=static follows one reward; use algo.data.clip=none or total",
+            "algo.objective=static follows one reward. Use algo.data.clip=none or total",
         )
 
     @property

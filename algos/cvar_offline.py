@@ -91,7 +91,7 @@ class Config(MLPSettings):
         require(
             not self.data.return_range,
             "algo.data.return_range=true ties rewards to the data, and stocks change with rewards in "
-            "play; use algo.data.reward_scale",
+            "play. Use algo.data.reward_scale",
         )
 
 

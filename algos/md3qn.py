@@ -84,8 +84,8 @@ class Config(DeepQ):
         )
         require(
             self.policy == "uniform" or self.data.eval_epsilon < 1,
-            "algo.policy=greedy needs algo.data.eval_epsilon below 1, or its evaluation is random; on "
-            "maze/v0 to v2, whose settings are for algo.policy=uniform, also algo.data.epsilon=0.01",
+            "algo.policy=greedy needs algo.data.eval_epsilon below 1, or its evaluation is random. On "
+            "maze/v0 to v2, also set algo.data.epsilon=0.01",
         )
 
 

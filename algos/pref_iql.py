@@ -75,7 +75,7 @@ class Config(iql.Config):
         loading.refuse(
             self.data,
             "return_range",
-            reason="the range is of the dataset's returns, and the rewards are learned beside the policy; "
+            reason="the range is that of the dataset's returns, but the rewards are learned. "
             "algo.data.reward_scale multiplies them",
         )
         loading.check_crop(self.crop, self.preferences, least=2)

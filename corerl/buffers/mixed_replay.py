@@ -120,7 +120,7 @@ class EpisodeReplay(ReplayBuffer):
         labels = np.asarray(self._labels_of(i, rewards), np.float32)
         require(
             labels.shape == rewards.shape,
-            f"The label function made {labels.shape} of an episode's rewards {rewards.shape}; it must return "
+            f"The label function made {labels.shape} of an episode's rewards {rewards.shape}. It must return "
             "a number for each step",
         )
         self._labels[i, episode].copy_(torch.from_numpy(np.ascontiguousarray(labels)))

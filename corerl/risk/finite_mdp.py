@@ -142,7 +142,7 @@ class FiniteMDP:
             s, a = np.argwhere(bad)[0]
             require(
                 False,
-                f"The probabilities of state {s}, action {a} must be non-negative and sum to one; they "
+                f"The probabilities of state {s}, action {a} must be non-negative and sum to one. They "
                 f"sum to {sums[s, a]:.10g}, the least is {self.probabilities[s, a].min():.3g}",
             )
         require(
@@ -278,8 +278,8 @@ def check_count(count: int, most: int, resolution: float) -> None:
     """Raises CorerlError where there are too many different returns to list."""
     require(
         count <= most,
-        f"This MDP has more than {most:,} different returns at resolution {resolution:g}: give a coarser one "
-        f"(algo.resolution={max(0.01, 10 * resolution):g}; values are off by at most steps * resolution / 2)",
+        f"This MDP has more than {most:,} different returns at resolution {resolution:g}. Use a coarser one: "
+        f"algo.resolution={max(0.01, 10 * resolution):g}. Values are off by at most steps * resolution / 2",
     )
 
 

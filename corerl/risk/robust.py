@@ -205,7 +205,7 @@ class LinearModel:
 
 def _check(kernel: np.ndarray, features: np.ndarray, measures: np.ndarray, ends: int) -> None:
     states, actions, _ = kernel.shape
-    d, last = len(measures), " of which the last is the end" * ends
+    d, last = len(measures), " (the last is the end)" * ends
     require(
         features.shape == (states, actions, d) and measures.shape == (d, states),
         f"features {features.shape} and measures {measures.shape} must be (S, A, d) and (d, S) for S, A "

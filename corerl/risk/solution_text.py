@@ -18,7 +18,7 @@ def describe_policy(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
         f"return: mean {law.mean:.10g}, standard deviation {law.variance**0.5:.10g}, static CVaR "
         + ", ".join(f"{law.cvar(tau):.6g} at {tau:g}" for tau in measures.TAUS),
         "",
-        "law of the return",
+        "distribution of the return",
         *_columns(
             ("return", "probability"), [*zip(law.values, law.probabilities, strict=True)], rows
         ),

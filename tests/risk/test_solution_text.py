@@ -25,7 +25,7 @@ def test_the_text_of_a_discounted_solution_by_hand():
         f"return: mean {mean:.10g}, standard deviation {deviation:.10g}, static CVaR -5 at 0.05, "
         f"-5 at 0.1, {quarter:.6g} at 0.25",
         "",
-        "law of the return",
+        "distribution of the return",
         "return probability",
         *(f"{values[k]:.6g} {mass[k]:.6g}" for k in range(4)),
         "... and 2 more",
