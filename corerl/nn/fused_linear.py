@@ -83,6 +83,8 @@ def fused_of_parameters(
 
 
 def _run(torchs: Callable, tritons: Callable, relu: bool, *tensors: Tensor):
+    if not tensors[0].is_cuda:
+        return torchs(*tensors, relu)
     tensors = tuple(x.contiguous() for x in tensors)
     return fastest.of(torchs, tritons, relu, *tensors)(*tensors, relu)
 
