@@ -90,7 +90,7 @@ def test_a_command_is_right(command: Command, workplace: str, capsys):
     elif program == "python":
         _is_python(words)
     elif program == "corerl" and not any("..." in word for word in words):
-        filled = [workplace if word == "RUN" else word for word in words]
+        filled = [workplace if word in ("RUN", "OTHER") else word for word in words]
         if words[0] == "train":
             _trains(filled, command)
         else:
