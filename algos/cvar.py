@@ -82,7 +82,7 @@ from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
 from corerl.risk.stock_augmentation import at_stocks, cvar, next_stock, shortfall
 from corerl.training.deep_q import DeepQ
-from corerl.training.experience import Experience
+from corerl.training.experience import EpsilonGreedy, Experience
 from corerl.training.run import Run
 from corerl.training.stock_play import NoStocks, StockPlayer, Stocks
 from corerl.training.stock_race import raced
@@ -263,10 +263,12 @@ def parts(agent: CVaR, spec: Spec) -> dict[str, Any]:
     return {"policy": policy, **({"stocks": stocks} if agent.cfg.stocked else {})}
 
 
-def _policy(agent: CVaR, spec: Spec, seen: Tensor) -> tuple[StockPlayer, Stocks | NoStocks]:
-    kind = Stocks if agent.cfg.stocked else NoStocks
-    stocks = kind(agent.cfg, seen, spec.identities, spec.device)
-    return StockPlayer(agent.cfg, agent.act, stocks, spec.action_dim, spec.identities), stocks
+def _policy(agent: CVaR, spec: Spec, seen: Tensor) -> tuple[EpsilonGreedy, Stocks | NoStocks]:
+    cfg, ends = agent.cfg, (spec.action_dim, spec.identities)
+    if not cfg.stocked:
+        return EpsilonGreedy(agent.act, cfg.data.eval_epsilon, *ends), NoStocks()
+    stocks = Stocks(cfg, seen, spec.identities, spec.device)
+    return StockPlayer(cfg, agent.act, stocks, *ends), stocks
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -47,7 +47,7 @@ from torch.utils import _pytree as pytree
 from corerl import seeding
 from corerl.algos import sac
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import at_least, group, positive, require, seed_list
+from corerl.config import at_least, group, positive, require, seed_list, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec, Stateful
@@ -71,7 +71,7 @@ class Config(sac.Config):
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
 
-    polyak: float = 0.0025
+    polyak: float = within(0.0025, "[0, 1]")
     initial_temperature: float = positive(0.1)
     actor_lr: float = positive(1e-4)
     critic_lr: float = positive(1e-4)

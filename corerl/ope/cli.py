@@ -2,9 +2,9 @@
 (off-policy evaluation).
 
   corerl evaluate RUN --episodes 100      plays them
-  corerl evaluate RUN algo.guidance=1,2,3 plays them with each of these values, of a
-                                          setting that training does not read
-  corerl evaluate RUN --steer OTHER       plays them, and the critic of another run
+  corerl evaluate RUN algo.guidance=1,2,3 plays them with each of these values
+                                          (settings that training does not read)
+  corerl evaluate RUN --steer OTHER       plays them; another run's critic
                                           chooses among their samples (V-GPS)
   corerl evaluate RUN --pending           plays the evaluations that a run with
                                           eval.later=true has left
@@ -181,7 +181,7 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: s
     given = [
         ", ".join(args.acting) if name == "acting" else f"--{name.replace('_', '-')}"
         for name in names
-        if getattr(args, name) not in (None, "", [])
+        if getattr(args, name) not in (None, "") and (name != "acting" or args.acting)
     ]
     require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
 

@@ -98,9 +98,6 @@ class NoStocks:
 
     first = None
 
-    def __init__(self, *_: Any):
-        pass
-
     def search(self, best: Any) -> None:
         pass
 

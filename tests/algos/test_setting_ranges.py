@@ -24,16 +24,19 @@ MAY_BE_ZERO = {
     *("weight", "bellman_weight", "behaviour_weight", "bc_weight", "critic_weight", "imitation"),
     *("dominance_weight", "margin_weight", "actor_bc_coef", "critic_bc_coef", "weight_decay"),
     *("dynamics_weight", "reward_weight", "end_weight", "replay_weight", "bc_coef", "flatness"),
-    *("entropy", "kl_weight", "bonus_scale", "perturbation"),
+    *("entropy", "kl_weight", "bonus_scale", "perturbation", "guidance", "contrast", "penalty"),
+    *("edit_scale", "coefficient", "initial_multiplier"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
     *("min_weight_share", "exploration"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
+    *("base_polyak", "spread", "budget"),
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
+    *("explore_steps", "reset_updates"),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from wording import says
+from wording import refused, says
 
 from corerl.launch import composition, status
 from corerl.launch import train as train_module
@@ -132,8 +132,8 @@ def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, reported):
 
 
 def test_a_folder_that_cannot_be_written_is_not_the_launchers_fault(monkeypatch):
-    refused = OSError(errno.EROFS, "Read-only file system", "ro/new")
-    monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=refused))
+    read_only = OSError(errno.EROFS, "Read-only file system", "ro/new")
+    monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=read_only))
     with refused("ro/new"):
         train_module.main(["-m", "algo=bc", "task=corerl/pendulum"])
 

@@ -462,7 +462,7 @@ def test_an_own_files_export_reads_back_with_its_environment(tmp_path, capsys):
 def test_settings_are_of_files_of_ones_own(run, tmp_path, capsys):
     for what in (str(run), "corerl/pendulum"):
         assert main(["data", "export", what, str(tmp_path / "x.hdf5"), "env=gym/Pendulum-v1"]) == 2
-        says(capsys.readouterr().err, "env")
+        says(capsys.readouterr().err, "settings file/PATH")
 
 
 def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, capsys):
@@ -494,7 +494,7 @@ def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, cap
     for field in ("observations", "rewards", "next_observations", "terminated", "truncated"):
         np.testing.assert_array_equal(getattr(back, field), getattr(played, field), field)
     assert main(["data", "export", str(run), "minari/test/pendulum-v0"]) == 2
-    says(capsys.readouterr().err, "minari/test/pendulum-v0")
+    says(capsys.readouterr().err, "test/pendulum-v0 exists")
 
 
 def test_minari_without_an_environment_leaves_unknown_ends_out(tmp_path, monkeypatch):

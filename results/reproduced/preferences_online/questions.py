@@ -7,7 +7,7 @@
         root=runs/pebble_pendulum
     python results/reproduced/preferences_online/questions.py runs/pebble_pendulum
 
-Writes scores.csv, with every evaluation, and questions.png beside this file. Prints a table of the last one.
+Writes curves.csv, with every evaluation, and questions.png beside this file. Prints a table of the last one.
 """
 
 import csv
@@ -67,7 +67,7 @@ def draw(rows: list[dict]) -> None:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "scores.csv").open("w", newline="") as file:
+    with (HERE / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
