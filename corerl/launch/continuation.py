@@ -37,6 +37,7 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "cql_discrete": {},
     "crr": {},
     "dt": {},
+    "dvl": {"cosine": False},
     "edac": {},
     "fql": OFFLINE,
     "ifql": OFFLINE,

@@ -87,6 +87,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"width": 256, "critic_layers": 3, "activation": "relu", "dropout": 0.1, "lr": 3e-4}
     | {"lr_every": 1_000, "weight_decay": 1e-4, "max_grad_norm": 9.0, "batch_size": 256}
     | {"repeats": 10, "return_noise": 0.1, "trajectories": "episodes", "clip_actions": 0.999},
+    # The authors' command for Gym, and their mujoco_config.py.
+    "dvl": {"divergence": "chi2", "loss_temperature": 1.0, "random_actions": 1, "clip": 5.0}
+    | {"beta": 3.0, "advantage_limit": 100.0, "huber": 20.0, "lr": 3e-4, "cosine": True, **TD}
+    | {**NET, "batch_size": 1024, "value_layer_norm": True, "dropout": 0.0, "log_std_min": -5.0},
     # CORL's edac.py, sac_n.py.
     "edac": {"critics": 10, "eta": 1.0, **TD, "policy_lr": 3e-4, "critic_lr": 3e-4}
     | {"alpha_lr": 3e-4, **NET, "hidden_layers": 3, "order": "alpha_actor_critic", "init": "corl"},

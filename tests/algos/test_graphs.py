@@ -17,6 +17,7 @@ VARIANTS = {
     "crr": [{"filter": "exp", "policy": "squashed", "order": "joint", "norm_first": True}],
     "cvar": [{"objective": "distortion", "low": None, "high": None}],
     "cvar_offline": [{"cosine": True, "policy_delay": 2}],
+    "dvl": [{"divergence": "kl", "dropout": 0.1}, {"divergence": "tv", "random_actions": 0}],
     "edac": [{"eta": 0.0}],
     "ipl": [{"form": "awac", "critics": 1}, {"replay": False, "dropout": 0.1}],
     "iql": [{"dropout": 0.1, "order": "joint"}, {"policy": "deterministic"}],
