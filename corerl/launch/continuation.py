@@ -31,6 +31,7 @@ OFFLINE = {"phase": "offline"}
 WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "awac": OFFLINE,
     "bc": {},
+    "bcq_discrete": {},
     "cfgrl": {},
     "cpl": {},
     "cql": OFFLINE,

@@ -39,6 +39,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # CORL's awac.py.
     "awac": {"temperature": 1.0, "advantage_limit": 100.0, **TD, "lr": 3e-4, "batch_size": 256}
     | {"hidden_layers": 3, "hidden_width": 256, "log_std_min": -20.0, "log_std_max": 2.0},
+    # The authors' main.py, for vectors.
+    "bcq_discrete": {"threshold": 0.3, "logit_weight": 0.01, "kappa": 1.0, "target_every": 1, **TD}
+    | {**NET, "batch_size": 64, "lr": 3e-4, "adam_eps": 1e-8},
     # The authors' train_offline.py and configs/d4rl_configs.json.
     "codac": {"objective": "naive", "tau": 0.1, "weight_limit": 5.0, "weight": 10.0}
     | {"threshold": 10.0, "samples": 10, "penalty_fractions": 1, "fractions": 32, "kappa": 1.0}

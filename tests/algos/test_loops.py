@@ -12,7 +12,7 @@ import tiny
 import torch
 from agreement import scramble
 
-from corerl.algos import arsq, cql, cql_discrete, cqn, cvar, dtr, ela, icvar
+from corerl.algos import arsq, bcq_discrete, cql, cql_discrete, cqn, cvar, dtr, ela, icvar
 from corerl.config import Config
 from corerl.nn.networks import Normalizer
 from corerl.preferences import teachers
@@ -71,6 +71,9 @@ def test_targets_are_copied_when_it_is_time(calls):
     log = calls(cql_discrete.DiscreteCQL, "copy_target")
     tiny.Short(tiny.settings("cql_discrete"), SEEDS[:1])
     assert counts(log)["copy_target"] == 7
+    log = calls(bcq_discrete.DiscreteBCQ, "move_target")
+    tiny.Short(tiny.settings("bcq_discrete"), SEEDS[:1])
+    assert counts(log)["move_target"] == 7
     calls(cvar.CVaR, "first_stock copy_target")
     log.clear()
     tiny.Short(tiny.settings("cvar"), SEEDS[:1])
