@@ -16,7 +16,7 @@ NEVER = {float: (math.nan, math.inf, -math.inf, 1e30, -1e30), int: (10**18, 10**
 MAY_BE_NEGATIVE = {
     *("behaviour_floor", "log_std_min", "log_std_max", "low", "high", "margin", "threshold"),
     *("target_entropy", "gap_min", "gap_max", "log_std_multiplier", "failure_reward", "eta"),
-    *("reward_scale", "reward_shift", "end_reward", "targets"),
+    *("reward_scale", "reward_shift", "end_reward", "targets", "budget"),
 }
 MAY_BE_ZERO = {
     *MAY_BE_NEGATIVE,
@@ -32,11 +32,11 @@ MAY_BE_ZERO = {
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
     *("min_weight_share", "exploration"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
-    *("base_polyak", "spread", "budget"),
+    *("base_polyak", "spread"),
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
-    *("explore_steps", "reset_updates"),
+    *("explore_steps", "reset_updates", "random_actions", "logit_weight"),
 }
 
 
