@@ -40,12 +40,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from corerl.algos.ifql import implicit
+from corerl.algos.ifql import Draws, implicit
 from corerl.buffers.replay import Batch
 from corerl.config import acting, at_least, group, positive, within
 from corerl.nn import compile, flow, networks, optim
@@ -81,13 +81,6 @@ class Config(MLPSettings):
     activation: str = activation("mish")
     norm_first: bool = True  # a LayerNorm before activations
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
-
-
-class Draws(NamedTuple):
-    """Random numbers of one update."""
-
-    path: Tensor  # (S, B, A), normal: where the flow's path begins
-    times: Tensor  # (S, B, 1), uniform
 
 
 def sinusoids(times: Tensor) -> Tensor:

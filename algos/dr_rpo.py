@@ -33,7 +33,6 @@ Our reading. Only the abstract could be read, and there is no public code.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -43,14 +42,9 @@ from corerl.config import Settings, at_least, one_of, positive
 from corerl.nn.learner import Sizes, Spec
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.robust import LinearModel, best_policy, improve, policy_value, worst_case
+from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import (
-    Learners,
-    StochasticPlayer,
-    TabularLearner,
-    linear_model,
-    model_of,
-)
+from corerl.training.tabular import Learners, TabularLearner, linear_model, model_of
 
 
 @dataclass
@@ -127,10 +121,7 @@ def build(cfg: Config, spec: Spec) -> Learners:
     return Learners(learners, model.start @ best_policy(*problem, cfg.price())[0][0], value)
 
 
-def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    learners = agent.learners
-    return {"policy": StochasticPlayer(learners[0].mdp, learners, spec.identities)}
+parts = tabular.learners_parts
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -47,6 +47,7 @@ from corerl.risk.occupancy import (
     nominal_kernel,
     occupancy_of,
 )
+from corerl.training import tabular
 from corerl.training.run import Run
 from corerl.training.tabular import FixedPolicy, StochasticPlayer, finite_mdp, present
 
@@ -188,9 +189,7 @@ def build(cfg: Config, spec: Spec) -> StochasticPlayer:
     return StochasticPlayer(env.mdp, [policy] * spec.seeds, spec.identities)
 
 
-def parts(agent: StochasticPlayer, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    return {"policy": agent}
+parts = tabular.parts
 
 
 def check_task(task: Task) -> None:

@@ -43,8 +43,9 @@ from corerl.nn.learner import Sizes, Spec
 from corerl.preferences.groups import mixture
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import best_occupancy, flow_equations, occupancy_of, policy_of
+from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import FixedPolicy, Learners, StochasticPlayer, TabularLearner, play
+from corerl.training.tabular import FixedPolicy, Learners, TabularLearner, play
 
 
 @dataclass
@@ -177,10 +178,7 @@ def build(cfg: Config, spec: Spec) -> Learners:
     return Learners([MaxMin(cfg, env, rng) for rng in rngs], best, MaxMin.value)
 
 
-def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    learners = agent.learners
-    return {"policy": StochasticPlayer(learners[0].mdp, learners, spec.identities)}
+parts = tabular.learners_parts
 
 
 def check_task(task: Task) -> None:

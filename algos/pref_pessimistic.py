@@ -63,8 +63,9 @@ from corerl.risk.occupancy import (
     occupancy_of,
     policy_of,
 )
+from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, StochasticPlayer, TabularLearner, finite_mdp, play
+from corerl.training.tabular import Learners, TabularLearner, finite_mdp, play
 
 GAP = 1e-7
 """Largest difference between the value of a plan and its upper bound, relative where it is large."""
@@ -265,10 +266,7 @@ def build(cfg: Config, spec: Spec) -> Learners:
     return Learners(learners, best_occupancy(env.mdp).value, PessimisticMLE.value)
 
 
-def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    learners = agent.learners
-    return {"policy": StochasticPlayer(learners[0].mdp, learners, spec.identities)}
+parts = tabular.learners_parts
 
 
 def check_task(task: Task) -> None:

@@ -42,14 +42,9 @@ from corerl.risk.occupancy import (
     occupancy_of,
     softmax,
 )
+from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import (
-    FixedPolicy,
-    Learners,
-    StochasticPlayer,
-    TabularLearner,
-    finite_mdp,
-)
+from corerl.training.tabular import FixedPolicy, Learners, TabularLearner, finite_mdp
 
 
 @dataclass
@@ -141,10 +136,7 @@ def build(cfg: Config, spec: Spec) -> Learners:
     return Learners(learners, best.value, lambda learner: learner.evaluate()[0])
 
 
-def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
-    """Returns the policy that is evaluated."""
-    learners = agent.learners
-    return {"policy": StochasticPlayer(learners[0].mdp, learners, spec.identities)}
+parts = tabular.learners_parts
 
 
 def check_task(task: Task) -> None:

@@ -34,6 +34,7 @@ from corerl.config import at_least, one_of, positive, require
 from corerl.data.tasks import Task
 from corerl.nn import compile
 from corerl.nn.policies import PolicyNoise
+from corerl.preferences.teachers import chance_of
 from corerl.training.environments import Environments
 from corerl.training.offline_to_online import time_limit
 from corerl.training.run import Run
@@ -121,10 +122,7 @@ def by_return(beta: float | None) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns the preference for the larger return, noisy with `beta`."""
 
     def prefers(one: np.ndarray, other: np.ndarray) -> float:
-        difference = float(one[0] - other[0])
-        if beta is None:
-            return 0.5 * (1 + np.sign(difference))
-        return 0.5 + 0.5 * np.tanh(0.5 * beta * difference)
+        return chance_of(float(one[0] - other[0]), beta)
 
     return prefers
 

@@ -20,6 +20,7 @@ from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Settings, at_least, one_of, positive, within
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
+from corerl.preferences import teachers
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.reward_models import MarkovReward
 from corerl.training.environments import Step
@@ -115,14 +116,8 @@ def judged(rewards: np.ndarray, cfg: Queries, unit: float, rng: np.random.Genera
     The rules are those of `teachers.teach`. `unit` is what `skip` and `equal` are shares of.
     """
     plain = rewards.sum(-1)
-    first, second = (rewards * cfg.gamma ** np.arange(rewards.shape[-1])[::-1]).sum(-1).T
-    labels = (second > first).astype(np.float64)
-    chance, mistake = rng.random((2, len(rewards)))
-    if cfg.beta is not None:
-        labels = (chance < 0.5 + 0.5 * np.tanh(0.5 * cfg.beta * (second - first))).astype(float)
-    labels = np.where(mistake < cfg.epsilon, 1 - labels, labels)
-    ties = (np.abs(plain[:, 0] - plain[:, 1]) < cfg.equal * unit) | (first == second)
-    labels = np.where(ties, 0.5, labels)
+    later = (rewards * cfg.gamma ** np.arange(rewards.shape[-1])[::-1]).sum(-1)
+    labels = teachers.answers(cfg, later, plain, unit, *rng.random((2, len(rewards))))
     if cfg.skip:
         labels = np.where(plain.max(1) > cfg.skip * unit, labels, np.nan)
     return labels

@@ -19,7 +19,7 @@ segments in good states keep an edge. The second has none left, and is nearest t
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -207,18 +207,44 @@ def _draw(
 
 def _labels(cfg: Preferences, sums: Sums, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Labels (P,). Chance belongs to a pair's number, so that more pairs change none before them."""
-    first, second = sums.judged(starts).T
     chance = [
         np.random.default_rng(seeding.derive(cfg.seed, f"preferences/{purpose}")).random(
             numbers[-1] + 1
         )[numbers]
         for purpose in ("choices", "mistakes")
     ]
-    labels = (second > first).astype(np.float32)
-    if cfg.beta is not None:
-        # sigmoid(x) = (1 + tanh(x / 2)) / 2, which overflows nowhere
-        labels = (chance[0] < 0.5 + 0.5 * np.tanh(0.5 * cfg.beta * (second - first))).astype("f4")
-    labels = np.where(chance[1] < cfg.epsilon, 1 - labels, labels)
-    plain = sums.plain(starts)
-    ties = (np.abs(plain[:, 0] - plain[:, 1]) < cfg.equal * sums.unit) | (first == second)
-    return np.where(ties, 0.5, labels).astype(np.float32)
+    return answers(cfg, sums.judged(starts), sums.plain(starts), sums.unit, *chance).astype(
+        np.float32
+    )
+
+
+def answers(
+    cfg: Any,
+    judged: np.ndarray,
+    plain: np.ndarray,
+    unit: float,
+    choice: np.ndarray,
+    mistake: np.ndarray,
+) -> np.ndarray:
+    """Returns labels `(P,)` of 0, 0.5 and 1 by rules 2, 4 and 5 of `teach`.
+
+    Args:
+        cfg: has beta, epsilon and equal. judged, plain: sums of both segments, `(P, 2)`. unit: x.
+        choice, mistake: uniform numbers, `(P,)`.
+    """
+    first, second = judged.T
+    labels = (choice < chance_of(second - first, cfg.beta)).astype(np.float64)
+    labels = np.where(mistake < cfg.epsilon, 1 - labels, labels)
+    ties = (np.abs(plain[:, 0] - plain[:, 1]) < cfg.equal * unit) | (first == second)
+    return np.where(ties, 0.5, labels)
+
+
+def chance_of(difference: np.ndarray, beta: float | None) -> np.ndarray:
+    """Returns the chance that what is better by `difference` is preferred: sigmoid(beta x difference).
+
+    Without beta it is 0, 1/2 or 1.
+    """
+    if beta is None:
+        return 0.5 * (1 + np.sign(difference))
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2, which overflows nowhere
+    return 0.5 + 0.5 * np.tanh(0.5 * beta * difference)

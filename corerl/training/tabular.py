@@ -218,3 +218,9 @@ class Learners:
         for learner, saved in zip(self.learners, state["learners"], strict=True):
             learner.load_state_dict(saved)
         self.regret.copy_(state["regret"])
+
+
+def learners_parts(agent: Learners, spec: Spec) -> dict[str, Any]:
+    """Returns the policy that is evaluated, of an algorithm whose agent is `Learners`."""
+    learners = agent.learners
+    return {"policy": StochasticPlayer(learners[0].mdp, learners, spec.identities)}

@@ -13,7 +13,7 @@ from corerl.config import Config, Eval
 from corerl.envs.linear_shift import LinearShiftEnv
 from corerl.envs.low_rank import LowRankEnv
 from corerl.risk.robust import LinearModel, best_policy, policy_value
-from corerl.training.tabular import Learners, play
+from corerl.training.tabular import Learners, StochasticPlayer, play
 
 ENV = LowRankEnv()
 MODEL = LinearModel.of(ENV.mdp, ENV.phi, ENV.mu)
@@ -146,7 +146,7 @@ def test_an_evaluation_draws_the_same_actions_again_and_other_ones_in_its_next_r
         player.begin(2, 1)
         return np.array([[p(0, 0, 0.0) for p in player.policies] for _ in range(2_000)])
 
-    one, again = (dr_rpo.StochasticPlayer(ENV.mdp, agents, [3, 5]) for _ in range(2))
+    one, again = (StochasticPlayer(ENV.mdp, agents, [3, 5]) for _ in range(2))
     first, second = round_of(one), round_of(one)
     assert (round_of(again) == first).all() and (second != first).any()
     one.end()
