@@ -64,17 +64,11 @@ def error(result, exact) -> float:
     return max(float((mine.double() - right).abs().max()) for mine, right in pairs)
 
 
-def seconds(call: Callable, times: int = 20) -> float:
-    """Returns how long the GPU takes for a call."""
-    for _ in range(3):
-        call()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(times):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000 / times
+def seconds(call: Callable) -> float:
+    """Returns how long the GPU takes for a call inside a graph, where the host launches nothing."""
+    from triton.testing import do_bench_cudagraph
+
+    return do_bench_cudagraph(call, rep=2, return_mode="min") / 1000
 
 
 def _path() -> Path:
