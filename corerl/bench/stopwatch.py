@@ -74,6 +74,7 @@ class Stopwatch(Run):
         report: Callable[[float], None],
     ):
         super().__init__(cfg, seeds, lambda *_: None)
+        self.mode.tell = lambda text: None  # there is no status to tell it in
         self._size, self._windows, self._report = size, windows, report
         self._made = time.perf_counter()
         self.start = 0.0
