@@ -49,13 +49,20 @@ def _race(torchs: Callable, tritons: Callable, relu: bool, like: tuple[Tensor, .
     tensors = [torch.randn(x.shape, generator=generator, device=x.device) for x in like]
     few = [x[:1] for x in tensors]  # of one copy, since float64 takes room
     exact = torchs(*(x.double() for x in few), relu)
-    allowed = ERROR * error(torchs(*few, relu), exact)
+    allowed = ERROR * error(
+        _first(torchs(*tensors, relu)), exact
+    )  # fewer copies may have other code
     times = {TORCHS: seconds(partial(torchs, *tensors, relu))}
     for block in BLOCKS:
         with suppress(Exception):  # what Triton cannot compile for this card, torch computes
             if error(tritons(*few, relu, block=block), exact) <= allowed:
                 times[block] = seconds(partial(tritons, *tensors, relu, block=block))
     return min(times, key=times.__getitem__)
+
+
+def _first(result: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """Returns the first copy of a result."""
+    return tuple(x[:1] for x in result) if isinstance(result, tuple) else result[:1]
 
 
 def error(result, exact) -> float:

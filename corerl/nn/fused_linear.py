@@ -24,8 +24,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tenso
 
 
 def suits(x: Tensor) -> bool:
-    """Tells whether Triton may compute with `x`."""
-    return TRITON and x.is_cuda and x.dtype == torch.float32
+    """Tells whether Triton may compute with `x`.
+
+    In compiled code alone: outside of it the host would take longer for the operation than the GPU.
+    """
+    return TRITON and x.is_cuda and x.dtype == torch.float32 and torch.compiler.is_compiling()
 
 
 # With torch's matrix multiplication. Of a gradient, `out` is what the layer returned.
