@@ -108,11 +108,13 @@ class Settings:
         prefix: what stands before a setting's name on the command line.
         actions: of an algorithm, which it takes: `continuous`, `discrete` or `any`.
         images: of an algorithm, whether observations may be images besides vectors.
+        knows_goals: of an algorithm, whether it learns to reach goals.
     """
 
     prefix: ClassVar[str] = "algo."
     actions: ClassVar[str] = "continuous"
     images: ClassVar[bool] = False
+    knows_goals: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for declared in fields(self):

@@ -8,6 +8,7 @@ makes in minutes to hours (corerl/data/suites.py), and mixtures of their sets (c
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -18,7 +19,7 @@ from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import check_sizes, npz, reading
-from corerl.envs import cartpole, pendulum, stitch_maze
+from corerl.envs import cartpole, goal_maze, pendulum, stitch_maze
 from corerl.errors import CorerlError
 
 # Mean returns of uniform random actions and of the recipe's noise-free controller over 10,000 episodes
@@ -36,7 +37,10 @@ RECIPES = {
     "pendulum-random-good-05": pendulum.make_mixture,
     "cartpole": cartpole.make,
     "maze-stitch": stitch_maze.make,
+    **{name: partial(goal_maze.make, name) for name in goal_maze.RECORDINGS},
 }
+GOAL_TASKS = dict.fromkeys(goal_maze.RECORDINGS, len(goal_maze.TASKS))
+"""Datasets without a reward, and how many goals each is evaluated with."""
 PACKAGED = {"halfcheetah-replay-regenerated": "mujoco/halfcheetah-medium-replay-regenerated"}
 """Sets that come with the package, and the suite's set whose environment and scale they share."""
 ENVIRONMENTS = {
@@ -45,6 +49,7 @@ ENVIRONMENTS = {
     "pendulum-random-good-05": "Pendulum-v1",
     "cartpole": "CartPole-v1",
     "maze-stitch": "corerl.envs.stitch_maze:corerl/StitchMaze",
+    **dict.fromkeys(GOAL_TASKS, "corerl.envs.goal_maze:corerl/GoalMaze"),
     **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
     **suites.ENVIRONMENTS,
     **mixtures.ENVIRONMENTS,
@@ -124,7 +129,9 @@ def find(name: str) -> Path | None:
 
 
 def reference(name: str) -> tuple[float, float] | None:
-    """Returns that score 0 and 100: our own for pendulum, else the suite's."""
+    """Returns that score 0 and 100: our own for pendulum, else the suite's; None where success counts."""
+    if name in GOAL_TASKS:
+        return None
     return REFERENCE[name] if name in REFERENCE else suites.reference(PACKAGED.get(name, name))
 
 

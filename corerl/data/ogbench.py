@@ -1,5 +1,6 @@
-"""`ogbench/...`: the single-task datasets of OGBench (Park et al. 2025, arXiv:2410.20092), state-based.
+"""`ogbench/...`: the datasets of OGBench (Park et al. 2025, arXiv:2410.20092), state-based.
 
+    ogbench/antmaze-large-navigate-v0                     five goals, for algorithms that know goals
     ogbench/antmaze-large-navigate-singletask-v0          the default task of that maze
     ogbench/cube-double-play-singletask-task4-v0          one of the five
 
@@ -10,6 +11,9 @@ that is left, not to the one that is reached. A row where the task is solved is 
 recording goes on, and an episode here ends there too.
 
 OGBench reports the share of solved episodes; the score here is that share x 100.
+
+With goals three things differ: a goal is jittered by up to 1.0 along x and y, success is judged after the
+step, and the dataset has neither rewards nor ends.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from corerl.data import download, simulators
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import npz, reading
+from corerl.envs.goal_tasks import GoalTasks
 from corerl.errors import CorerlError
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
@@ -52,17 +57,23 @@ DATASETS = tuple(
 
 
 def names() -> list[str]:
-    tasks = ["singletask", *(f"singletask-task{i + 1}" for i in range(TASKS))]
-    return [f"{dataset}-{task}-v0" for dataset in DATASETS for task in tasks]
+    tasks = ["", "-singletask", *(f"-singletask-task{i + 1}" for i in range(TASKS))]
+    return [f"{dataset}{task}-v0" for dataset in DATASETS for task in tasks]
+
+
+def is_single(name: str) -> bool:
+    """Tells whether a name is of one task, rather than of all goals."""
+    return "-singletask" in name
 
 
 def load(name: str) -> Dataset:
     """Loads the dataset of a task, downloaded if it is not in the data folder.
 
     Raises:
-        CorerlError: the ogbench package, which computes the rewards, is not installed.
+        CorerlError: the ogbench package, which computes a task's rewards, is not installed.
     """
-    _package()
+    if is_single(name):
+        _package()
     return read(find(name) or fetch(name), name)
 
 
@@ -82,9 +93,10 @@ def fetch(name: str) -> Path:
 
 
 def read(path: Path, name: str) -> Dataset:
-    """Reads one npz file in OGBench's layout, with the rewards of the task `name`."""
+    """Reads one npz file in OGBench's layout, with the rewards of the task `name`; 0 where it has goals."""
+    needed = (*KEYS, "qpos") if is_single(name) else KEYS
     with npz(path, "an npz file") as file:
-        missing = [key for key in (*KEYS, "qpos") if key not in file.files]
+        missing = [key for key in needed if key not in file.files]
         if missing:
             raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file.files)}.")
         arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
@@ -98,9 +110,10 @@ def read(path: Path, name: str) -> Dataset:
         if not last.size or not last[-1]:
             raise CorerlError("its last trajectory has no end: it was cut short.")
         rows = np.flatnonzero(~last)
-        rewards, solved = _rewards(
-            name, {key: arrays[key][rows] for key in EXTRAS if key in arrays}
-        )
+        states = {key: arrays[key][rows] for key in EXTRAS if key in arrays}
+        rewards, solved = np.zeros(len(rows), np.float32), np.zeros(len(rows), bool)
+        if is_single(name):
+            rewards, solved = _rewards(name, states)
         return Dataset.from_steps(
             f"ogbench/{name}",
             arrays["observations"][rows],
@@ -118,12 +131,34 @@ def make_env(name: str) -> gymnasium.Env:
     # Its robot makes a space of its actions at each reset, and a window where there is no screen.
     warnings.filterwarnings("ignore", ".*precision lowered.*", module=r"gymnasium\.spaces")
     warnings.filterwarnings("ignore", ".*DISPLAY environment variable is missing", module="glfw")
-    dataset, _, task = name.partition("-singletask")
-    return simulators.make(f"{dataset.rpartition('-')[0]}-singletask{task}")
+    if is_single(name):
+        dataset, single, task = name.partition("-singletask")
+        return SeededReset(simulators.make(f"{dataset.rpartition('-')[0]}{single}{task}"))
+    env = simulators.make(f"{_dataset(name).rpartition('-')[0]}-v0")
+    return GoalTasks(SeededReset(env), TASKS)
+
+
+class SeededReset(gymnasium.Wrapper):
+    """Starts and goals by the seed: mazes draw them from numpy's global generator."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        if seed is None:
+            return self.env.reset(options=options)
+        before = np.random.get_state()  # noqa: NPY002
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            return self.env.reset(seed=seed, options=options)
+        finally:
+            np.random.set_state(before)  # noqa: NPY002
+
+
+def _dataset(name: str) -> str:
+    """Returns the dataset of a task, without its version: `scene-play`."""
+    return name.removesuffix("-v0").partition("-singletask")[0]
 
 
 def _file_name(name: str) -> str:
-    return f"{name.partition('-singletask')[0]}-v0.npz"
+    return f"{_dataset(name)}-v0.npz"
 
 
 def _rewards(name: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ minari/D4RL/door/human-v2    Minari datasets; ids of different collections are d
 adroit/door-binary           D4RL's demonstrations with rewards of -1 and 0
 neorl2/DMSD                  NeoRL-2
 ogbench/scene-play-singletask-v0   OGBench's single tasks
+ogbench/scene-play-v0        and its goals: five tasks in one, for algorithms that know goals
 corerl/pendulum              made by this package from a seed
 risk/A, risk/pointmass       tasks with spread returns, some with data (corerl/data/risk.py)
 gym/Hopper-v5                online: an environment without data
@@ -196,9 +197,17 @@ class Task:
         return READERS[self.collection].reference(self.name)
 
     @property
+    def goal_tasks(self) -> int:
+        """Counts the goals of the environment, whose observations end with one; 0 without goals."""
+        if self.collection == "ogbench":
+            return 0 if ogbench.is_single(self.name) else ogbench.TASKS
+        return embedded.GOAL_TASKS.get(self.name, 0) if self.collection == "corerl" else 0
+
+    @property
     def scored_by_success(self) -> bool:
         """Tells whether a score is the share of solved episodes x 100, not a return on a scale."""
-        return self.collection in ("ogbench", "adroit") or self.id.startswith("corerl/metaworld/")
+        solved = self.collection in ("ogbench", "adroit") or self.id.startswith("corerl/metaworld/")
+        return solved or self.goal_tasks > 0
 
     def normalize(self, returns):
         """Scores a return, or an array of them: 100 (R - min) / (max - min), or None."""

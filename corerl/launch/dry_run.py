@@ -146,6 +146,7 @@ def _fitness(cfg: Config) -> tuple[str, str]:
     try:
         task = tasks.of(cfg)
         launch.check_steps(cfg)
+        spaces.check_goals(cfg.algo, "the task", task.goal_tasks > 0)
     except CorerlError as error:
         return str(error), ""
     evaluates = cfg.eval.episodes > 0 and launch.needs_simulator(cfg)

@@ -103,6 +103,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     task = tasks.of(cfg)
     check_steps(cfg)
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
+    spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
     if task.has_env and needs_simulator(cfg):
         _check_simulator(cfg, task)
     if task.collection == "file":

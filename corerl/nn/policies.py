@@ -71,6 +71,30 @@ class GaussianPolicy(nn.Module):
         return mean.clamp(-1, 1)
 
 
+class UnitGaussian(MLP):
+    """A Gaussian policy of standard deviation 1, with `GaussianPolicy`'s methods: `(S, B, O)` to `(S, B, A)`.
+
+    Args:
+        sizes: features of the observation, of each hidden layer, and of the action.
+        rngs, others: as for `MLP`.
+    """
+
+    def __init__(self, sizes: Sequence[int], rngs: Sequence[torch.Generator], **others):
+        super().__init__(sizes, (len(rngs),), rngs, **others)
+
+    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
+        return gaussian_log_prob(mean, torch.zeros_like(mean), actions)
+
+    def draw(self, mean: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` around the mean with normal noise, clipped to the bounds."""
+        return (mean + noise).clamp(-1, 1)
+
+    def best(self, mean: Tensor) -> Tensor:
+        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
+        return mean.clamp(-1, 1)
+
+
 class CategoricalPolicy(nn.Module):
     """Probabilities of A discrete actions, with `GaussianPolicy`'s methods.
 

@@ -252,6 +252,8 @@ class Record:
             for i in going
         ]
         self._logs["returns.jsonl"].append(map(json.dumps, lines))
+        if self.task.goal_tasks:
+            self._write_lines(step, self._of_goals(step, episodes.successes))
         known = {"return": means, "score": scores}
         shown = [
             {"seed": self.seeds[i]}
@@ -263,6 +265,15 @@ class Record:
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
+
+    def _of_goals(self, step: int, successes: np.ndarray) -> list[dict[str, Any]]:
+        """Returns a line of metrics per seed: the share of solved episodes of each goal, taken in turn."""
+        tasks = self.task.goal_tasks
+        return [
+            {"step": step, "seed": seed}
+            | {f"success of task {i + 1}": float(mine[i::tasks].mean()) for i in range(tasks)}
+            for seed, mine in zip(self.seeds, successes, strict=True)
+        ]
 
     def cut_scores(self, step: int) -> None:
         """Drops the rows and returns of evaluations from `step` on, which are to be written again."""

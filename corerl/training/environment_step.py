@@ -14,18 +14,23 @@ from corerl.data.observations import kept_as
 CLOSING = 30  # seconds for all environments of a run
 
 
-def reset(env: gymnasium.Env, shape: tuple[int, ...] | None, seed: int | None = None) -> np.ndarray:
+def reset(
+    env: gymnasium.Env,
+    shape: tuple[int, ...] | None,
+    seed: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> np.ndarray:
     """Returns the first observation. Raises what the environment raises, and as `step`.
 
     An environment that takes no seed so large, as one that seeds numpy's global generator, gets 32 of its
     bits.
     """
     try:
-        made = env.reset(seed=seed)
+        made = env.reset(seed=seed, options=options)
     except ValueError:
         if seed is None or seed < 2**32:
             raise
-        made = env.reset(seed=seed % 2**32)
+        made = env.reset(seed=seed % 2**32, options=options)
     if not (isinstance(made, tuple) and len(made) == 2):
         raise ValueError("its reset returns no pair (observation, info)")
     return _checked(made[0], shape)
@@ -61,20 +66,23 @@ def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
 
 
 def begin(
-    starts: Sequence[tuple[int, gymnasium.Env, int]], crashed: set[int], seeds: Sequence[int]
+    starts: Sequence[tuple[int, gymnasium.Env, int]],
+    crashed: set[int],
+    seeds: Sequence[int],
+    options: Sequence[dict[str, Any] | None] | None = None,
 ) -> np.ndarray:
     """Returns the first observations `(n, ...)` of environments of seed number i, reset with these seeds.
 
-    Those of seeds that crashed are 0.
+    Those of seeds that crashed are 0. `options`: of each reset.
     """
     first: list[np.ndarray | None] = []
     shape = None
-    for i, env, seed in starts:
+    for (i, env, seed), chosen in zip(starts, options or [None] * len(starts), strict=True):
         first.append(None)
         if i in crashed:
             continue
         try:
-            first[-1] = reset(env, shape, seed)
+            first[-1] = reset(env, shape, seed, chosen)
             shape = first[-1].shape
         except (Exception, SystemExit) as error:
             note_crash(crashed, i, seeds, error)

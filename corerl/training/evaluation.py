@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.config import require
+from corerl.envs.goal_tasks import tasks_of
 from corerl.runs.record import Episodes
 from corerl.training.environment_step import begin, close, note_crash, step
 
@@ -38,7 +39,8 @@ class Evaluator:
 
     One environment per episode, rather than a fixed number that restart as they finish, so that short
     episodes are not over-represented. The environment seeds come from each seed's stream and are the
-    same at every evaluation: a curve then shows the policy's change, not the initial states'.
+    same at every evaluation: a curve then shows the policy's change, not the initial states'. Where an
+    environment has several goals, episodes take them in turn.
 
     Args:
         make_env: builds one environment.
@@ -99,7 +101,9 @@ class Evaluator:
             for s, row in enumerate(envs)
             for env, e in zip(row, episodes, strict=True)
         ]
-        flat = begin(starts, self.crashed, self._seeds)
+        tasks = tasks_of(envs[0][0])
+        options = [{"task_id": e % tasks + 1} for e in episodes] * len(envs) if tasks else None
+        flat = begin(starts, self.crashed, self._seeds, options)
         shape = flat.shape[1:]
         observations = flat.reshape(len(envs), len(episodes), *shape)
         returns = np.zeros(observations.shape[:2])

@@ -31,6 +31,20 @@ def check(algo: Settings, task: str, observations: Space, actions: Space) -> Non
     _check_shape(algo, task, shape, f"observations of {observations}")
 
 
+def check_goals(algo: Settings, task: str, has_goals: bool) -> None:
+    """Raises CorerlError where an algorithm needs goals and a task has none, or the reverse."""
+    require(
+        has_goals or not algo.knows_goals,
+        f"{algo.name} learns to reach goals, and {task} has none. Choose a task such as corerl/goal-maze or "
+        "ogbench/pointmaze-medium-navigate-v0",
+    )
+    require(
+        algo.knows_goals or not has_goals,
+        f"{task} has goals, which {algo.name} does not know. Choose an algorithm such as gcivl, or one of "
+        "its single tasks where it has some",
+    )
+
+
 def check_data(algo: Settings, dataset: Dataset) -> None:
     """Raises CorerlError where the algorithm cannot learn from the dataset."""
     kind = "discrete" if dataset.discrete else "continuous"
