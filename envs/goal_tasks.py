@@ -42,8 +42,3 @@ class GoalTasks(gymnasium.Wrapper):
 
     def _shown(self, observation: np.ndarray) -> np.ndarray:
         return np.concatenate([observation, self._goal]).astype(self.observation_space.dtype)
-
-
-def tasks_of(env: gymnasium.Env) -> int:
-    """Returns how many tasks an environment has; 0 for one without goals."""
-    return env.get_wrapper_attr("goal_tasks") if env.has_wrapper_attr("goal_tasks") else 0

@@ -76,6 +76,9 @@ SIZES = {
     "ema_every": 2,
     "ema_start": 3,
     "lr_every": 3,
+    "latent_dim": 8,
+    "rep_dim": 4,
+    "subgoal_steps": 3,
 }
 """Values of settings by their names, at any depth of a `Config`."""
 PRETRAIN = 20
@@ -115,6 +118,9 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
     "spo": {"task": ONLINE, "steps": 240},
+}
+OTHERWISE |= {
+    name: {"task": "corerl/goal-maze"} for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql")
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
 EXACT = {

@@ -103,9 +103,9 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     task = tasks.of(cfg)
     check_steps(cfg)
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
-    spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
     if task.has_env and needs_simulator(cfg):
         _check_simulator(cfg, task)
+    spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
     if task.collection == "file":
         spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
     cell = cell_directory(cfg)

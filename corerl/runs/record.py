@@ -269,9 +269,10 @@ class Record:
     def _of_goals(self, step: int, successes: np.ndarray) -> list[dict[str, Any]]:
         """Returns a line of metrics per seed: the share of solved episodes of each goal, taken in turn."""
         tasks = self.task.goal_tasks
+        played = range(min(tasks, successes.shape[1]))
         return [
             {"step": step, "seed": seed}
-            | {f"success of task {i + 1}": float(mine[i::tasks].mean()) for i in range(tasks)}
+            | {f"success of task {i + 1}": float(mine[i::tasks].mean()) for i in played}
             for seed, mine in zip(self.seeds, successes, strict=True)
         ]
 

@@ -90,6 +90,11 @@ def begin(
     return stacked.astype(kept_as(stacked.shape[1:], starts[0][1].observation_space.dtype))
 
 
+def goal_tasks(env: gymnasium.Env) -> int:
+    """Returns how many tasks with a goal an environment has; 0 without goals."""
+    return env.get_wrapper_attr("goal_tasks") if env.has_wrapper_attr("goal_tasks") else 0
+
+
 def note_crash(
     crashed: set[int], i: int, seeds: Sequence[int], error: BaseException, where: str = ""
 ) -> None:

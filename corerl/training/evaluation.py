@@ -11,9 +11,8 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.config import require
-from corerl.envs.goal_tasks import tasks_of
 from corerl.runs.record import Episodes
-from corerl.training.environment_step import begin, close, note_crash, step
+from corerl.training.environment_step import begin, close, goal_tasks, note_crash, step
 
 SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""
@@ -101,7 +100,7 @@ class Evaluator:
             for s, row in enumerate(envs)
             for env, e in zip(row, episodes, strict=True)
         ]
-        tasks = tasks_of(envs[0][0])
+        tasks = goal_tasks(envs[0][0])
         options = [{"task_id": e % tasks + 1} for e in episodes] * len(envs) if tasks else None
         flat = begin(starts, self.crashed, self._seeds, options)
         shape = flat.shape[1:]

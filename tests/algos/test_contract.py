@@ -150,6 +150,8 @@ def test_a_trained_policy_is_loaded_and_acts_the_same(tmp_path, name, spec, monk
     monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
     monkeypatch.setattr(Run, "evaluate", lambda self, step, act, also=None: handed_over.append(act))
     cfg = replace(tiny.settings(name), root=str(tmp_path), device="cpu", compile="off")
+    if spec != "kept" and cfg.algo.knows_goals:
+        pytest.skip("no version before had goals")
     folder = run(cfg, (3, 4))
     settings = directory.settings(cfg) | {"seeds": [3, 4]}
     (folder.parent / "config.yaml").write_text(yaml.safe_dump(settings))

@@ -4,6 +4,7 @@ import sys
 import warnings
 from types import ModuleType
 
+import gymnasium
 import numpy as np
 import pytest
 from wording import refused
@@ -121,10 +122,41 @@ def test_rewards_agree_with_the_environments_own(tmp_path, name):
     np.testing.assert_array_equal(data.rewards, np.array(rewards, np.float32))
 
 
-def test_every_task_has_an_environment_of_the_package():
+def test_every_task_has_an_environment_of_the_package(monkeypatch):
     pytest.importorskip("ogbench")
-    import gymnasium
-
+    made = []
+    monkeypatch.setattr(ogbench.simulators, "make", lambda id: made.append(id) or Env())
     for name in ogbench.names():
-        dataset, _, task = name.partition("-singletask")
-        assert f"{dataset.rpartition('-')[0]}-singletask{task}" in gymnasium.registry
+        ogbench.make_env(name)
+    assert set(made) <= set(gymnasium.registry)
+
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+
+def test_a_dataset_with_goals_has_neither_rewards_nor_ends(tmp_path):
+    """And is read without the package, from a file that need not hold the simulator's states."""
+    data = ogbench.read(write(tmp_path / "a.npz", qpos=None), "pointmaze-medium-navigate-v0")
+    np.testing.assert_array_equal(data.observations[:, 0], [0, 2, 6, 8, 10])
+    assert not data.rewards.any() and not data.terminated.any()
+    assert data.truncated.tolist() == [False, True, False, False, True]
+    task = resolve("ogbench/pointmaze-medium-navigate-v0")
+    assert (task.goal_tasks, task.scored_by_success) == (5, True)
+    assert resolve(f"ogbench/{NAME}").goal_tasks == 0
+
+
+def test_starts_and_goals_follow_from_the_seed():
+    """The package's mazes draw them from numpy's global generator, which is left as it was."""
+    pytest.importorskip("ogbench")
+    env = ogbench.make_env("pointmaze-medium-navigate-v0")
+    first, _ = env.reset(seed=3, options={"task_id": 2})
+    np.random.seed(9)  # noqa: NPY002
+    expected = np.random.random()  # noqa: NPY002
+    np.random.seed(9)  # noqa: NPY002
+    again, info = env.reset(seed=3, options={"task_id": 2})
+    other, _ = env.reset(seed=4, options={"task_id": 2})
+    assert np.random.random() == expected  # noqa: NPY002
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all() and first.shape == (4,)
+    np.testing.assert_allclose(again[2:], info["goal"])

@@ -210,3 +210,23 @@ def test_numbered_actions_have_no_axis_of_their_own():
 def test_actions_of_another_shape_are_refused(env, act, wanted, episodes):
     with refused(wanted.format(n=episodes)):
         Evaluator(env, [0, 1], episodes)(act)
+
+
+class Goals(Countdown):
+    """Solves task 3 of three."""
+
+    goal_tasks = 3
+
+    def reset(self, *, seed=None, options=None):
+        self.task = options["task_id"]
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, *others, info = super().step(action)
+        return observation, *others, info | {"success": self.task == 3}
+
+
+def test_an_environments_goals_are_played_in_turn():
+    """Also from one round of ten episodes to the next, and for every seed."""
+    _, _, successes = Evaluator(Goals, [0, 1], 13)(ones)
+    assert successes.tolist() == [[float(e % 3 == 2) for e in range(13)]] * 2

@@ -173,3 +173,12 @@ def test_a_dry_run_says_which_cells_do_not_fit(capsys):
     ]
     says(out, "1")
     says(out, "td3_bc actions Discrete(2)")
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("bc", "corerl/goal-maze"), ("gcbc", "corerl/pendulum")]
+)
+def test_goals_are_for_algorithms_that_know_them(name, task, tmp_path):
+    with refused(f"{name} {task}"):
+        launch(replace(config(tmp_path, "bc", task=task), algo=of(name)))
+    assert not os.listdir(tmp_path)
