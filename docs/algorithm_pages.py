@@ -232,7 +232,8 @@ def cost(name: str) -> str:
     """Measured updates per second and hours of a million; nothing where nobody has measured them."""
     rates = pd.read_csv(RATES, comment="#", keep_default_na=False)
     rows = [
-        f"| {row.settings or 'defaults'} | {row.device} | {row.updates_per_s:g} "
+        f"| {row.settings or 'defaults'} | {row.device}{', ten seeds added up' * (row.kind == 'gpu')} "
+        f"| {row.updates_per_s:g} "
         f"| {1e6 / row.updates_per_s / 3600:.1f} |"
         for row in rates[rates.algo == name].itertuples()
     ]

@@ -15,6 +15,22 @@ from corerl.launch.composition import cells
 
 TD = {"discount": 0.99, "polyak": 0.005}
 NET = {"batch_size": 256, "hidden_layers": 2, "hidden_width": 256}
+GOALS = {
+    "discount": 0.99,
+    "lr": 3e-4,
+    "batch_size": 1024,
+    "hidden_layers": 3,
+    "hidden_width": 512,
+    "activation": "gelu_tanh",
+    "value_layer_norm": True,
+    "goals.value_p_curgoal": 0.2,
+    "goals.value_p_randomgoal": 0.3,
+    "goals.value_geom_sample": True,
+    "goals.actor_p_curgoal": 0.0,
+    "goals.actor_p_randomgoal": 0.0,
+    "goals.actor_geom_sample": False,
+    "goals.gc_negative": True,
+}
 DQN_ZOO = {  # DeepMind's qrdqn/run_atari.py and iqn/run_atari.py; 4 frames are a step
     "discount": 0.99,
     "target_every": 40_000 // 4,
@@ -76,6 +92,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"critic_lr": 3e-3, "cosine": True, "critic_updates": 5}
     | {"hidden_layers": 2, "hidden_width": 64},
     "cvar_tabular": {"objective": "static", "tau": 0.25, "weight": 1.0},
+    # OGBench's impls/agents, as are all that learn to reach goals.
+    "crl": {"actor_loss": "ddpg_bc", "alpha": 0.1, "latent_dim": 512, **GOALS}
+    | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
+    "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
+    "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
+    "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
+    "hiql": {"expectile": 0.7, "high_alpha": 3.0, "low_alpha": 3.0, "subgoal_steps": 25}
+    | {"rep_dim": 10, "polyak": 0.005, **GOALS},
+    "qrl": {"quasimetric": "iqe", "latent_dim": 512, "eps": 0.05, "actor_loss": "ddpg_bc"}
+    | {"alpha": 0.003, **GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 1.0},
     # Ours.
     "dr_rpo": {"kind": "kl", "scale": 0.5, "reference": "uniform", "eta": 0.1, "beta": 0.1}
     | {"bonus": "factors", "ridge": 1.0},

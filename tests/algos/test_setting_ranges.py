@@ -32,7 +32,9 @@ MAY_BE_ZERO = {
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
     *("min_weight_share", "exploration"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
-    *("base_polyak", "spread"),
+    *("base_polyak", "spread", "high_alpha", "low_alpha", "eps"),
+    # Shares of goals.
+    *("value_p_curgoal", "value_p_randomgoal", "actor_p_curgoal", "actor_p_randomgoal"),
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
