@@ -1,9 +1,14 @@
-"""Makes OGBench's `cube-single-play` data anew: its scripted robot, in chunks that each have a seed.
+"""Makes OGBench's data anew by its own rules, in chunks that each have a seed.
 
-    python make_data.py play chunks --first 0 --last 10      # and 10 to 20 on another core
+    python make_data.py play cube-single-play chunks --first 0 --last 10   # and 10 to 20 on another core
     python make_data.py join chunks $CORERL_DATA/ogbench/cube-single-play-v0.npz
+    python make_data.py play pointmaze-medium-navigate maze --last 20
+    python make_data.py play pointmaze-medium-stitch stitch --last 20
 
-Twenty chunks of 50 episodes of 1,001 rows are as many as were published. Theirs were drawn without a seed.
+Twenty chunks are as many rows as were published. Theirs were drawn without a seed. In `cube-single-play` the
+package's robot follows its script. A point in a maze goes in the direction of the next cell on the shortest
+way, with normal noise of 0.5. In `navigate` it goes from one crossing or corner to another, in `stitch` to a
+cell that is four steps away, where it stays. Other robots of the mazes need policies that are not published.
 """
 
 import argparse
@@ -11,16 +16,84 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import ogbench.locomaze
 import ogbench.manipspace  # noqa: F401  registers the environments
 from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
 
 EPISODES, ROWS = 50, 1001
+SHORT = (250, 201)
+"""Episodes of a chunk of `stitch`, and their rows."""
+NEARBY, NOISE = 4, 0.5
 KEYS = ("observations", "actions", "terminals", "qpos", "qvel")
 
 
-def play(seed: int) -> dict[str, np.ndarray]:
-    """Plays a chunk of episodes; the oracle draws from numpy's global generator, as the environment does."""
-    np.random.seed(seed)  # noqa: NPY002  the generator of both
+def play(dataset: str, seed: int) -> dict[str, np.ndarray]:
+    """Plays a chunk of episodes; rules and environments draw from numpy's global generator."""
+    np.random.seed(seed)  # noqa: NPY002
+    if dataset == "cube-single-play":
+        return play_cube(seed)
+    name, kind = dataset.rsplit("-", 1)
+    return play_maze(name, kind == "stitch", seed)
+
+
+def play_maze(name: str, short: bool, seed: int) -> dict[str, np.ndarray]:
+    """Plays a chunk of a point's episodes."""
+    episodes, rows = SHORT if short else (EPISODES, ROWS)
+    env = gymnasium.make(f"{name}-v0", terminate_at_goal=False, max_episode_steps=rows)
+    maze = env.unwrapped
+    cells = [tuple(cell) for cell in np.argwhere(maze.maze_map == 0)]
+    crossings = [cell for cell in cells if not in_a_hallway(maze.maze_map, *cell)]
+    columns: dict[str, list] = {key: [] for key in KEYS}
+    for episode in range(episodes):
+        start = drawn(cells)
+        goal = drawn(near(maze, start) or [start]) if short else drawn(crossings)
+        task = {"init_ij": start, "goal_ij": goal}
+        options = {"task_info": task}
+        observation, _ = env.reset(seed=seed if episode == 0 else None, options=options)
+        ended = False
+        while not ended:
+            here = maze.get_xy()
+            ahead = maze.get_oracle_subgoal(here, maze.cur_goal_xy)[0] - here
+            direction = ahead / (np.linalg.norm(ahead) + 1e-6)
+            noise = np.random.normal(0, NOISE, 2)  # noqa: NPY002
+            action = np.clip(direction + noise, -1, 1)
+            following, _, terminated, truncated, info = env.step(action)
+            ended = terminated or truncated
+            if info["success"] and not short:
+                maze.set_goal(drawn(crossings))
+            row = (observation, action, ended, info["prev_qpos"], info["prev_qvel"])
+            for key, value in zip(KEYS, row, strict=True):
+                columns[key].append(value)
+            observation = following
+    return arrays(columns)
+
+
+def drawn(cells: list) -> tuple:
+    return cells[np.random.randint(len(cells))]  # noqa: NPY002
+
+
+def in_a_hallway(walls: np.ndarray, row: int, column: int) -> bool:
+    """Tells whether a cell has two free neighbours, opposite each other."""
+    free = (
+        [walls[row - 1, column], walls[row + 1, column]],
+        [walls[row, column - 1], walls[row, column + 1]],
+    )
+    return [0, 0] in free and [1, 1] in free
+
+
+def near(maze, start: tuple) -> list[tuple]:
+    """Returns the cells whose shortest way from `start` has `NEARBY` steps."""
+    _, steps = maze.get_oracle_subgoal(maze.ij_to_xy(start), maze.ij_to_xy(start))
+    return [tuple(cell) for cell in np.argwhere(steps == NEARBY)]
+
+
+def arrays(columns: dict[str, list]) -> dict[str, np.ndarray]:
+    kinds = {key: bool if key == "terminals" else np.float32 for key in KEYS}
+    return {key: np.asarray(column, kinds[key]) for key, column in columns.items()}
+
+
+def play_cube(seed: int) -> dict[str, np.ndarray]:
+    """Plays a chunk of the robot's episodes."""
     env = gymnasium.make(
         "cube-single-v0", terminate_at_goal=False, mode="data_collection", max_episode_steps=ROWS
     )
@@ -40,18 +113,17 @@ def play(seed: int) -> dict[str, np.ndarray]:
             for key, value in zip(KEYS, row, strict=True):
                 columns[key].append(value)
             observation = following
-    kinds = {key: bool if key == "terminals" else np.float32 for key in KEYS}
-    return {key: np.asarray(column, kinds[key]) for key, column in columns.items()}
+    return arrays(columns)
 
 
-def make(folder: Path, first: int, last: int) -> None:
+def make(dataset: str, folder: Path, first: int, last: int) -> None:
     """Writes the chunks that are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(first, last):
         file = folder / f"{seed:02}.npz"
         if not file.exists():
             with open(file.with_suffix(".part"), "wb") as part:
-                np.savez_compressed(part, **play(seed))
+                np.savez_compressed(part, **play(dataset, seed))
             file.with_suffix(".part").rename(file)
             print(file, flush=True)
 
@@ -67,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="what", required=True)
     making, joining = (commands.add_parser(name) for name in ("play", "join"))
+    making.add_argument("dataset")
     for command in (making, joining):
         command.add_argument("folder", type=Path)
     making.add_argument("--first", type=int, default=0)
