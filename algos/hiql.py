@@ -35,7 +35,7 @@ from torch import Tensor
 
 from corerl.algos import gcivl
 from corerl.buffers.goals import SubgoalBatch
-from corerl.config import at_least, positive, within
+from corerl.config import at_least, positive, require, within
 from corerl.nn import compile, extraction, networks, optim
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -55,6 +55,13 @@ class Config(goals.GoalSettings):
     high_alpha: float = at_least(0, 3.0)  # inverse temperatures; 0 clones
     low_alpha: float = at_least(0, 3.0)
     polyak: float = within(0.005, "[0, 1]")  # share of the value in its target, every update
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.goals.augment,
+            f"algo.goals.augment={self.goals.augment} is for goals of one policy, and hiql has two. Leave it out",
+        )
 
 
 class Representation(networks.MLP):

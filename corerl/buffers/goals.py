@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from corerl import seeding
+from corerl.buffers.crossings import Crossings
 from corerl.buffers.packed import PackedRows
-from corerl.config import Settings, one_of, require, within
+from corerl.config import Settings, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 
 
@@ -40,6 +41,8 @@ class Goals(Settings):
     actor_p_randomgoal: float = within(0.0, "[0, 1]")
     actor_geom_sample: bool = False
     gc_negative: bool = True  # a step pays -1 until the goal, else 1 at the goal
+    augment: float = within(0.0, "[0, 1]")  # share of the policy's goals from episodes that cross
+    clusters: int = positive(40)  # of states, in which episodes cross
     success: str = one_of("index", "state")  # the goal is this row | has this state
     columns: Any = None  # of an observation that are its goal: [0, 1]; null: all of them
 
@@ -125,6 +128,12 @@ class GoalBuffer(PackedRows):
         self._indices = seeding.indices(seeds, size, batch_size, device)
         self._others = seeding.indices(seeds, size, 2 * batch_size, device, purpose="goals")
         self._draws = seeding.uniform(seeds, "goal draws", (4, batch_size), device)
+        self._crossings = self._crossing_draws = None
+        if goals.augment:
+            states = dataset.observations[rows][:, columns]
+            self._crossings = Crossings(states, self._last, goals.clusters)
+            shape = (4, batch_size)
+            self._crossing_draws = seeding.uniform(seeds, "crossings", shape, device)
 
     @property
     def observation_dim(self) -> int:
@@ -135,6 +144,10 @@ class GoalBuffer(PackedRows):
         rows, (value_random, actor_random), draws = self._next()
         value = self._goal(rows, value_random, draws[:, :2], "value")
         actor = self._goal(rows, actor_random, draws[:, 2:], "actor")
+        if self._crossings is not None:
+            chance, *places = self._crossing_draws.next().unbind(1)
+            crossed = self._crossings.goals(rows, torch.stack(places, 1))
+            actor = torch.where(chance < self._goals.augment, crossed, actor)
         return GoalBatch(*self._transitions(rows), *self._towards(rows, value), self._state(actor))
 
     def sample_subgoals(self, steps: int) -> SubgoalBatch:
@@ -194,13 +207,16 @@ class GoalBuffer(PackedRows):
 
     def state_dict(self) -> dict:
         """Returns the positions in the streams; the data is not part of a checkpoint."""
-        streams = {"rows": self._indices, "others": self._others, "draws": self._draws}
-        return {name: stream.state_dict() for name, stream in streams.items()}
+        return {name: stream.state_dict() for name, stream in self._streams().items()}
 
     def load_state_dict(self, state: dict) -> None:
-        self._indices.load_state_dict(state["rows"])
-        self._others.load_state_dict(state["others"])
-        self._draws.load_state_dict(state["draws"])
+        for name, stream in self._streams().items():
+            stream.load_state_dict(state[name])
+
+    def _streams(self) -> dict[str, seeding.Stream]:
+        streams = {"rows": self._indices, "others": self._others, "draws": self._draws}
+        crossing = self._crossing_draws
+        return streams if crossing is None else streams | {"crossings": crossing}
 
 
 def last_rows(dataset: Dataset) -> np.ndarray:

@@ -34,7 +34,7 @@ MAY_BE_ZERO = {
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     *("base_polyak", "spread", "high_alpha", "low_alpha", "eps"),
     # Shares of goals.
-    *("value_p_curgoal", "value_p_randomgoal", "actor_p_curgoal", "actor_p_randomgoal"),
+    *("value_p_curgoal", "value_p_randomgoal", "actor_p_curgoal", "actor_p_randomgoal", "augment"),
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),

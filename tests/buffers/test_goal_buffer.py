@@ -162,6 +162,37 @@ def test_a_seed_draws_the_same_in_any_company_and_goes_on_after_a_stop():
         assert torch.equal(x, y)
 
 
+def test_goals_come_from_an_episode_that_crosses():
+    """Rows 2 and 7 are one state. From row 0 it is met once in 4 times, and the other is taken by half.
+
+    Of goals in the other episode, a third is row 7, which has the state of row 2.
+    """
+    states = np.arange(10, dtype=np.float32)[:, None].repeat(2, 1)
+    states[7] = states[2]
+    data = dataset((5, 5), observations=states)
+    goals = replace(ALWAYS["later"], augment=1.0, clusters=9)
+
+    def reached_from_row_0(goals: Goals) -> torch.Tensor:
+        batch = buffer(goals, data, seeds=range(20)).sample()
+        return batch.actor_goals[batch.observations[..., 0] == 0][:, 0]
+
+    reached = reached_from_row_0(goals)
+    assert (reached > 4).float().mean().item() == pytest.approx(2 / 3 / 8, abs=0.01)
+    assert set(reached[reached > 4].tolist()) == {8.0, 9.0}
+    assert (reached_from_row_0(replace(goals, augment=0.0)) <= 4).all()
+
+
+def test_half_of_the_goals_may_be_from_crossings():
+    goals = replace(ALWAYS["later"], augment=0.5, clusters=2)
+    made, twin = (buffer(goals, dataset((5, 5)), batch=2000) for _ in range(2))
+    batch = made.sample()
+    rows, reached = batch.observations[..., 0], batch.actor_goals[..., 0]
+    crossed = ((rows < 5) != (reached < 5)).float().mean()
+    assert 0 < crossed < 0.3
+    twin.load_state_dict(made.state_dict())
+    assert torch.equal(twin.sample().actor_goals, made.sample().actor_goals)
+
+
 def test_a_last_row_without_a_next_observation_is_left_out():
     has_next = np.array([1, 1, 1, 0, 1, 0], bool)
     data = dataset(has_next=has_next)
@@ -179,6 +210,7 @@ def test_a_last_row_without_a_next_observation_is_left_out():
     [
         (Goals(), {"has_next": np.array([1, 0, 1, 1, 1, 1], bool)}, "goals 1 episode"),
         (Goals(columns=[2]), {}, "algo.goals.columns=[2] goals 1"),
+        (Goals(augment=0.5, clusters=7), {}, "algo.goals.clusters=7 6"),
         (Goals(columns=[]), {}, "algo.goals.columns=[] goals"),
     ],
 )
