@@ -60,7 +60,7 @@ class Config(goals.GoalSettings):
         super().__post_init__()
         require(
             not self.goals.augment,
-            f"algo.goals.augment={self.goals.augment} is for goals of one policy, and hiql has two. Leave it out",
+            f"algo.goals.augment={self.goals.augment} is for one policy, and hiql has two. Leave it out",
         )
 
 
