@@ -98,6 +98,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
     "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
     "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
+    "td3": {
+        **TD,
+        **NET,
+        "policy_noise": 0.2,
+        "noise_clip": 0.5,
+        "policy_delay": 2,
+        "exploration": 0.1,
+    }
+    | {"random_steps": 25_000, "capacity": 1_000_000, "lr": 3e-4},
     "hiql": {"expectile": 0.7, "high_alpha": 3.0, "low_alpha": 3.0, "subgoal_steps": 25}
     | {"rep_dim": 10, "polyak": 0.005, **GOALS},
     "qrl": {"quasimetric": "iqe", "latent_dim": 512, "eps": 0.05, "actor_loss": "ddpg_bc"}
