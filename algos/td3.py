@@ -1,6 +1,6 @@
 """TD3: twin delayed deep deterministic policy gradient (Fujimoto, van Hoof and Meger 2018, arXiv:1802.09477).
 
-Two critics, of which the smaller one is the target; noise on the target's action; and a policy that moves every
+The target is the smaller of two critics, at an action with noise. The policy and the targets move with every
 second update. TD3+BC adds imitation to it.
 
     python algos/td3.py task=gym/Pendulum-v1 steps=20000 algo.random_steps=1000 seeds=3
