@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from rliable import metrics
-from scipy import stats as scipy_stats
+from scipy import special
 
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import draws, percentiles
@@ -79,7 +79,7 @@ def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, 
     mean, std = mean_and_std(scores)
     if n < 2:
         return std, std
-    half = scipy_stats.t.ppf(0.5 + level / 2, n - 1) * std / np.sqrt(n)
+    half = special.stdtrit(n - 1, 0.5 + level / 2) * std / np.sqrt(n)
     return mean - half, mean + half
 
 
@@ -123,5 +123,5 @@ def welch_interval(
     if x + y == 0.0:
         return mean_x - mean_y, mean_x - mean_y
     freedom = (x + y) ** 2 / (x**2 / (n_x - 1) + y**2 / (n_y - 1))
-    half = float(scipy_stats.t.ppf(0.5 + level / 2, freedom)) * np.sqrt(x + y)
+    half = float(special.stdtrit(freedom, 0.5 + level / 2)) * np.sqrt(x + y)
     return float(mean_x - mean_y - half), float(mean_x - mean_y + half)
