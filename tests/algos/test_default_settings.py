@@ -162,6 +162,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "pref_pessimistic": {"policy": "pessimistic", "likelihood": "rankings", "comparisons": 200}
     | {"ranked": 2, "bound": 2.0, "radius": "fixed", "width": 3.0, "delta": 0.1, "ridge": 0.01}
     | {"reference": "compared"},
+    # Ours.
+    "p2r": {"feedback": "preferences", "segment": "step", "comparisons": 1_000, "tolerance": 0.1}
+    | {"radius": 0.1, "ridge": 0.01, "bonus_scale": 0.2, "beta": 0.1, "delta": 0.1},
     # The authors' flags and code.
     "pref_transformer": {"reward.attention": True, "reward.keep": "best", "reward.window": 100}
     | {"reward.clip_actions": 0.999, "reward.steps": 20_000, "reward.dropout": 0.1}
