@@ -174,6 +174,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.
     "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
+    # Ours.
+    "orpo_sac": {"penalty": "chi2", "coefficient": 0.1, "measure": "state_action", "recent": 2_000}
+    | {"clip": 5.0, "discriminator_lr": 3e-4},
     # BPref's train_PEBBLE.py and its configs, but for 0.0025, which is 0.005 every second update.
     "pebble": {"polyak": 0.0025, "initial_temperature": 0.1, "random_steps": 1_000}
     | {"explore_steps": 5_000, "neighbours": 5, "reset_updates": 100, "batch_size": 1024}
