@@ -21,7 +21,8 @@ and plays the policy. The environment of a custom task needs `mdp` with the true
 
 Differences from the paper and the authors' code (cassidylaidlaw/orpo at 95cd1fa).
  1. They learn by PPO with a discriminator of occupancies. Here the occupancy is exact, and natural policy
-    gradient finds the maximum of the concave objective. `gap` bounds what it misses.
+    gradient finds the maximum of the concave objective. `gap` bounds what it misses. The form with a
+    discriminator is algos/orpo_sac.py.
  2. action_kl is solved by backward induction, also exactly.
  3. The bound is sharper than theirs, (gain - sqrt((1 - r^2) chi2)) / r and r gain - sqrt((1 - r^2) chi2).
     solution.json has all three.

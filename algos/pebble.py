@@ -52,6 +52,7 @@ from corerl.nn import compile, optim
 from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec, Stateful
 from corerl.nn.policies import PolicyNoise
+from corerl.nn.running import Spread
 from corerl.preferences import asking
 from corerl.preferences.asking import Answers, Queries, Trail
 from corerl.preferences.reward_models import Markov, MarkovReward, unfitted
@@ -92,26 +93,6 @@ class Config(sac.Config):
     def first_session(self) -> int:
         """The step before which the first questions are asked."""
         return self.random_steps + self.explore_steps + 1
-
-
-class Spread(Stateful):
-    """The running variance of each seed's distances, `(S,)` each, by Chan's formula."""
-
-    def __init__(self, seeds: int, device: torch.device | str):
-        self.mean, self.count = torch.zeros(seeds, device=device), torch.zeros((), device=device)
-        self.variance = torch.ones(seeds, device=device)
-        self.count += 1e-4
-
-    def update(self, values: Tensor) -> Tensor:
-        """Adds `(S, B)` and returns the standard deviation `(S,)`."""
-        many = values.shape[1]
-        change, total = values.mean(1) - self.mean, self.count + many
-        summed = self.variance * self.count + values.var(1, correction=min(1, many - 1)) * many
-        summed = summed + change.square() * self.count * many / total
-        self.mean.add_(change * many / total)
-        self.variance.copy_(summed / total)
-        self.count.copy_(total)
-        return self.variance.sqrt()
 
 
 class PEBBLE(sac.SAC):

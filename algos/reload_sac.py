@@ -33,7 +33,7 @@ from corerl.algos import sac
 from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import at_least, one_of, positive, require
 from corerl.data.tasks import Task
-from corerl.nn import compile, optim
+from corerl.nn import compile, networks, optim
 from corerl.nn.acting import SquashedActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -52,13 +52,6 @@ class Config(sac.Config):
     period: int = positive(1_000)  # environment steps of an iteration of the multiplier
     eta_mu: float = positive(1.0)  # step of the multiplier
     initial_multiplier: float = at_least(0, 0.0)
-
-
-class WithoutCost(nn.Module):
-    """Drops the last feature of an observation."""
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return observations[..., :-1]
 
 
 class Costs(nn.Module):
@@ -84,7 +77,7 @@ class ReLOADSAC(SquashedActing):
     """S independent learners. `critic` is now, `last` is of the period before, `target` follows `critic`."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, WithoutCost()
+        self.cfg, self.normalizer = cfg, networks.WithoutLast()
         O, A, rngs, device = spec.observation_dim - 1, spec.action_dim, spec.rngs, spec.device
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers

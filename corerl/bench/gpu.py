@@ -58,7 +58,7 @@ than the data here has."""
 PACKAGES = ("", ".algos", ".configs", ".envs", ".published", ".sweeps")
 """Of `corerl`: those that a wheel holds inside its folder and a checkout beside it."""
 WITHOUT_NETWORKS = (
-    *("cvar_tabular", "dr_rpo", "ela", "icvar", "orpo"),
+    *("cvar_tabular", "dr_rpo", "ela", "icvar", "orpo", "p2r"),
     *("pref_mixture", "pref_pessimistic", "r2pvi", "reload", "two_atom"),
 )
 TEST_FILE = "tests/nn/test_compile.py"

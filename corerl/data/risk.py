@@ -9,6 +9,7 @@
     risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/overheat                    a finite MDP with a cost and a budget (envs/overheat.py)
     risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
+    risk/pendulum-proxy              Pendulum with a proxy reward, online (envs/proxy_pendulum.py)
     risk/two-groups                  a finite MDP with groups of labellers (envs/two_groups.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
@@ -55,6 +56,7 @@ SMALL = {
     "overheat": "overheat:OverheatEnv",
     "one-door": "one_door:OneDoorEnv",
     "two-groups": "two_groups:TwoGroupsEnv",
+    "pendulum-proxy": "proxy_pendulum:ProxyPendulum",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

@@ -181,6 +181,13 @@ class NormedLinear(nn.Module):
         return self.norm(self.linear(x))
 
 
+class WithoutLast(nn.Module):
+    """Drops the last feature of an observation, for networks that are not to see it."""
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return observations[..., :-1]
+
+
 class MLP(nn.Module):
     """A multi-layer perceptron per copy: `(*lead, B, sizes[0])` to `(*lead, B, sizes[-1])`.
 

@@ -49,14 +49,14 @@ def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
     mdp, env = finite_mdp(task), task.make_env().unwrapped
     require(
         mdp.horizon is not None and not (mdp.successors == END).any(),
-        f"{task.id} has no fixed number of steps, which robust learners need. Give its MDP a horizon, and "
+        f"{task.id} has no fixed number of steps, which this learner needs. Give its MDP a horizon, and "
         "an absorbing state in place of ends",
     )
     _, model = model_of(env)
     low, high = model.rewards.min(), model.rewards.max()
     require(
         low >= -EXACT and high <= 1 + EXACT,
-        f"{task.id} has mean rewards from {low:g} to {high:g}. Robust learners need them in [0, 1]: "
+        f"{task.id} has mean rewards from {low:g} to {high:g}. This learner needs them in [0, 1]: "
         "shift and scale them",
     )
     return mdp, model

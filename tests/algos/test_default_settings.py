@@ -171,6 +171,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "pref_pessimistic": {"policy": "pessimistic", "likelihood": "rankings", "comparisons": 200}
     | {"ranked": 2, "bound": 2.0, "radius": "fixed", "width": 3.0, "delta": 0.1, "ridge": 0.01}
     | {"reference": "compared"},
+    # Ours.
+    "p2r": {"feedback": "preferences", "segment": "step", "comparisons": 1_000, "tolerance": 0.1}
+    | {"radius": 0.1, "ridge": 0.01, "bonus_scale": 0.2, "beta": 0.1, "delta": 0.1},
     # The authors' flags and code.
     "pref_transformer": {"reward.attention": True, "reward.keep": "best", "reward.window": 100}
     | {"reward.clip_actions": 0.999, "reward.steps": 20_000, "reward.dropout": 0.1}
@@ -180,6 +183,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.
     "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
+    # Ours.
+    "orpo_sac": {"penalty": "chi2", "coefficient": 0.1, "measure": "state_action", "recent": 2_000}
+    | {"clip": 5.0, "discriminator_lr": 3e-4},
     # BPref's train_PEBBLE.py and its configs, but for 0.0025, which is 0.005 every second update.
     "pebble": {"polyak": 0.0025, "initial_temperature": 0.1, "random_steps": 1_000}
     | {"explore_steps": 5_000, "neighbours": 5, "reset_updates": 100, "batch_size": 1024}
