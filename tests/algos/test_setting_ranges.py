@@ -42,7 +42,7 @@ MAY_BE_ZERO = {
 }
 
 
-FREE = {"name", "label", "checkpoint", "path", "sha256"}
+FREE = {"name", "label", "checkpoint", "path", "sha256", "task"}
 """Texts that are no choice of a few."""
 
 
