@@ -190,6 +190,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "reload": {"gradient": "optimistic", "budget": None, "eta": 0.5, "eta_mu": 0.5, "spread": 0.1},
     # CORL's fine-tuning, beside what tests/algos/test_paper_settings.py has.
     "rebrac": {"stale_actor_target": True, "min_bc_share": 0.5, "online.offline_ratio": 0.5},
+    # The authors' ro2o_mujoco.py and ro2o_ft_mujoco.py.
+    "ro2o": {"policy_weight": 1.0, "value_weight": 1e-4, "unseen_weight": 0.1, "eta": 0.0, **TD}
+    | {"policy_radius": 0.01, "value_radius": 0.01, "unseen_radius": 0.01, "perturbations": 20}
+    | {"rise_weight": 0.8, "pessimism": 1.0, "pessimism_min": 0.1, "pessimism_decay": 5e-7}
+    | {"critics": 10, **NET, "hidden_layers": 3, "policy_lr": 3e-4, "critic_lr": 3e-4}
+    | {"alpha_lr": 3e-4, "data.normalize_states": True, "online.warmup_steps": 2_500}
+    | {"online.offline_ratio": 0.0, "online.capacity": 250_000},
     # The authors' README and code.
     "rlpd": {"utd": 20, "critics": 10, "critic_subsample": 2, "layer_norm": True, **TD, **NET}
     | {"backup_entropy": True, "actor_q": "mean", "initial_temperature": 1.0}
