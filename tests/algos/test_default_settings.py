@@ -148,6 +148,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"noise": 0.2, "capacity": 1_000_000, "encoder_lr": 1e-4, "policy_lr": 3e-4}
     | {"critic_lr": 3e-4, "weight_decay": 1e-4, "max_norm": 20.0, "batch_size": 256}
     | {"hidden_width": 512, "action_width": 256},
+    # The authors' family_learner.py, and IQL.
+    "famo2o": {"low": 1.0, "high": 5.0, "encoding": 6, "encoding_base": 10_000.0, **TD, **NET}
+    | {"balance_lr": 3e-4, "temperature_lr": 3e-4, "initial_temperature": 1.0, "lr": 3e-4}
+    | {"target_entropy": -0.5, "advantage_limit": 100.0, "expectile": 0.7, "log_std_min": -5.0},
     # The authors' json_params; tau is the paper's.
     "oraac": {"objective": "naive", "tau": 0.1, "eta": -0.75, "perturbation": 0.25, **TD}
     | {"imitation": True, "fractions": 32, "policy_fractions": 8, "shared_fractions": True}

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("load_once", "short_episodes")
 OWN = {
     "iql": {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=10)},
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
+    "famo2o": {"phase": "both", "online": Online(pretrain_steps=20)},
     "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
     "ro2o": {
         "phase": "both",
