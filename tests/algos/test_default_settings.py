@@ -46,6 +46,10 @@ DQN_ZOO = {  # DeepMind's qrdqn/run_atari.py and iqn/run_atari.py; 4 frames are 
     "data.n_step": 1,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
+    # The authors' A2PR.py and utils/config.py.
+    "a2pr": {"alpha": 2.5, "anchor": "better", "mask": 0.5, "vae_weight": 1.0, "vae_width": 750}
+    | {"vae_lr": 1e-3, "lr": 3e-4, "actor_layers": 3, **TD, **NET, "hidden_layers": 4}
+    | {"policy_noise": 0.2, "noise_clip": 0.5, "policy_delay": 2, "data.normalize_states": True},
     # The authors' D4RL release, cfgs/.
     "arsq": {"levels": 1, "bins": 41, "alpha": 0.1, "bellman_weight": 1.0, "behaviour": "lse"}
     | {"behaviour_weight": 5.0, "behaviour_floor": -1.0, "behaviour_temperature": 1.0}
