@@ -77,12 +77,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     expert = other.select_episodes(best)
     _check_spaces(dataset, expert, data.rewards)
     if data.rewards == "uds":
-        made = dataset.with_rewards(np.full(len(dataset), dataset.rewards.min()))
-        kept = np.isin(np.arange(dataset.n_episodes), best)
-        if other is not dataset:
-            return joined(dataset.id, [made, expert])
-        labelled = np.repeat(kept, dataset.episode_lengths())
-        return dataset.with_rewards(np.where(labelled, dataset.rewards, made.rewards))
+        return _unlabelled(dataset, other, best)
     make = {"seabo": seabo, "otr": otr}[data.rewards]
     rewards = make(dataset, expert, data.expert)
     returns = expert.episode_returns()
@@ -93,6 +88,16 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
         file=sys.stderr,
     )
     return dataset.with_rewards(rewards)
+
+
+def _unlabelled(dataset: Dataset, other: Dataset, best: np.ndarray) -> Dataset:
+    """Keeps the rewards of the episodes `best` of `other` alone, which is the dataset or joins it."""
+    smallest = np.full(len(dataset), dataset.rewards.min())
+    if other is not dataset:
+        return joined(dataset.id, [dataset.with_rewards(smallest), other.select_episodes(best)])
+    labelled = np.isin(np.arange(dataset.n_episodes), best)
+    labelled = np.repeat(labelled, dataset.episode_lengths())
+    return dataset.with_rewards(np.where(labelled, dataset.rewards, smallest))
 
 
 def refuse(data: Any, reason: str) -> None:
