@@ -33,7 +33,9 @@ FQL's policy has a standard deviation of 1 and a mean without tanh: but for Adam
 weights.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +88,8 @@ class Config(MLPSettings, FineTuning):
 class IQL(GaussianActing):
     """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., Any] = unsquashed):
+        """`policy` makes the policy's network, as `unsquashed` does."""
         self.cfg = cfg
         init, output_init = {
             "orthogonal": (networks.orthogonal(), None),
@@ -100,7 +103,7 @@ class IQL(GaussianActing):
         self.critic = Critics([O, A, *hidden], rngs, **normed).to(device)
         self.value = StateValue([O, *hidden], rngs, **normed).to(device)
         bound = torch.tanh if cfg.squash else nn.Identity()
-        self.policy = unsquashed(cfg, spec, bound=bound, output_init=output_init, **options)
+        self.policy = policy(cfg, spec, bound=bound, output_init=output_init, **options)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
 
@@ -133,14 +136,19 @@ class IQL(GaussianActing):
 
     def policy_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None) -> Tensor:
         """Regresses towards the data's actions, weighted by exp(beta * advantage) (eq. 7)."""
+        keep = networks.layer_masks(uniforms, self.cfg.dropout)
+        return self.imitation(self.policy(batch.observations, keep), batch, target_q, self.cfg.beta)
+
+    def imitation(
+        self, mean: Tensor, batch: Batch, target_q: Tensor, beta: float | Tensor
+    ) -> Tensor:
+        """Weighs how far the data's actions are from `mean`; `beta` may be a number per row `(S, B)`."""
         with torch.no_grad():
             q = target_q
             if self.cfg.advantage == "online":
                 q = self.critic(batch.observations, batch.actions).amin(1)
             advantage = q - self.value(batch.observations)
-            weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
-        keep = networks.layer_masks(uniforms, self.cfg.dropout)
-        mean = self.policy(batch.observations, keep)
+            weight = torch.exp(beta * advantage).clamp(max=self.cfg.advantage_limit)
         if self.cfg.policy == "deterministic":
             distance = (mean - batch.actions).square().sum(-1)
         else:

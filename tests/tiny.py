@@ -37,6 +37,7 @@ SIZES = {
     "context": 3,
     "window": 5,
     "samples": 2,
+    "perturbations": 2,
     "flow_steps": 2,
     "critics": 3,
     "critic_subsample": 2,

@@ -9,10 +9,10 @@ from corerl.nn.networks import Normalizer
 from corerl.preferences import sources
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.sources import Preferences
-from corerl.training import preprocessing, weighting
+from corerl.training import expert_rewards, preprocessing, weighting
 from corerl.training.run import Run
 
-REWARDS = ("return_range", "reward_scale", "reward_shift")
+REWARDS = ("return_range", "reward_scale", "reward_shift", "rewards")
 """What `Preprocess` does with the rewards of a dataset."""
 
 
@@ -39,6 +39,12 @@ def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
         value = getattr(data, name)
         unchanged = value == getattr(usual, name)
         require(unchanged, f"algo.data.{name}={value} would change nothing: {reason}")
+
+
+def refuse_recorded(data: preprocessing.Preprocess) -> None:
+    """Raises CorerlError where settings go by rewards that a run does not see."""
+    for settings in (weighting, expert_rewards):
+        settings.refuse(data, "the rewards are what is to be learned from comparisons")
 
 
 def comparisons(
@@ -99,7 +105,7 @@ def load(
         f"segments of {compared.id} ({compared.source}) have 1 step, and transitions need 2",
     )
     buffer, normalizer = None, None
-    weighting.refuse(cfg.data, "the rewards are what is to be learned from comparisons")
+    refuse_recorded(cfg.data)
     if cfg.replay:
         buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     compared, normalizer = prepared(run, compared, cfg.data, normalizer)

@@ -19,7 +19,8 @@ from corerl.config import require
 from corerl.data.dataset import Dataset, Transitions
 from corerl.nn.networks import Normalizer
 from corerl.preferences.comparisons import Comparisons
-from corerl.training import preprocessing, weighting
+from corerl.preferences.loading import refuse_recorded
+from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
@@ -121,7 +122,7 @@ def transitions(
     Raises:
         CorerlError: the dataset has discrete actions or images.
     """
-    weighting.refuse(data, "the rewards are what is to be learned from comparisons")
+    refuse_recorded(data)
     as_it_is = replace(data, return_range=False, reward_scale=1.0, reward_shift=0.0)
     buffer, normalizer = preprocessing.load(run, as_it_is, batch_size, kind=RelabelledBuffer)
     dataset = preprocessing.ended(preprocessing.vectors(run), data)

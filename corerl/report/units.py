@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-SUCCESS_TASKS = ("ogbench/", "adroit/", "corerl/metaworld/", "d4rl/antmaze-")
+SUCCESS_TASKS = ("ogbench/", "adroit/", "corerl/metaworld/", "corerl/goal-maze", "d4rl/antmaze-")
 """Tasks whose score is the share of solved episodes. D4RL's AntMaze is among them: its reward is 1 at the
 goal and its reference returns are 0 and 1."""
 UNITS = {

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
-from corerl.config import Settings, added, one_of, positive, require, within
+from corerl.config import Settings, added, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
-from corerl.training import spaces, weighting
+from corerl.training import expert_rewards, spaces, weighting
+from corerl.training.expert_rewards import REWARDS, Expert
 from corerl.training.run import Run
 from corerl.training.weighting import WEIGHTINGS, Weighting
 
@@ -26,7 +27,7 @@ SMALL = 0.2
 @dataclass
 class Preprocess(Settings):
     """Settings for preparing a dataset before training, in this order; part of an algorithm's `Config`.
-    But for `end_reward`, which comes first: it makes the episodes whose returns `return_range` measures.
+    But for `end_reward` and `rewards`, which come first: they make the returns that `return_range` measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic
@@ -46,6 +47,9 @@ class Preprocess(Settings):
     weighting: str = added(one_of(*WEIGHTINGS))  # which rows are drawn more often
     weighting_alpha: float = added(positive(0.1))  # of return, advantage: towards 0 the best alone
     weighting_share: float = added(within(0.1, "(0, 1]"))  # top: of the episodes, best first
+
+    rewards: str = added(one_of(*REWARDS))  # recorded, or made from demonstrations
+    expert: Expert = added(group(Expert))
 
 
 def load(
@@ -72,7 +76,7 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
-    dataset = ended(vectors(run), data)
+    dataset = expert_rewards.relabelled(run, ended(vectors(run), data), data)
     if best < 1:
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)

@@ -28,6 +28,7 @@ FUNCTION = {
     *("activation", "layer_norm", "critic_layer_norm"),
     *("policy", "squash", "policy_std", "log_std_min", "log_std_max", "std_min", "std_max"),
     "tuning",  # a temperature is the exponential of its weight or the softplus
+    *("encoding", "encoding_base"),
     *("levels", "bins", "atoms", "low", "high", "act_with", "arsq.alpha"),
 }
 """Settings, of all algorithms or `<algorithm>.<setting>` of one, that decide which function the weights are.

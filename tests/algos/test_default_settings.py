@@ -46,6 +46,10 @@ DQN_ZOO = {  # DeepMind's qrdqn/run_atari.py and iqn/run_atari.py; 4 frames are 
     "data.n_step": 1,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
+    # The authors' A2PR.py and utils/config.py.
+    "a2pr": {"alpha": 2.5, "anchor": "better", "mask": 0.5, "vae_weight": 1.0, "vae_width": 750}
+    | {"vae_lr": 1e-3, "lr": 3e-4, "actor_layers": 3, **TD, **NET, "hidden_layers": 4}
+    | {"policy_noise": 0.2, "noise_clip": 0.5, "policy_delay": 2, "data.normalize_states": True},
     # The authors' D4RL release, cfgs/.
     "arsq": {"levels": 1, "bins": 41, "alpha": 0.1, "bellman_weight": 1.0, "behaviour": "lse"}
     | {"behaviour_weight": 5.0, "behaviour_floor": -1.0, "behaviour_temperature": 1.0}
@@ -157,6 +161,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"noise": 0.2, "capacity": 1_000_000, "encoder_lr": 1e-4, "policy_lr": 3e-4}
     | {"critic_lr": 3e-4, "weight_decay": 1e-4, "max_norm": 20.0, "batch_size": 256}
     | {"hidden_width": 512, "action_width": 256},
+    # The authors' family_learner.py, and IQL.
+    "famo2o": {"low": 1.0, "high": 5.0, "encoding": 6, "encoding_base": 10_000.0, **TD, **NET}
+    | {"balance_lr": 3e-4, "temperature_lr": 3e-4, "initial_temperature": 1.0, "lr": 3e-4}
+    | {"target_entropy": -0.5, "advantage_limit": 100.0, "expectile": 0.7, "log_std_min": -5.0},
     # The authors' json_params; tau is the paper's.
     "oraac": {"objective": "naive", "tau": 0.1, "eta": -0.75, "perturbation": 0.25, **TD}
     | {"imitation": True, "fractions": 32, "policy_fractions": 8, "shared_fractions": True}
@@ -205,6 +213,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "reload": {"gradient": "optimistic", "budget": None, "eta": 0.5, "eta_mu": 0.5, "spread": 0.1},
     # CORL's fine-tuning, beside what tests/algos/test_paper_settings.py has.
     "rebrac": {"stale_actor_target": True, "min_bc_share": 0.5, "online.offline_ratio": 0.5},
+    # The authors' ro2o_mujoco.py and ro2o_ft_mujoco.py.
+    "ro2o": {"policy_weight": 1.0, "value_weight": 1e-4, "unseen_weight": 0.1, "eta": 0.0, **TD}
+    | {"policy_radius": 0.01, "value_radius": 0.01, "unseen_radius": 0.01, "perturbations": 20}
+    | {"rise_weight": 0.8, "pessimism": 1.0, "pessimism_min": 0.1, "pessimism_decay": 5e-7}
+    | {"critics": 10, **NET, "hidden_layers": 3, "policy_lr": 3e-4, "critic_lr": 3e-4}
+    | {"alpha_lr": 3e-4, "data.normalize_states": True, "online.warmup_steps": 2_500}
+    | {"online.offline_ratio": 0.0, "online.capacity": 250_000},
     # The authors' README and code.
     "rlpd": {"utd": 20, "critics": 10, "critic_subsample": 2, "layer_norm": True, **TD, **NET}
     | {"backup_entropy": True, "actor_q": "mean", "initial_temperature": 1.0}

@@ -25,7 +25,9 @@ MAY_BE_ZERO = {
     *("dominance_weight", "margin_weight", "actor_bc_coef", "critic_bc_coef", "weight_decay"),
     *("dynamics_weight", "reward_weight", "end_weight", "replay_weight", "bc_coef", "flatness"),
     *("entropy", "kl_weight", "bonus_scale", "perturbation", "guidance", "contrast", "penalty"),
-    *("edit_scale", "coefficient", "initial_multiplier"),
+    *("edit_scale", "coefficient", "initial_multiplier", "policy_weight", "value_weight"),
+    *("unseen_weight", "policy_radius", "value_radius", "unseen_radius", "rise_weight"),
+    *("pessimism", "pessimism_min", "pessimism_decay", "encoding", "mask", "vae_weight"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
@@ -42,7 +44,7 @@ MAY_BE_ZERO = {
 }
 
 
-FREE = {"name", "label", "checkpoint", "path", "sha256"}
+FREE = {"name", "label", "checkpoint", "path", "sha256", "task"}
 """Texts that are no choice of a few."""
 
 

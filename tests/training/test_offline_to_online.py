@@ -40,7 +40,14 @@ pytestmark = pytest.mark.usefixtures("load_once", "short_episodes")
 OWN = {
     "iql": {"phase": "both", "online": Online(pretrain_steps=20, warmup_steps=10)},
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
+    "famo2o": {"phase": "both", "online": Online(pretrain_steps=20)},
     "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
+    "ro2o": {
+        "phase": "both",
+        "critics": 3,
+        "perturbations": 2,
+        "online": Online(pretrain_steps=20, warmup_steps=10),
+    },
     "rebrac": {"phase": "both", "online": Online(pretrain_steps=20, offline_ratio=0.5)},
     "spot": {"phase": "both", "vae_steps": 8, "vae_width": 8}
     | {"online": Online(pretrain_steps=20), "restart_optimizers": True},

@@ -1,0 +1,226 @@
+"""Rewards from a few demonstrations in place of the recorded ones: SEABO, OTR and UDS.
+
+    seabo   r = scale exp(-beta d / |A|), d the Euclidean distance of (s, a, s') to the nearest expert row,
+            found exactly with a KD-tree (Lyu et al. 2024, arXiv:2402.03807)
+    otr     r = scale exp(-beta c / |O|), c the mean cosine distance of s to the expert states that a
+            transport plan of the episode moves it to (Luo et al. 2023, arXiv:2303.13971)
+    uds     demonstrations keep their rewards, and every other row gets the smallest recorded one
+            (Yu et al. 2022, arXiv:2202.01741)
+
+Demonstrations are the episodes with the highest recorded returns, of the dataset itself or of another
+task's. What comes later sees the new rewards: scaling, weighting, and the best tenth of cloning.
+
+What differs from the authors' code:
+
+ 1  seabo  AntMaze's demonstration: theirs has the highest return divided by the distance of its first
+           state from the origin, ours the highest return
+ 2  seabo  the k-th neighbour is a setting of theirs, 1 in all runs; ours is the first
+ 3  otr    states are normalised by the whole dataset's statistics, theirs by those of the episodes so far
+ 4  uds    demonstrations of another task join the dataset
+"""
+
+import hashlib
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from corerl.config import Settings, at_least, one_of, positive, require
+from corerl.data import download, tasks
+from corerl.data.atomic_file import replacing
+from corerl.data.dataset import Dataset
+from corerl.data.mixtures import joined
+from corerl.errors import CorerlError
+from corerl.training.run import Run
+
+REWARDS = ("data", "seabo", "otr", "uds")
+REGULARIZATION, ITERATIONS = 0.01, 100
+"""The authors' settings of OTR's transport plan."""
+
+
+@dataclass
+class Expert(Settings):
+    """Settings for the demonstrations and for the rewards that they make."""
+
+    prefix: ClassVar[str] = "algo.data.expert."
+
+    task: str | None = None  # whose dataset has the demonstrations; null: the run's own
+    episodes: int = positive(1)  # the best by recorded return
+    compare: str = one_of("sas", "sa", "ss")  # seabo: state, action and next state
+    beta: float | None = at_least(0, None)  # null: 0.5 for seabo, 5 for otr
+    scale: float | None = positive(None)  # the largest reward; null: 1 for seabo, 5 for otr
+    per_size: bool = True  # seabo: distances / |A|; otr: costs / |O|
+
+
+def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
+    """Returns the dataset with the rewards that `data.rewards` names.
+
+    Raises:
+        CorerlError: the environment trains too, or the demonstrations are too few or of other spaces.
+    """
+    if data.rewards == "data":
+        return dataset
+    phase = getattr(run.cfg.algo, "phase", "offline")
+    require(
+        phase == "offline",
+        f"algo.data.rewards={data.rewards} makes rewards of a dataset, and with algo.phase={phase} those of "
+        "the environment join them. Use algo.phase=offline",
+    )
+    source = tasks.another(run.task, data.expert.task)
+    other = dataset if source is run.task else source.load()
+    best = _best(other, data.expert.episodes)
+    expert = other.select_episodes(best)
+    _check_spaces(dataset, expert, data.rewards)
+    if data.rewards == "uds":
+        return _unlabelled(dataset, other, best)
+    make = {"seabo": seabo, "otr": otr}[data.rewards]
+    rewards = make(dataset, expert, data.expert)
+    returns = expert.episode_returns()
+    print(
+        f"corerl: algo.data.rewards={data.rewards} rewards {len(dataset):,} rows of {dataset.id} by "
+        f"{len(returns)} episodes of {expert.id} that return {returns.mean():g} on average: "
+        f"{rewards.min():.3g} to {rewards.max():.3g}, mean {rewards.mean():.3g}",
+        file=sys.stderr,
+    )
+    return dataset.with_rewards(rewards)
+
+
+def _unlabelled(dataset: Dataset, other: Dataset, best: np.ndarray) -> Dataset:
+    """Keeps the rewards of the episodes `best` of `other` alone, which is the dataset or joins it."""
+    smallest = np.full(len(dataset), dataset.rewards.min())
+    if other is not dataset:
+        return joined(dataset.id, [dataset.with_rewards(smallest), other.select_episodes(best)])
+    labelled = np.isin(np.arange(dataset.n_episodes), best)
+    labelled = np.repeat(labelled, dataset.episode_lengths())
+    return dataset.with_rewards(np.where(labelled, dataset.rewards, smallest))
+
+
+def refuse(data: Any, reason: str) -> None:
+    """Raises CorerlError where demonstrations are asked for rewards that the run does not learn from."""
+    require(data.rewards == "data", f"algo.data.rewards={data.rewards} cannot be had: {reason}")
+
+
+def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
+    """Returns SEABO's rewards `(N,)`: 0 for a row that `compare` finds no next state in.
+
+    Raises:
+        CorerlError: no demonstrated step has a next state.
+    """
+    (kept, rows), (_, known) = (_compared(part, settings.compare) for part in (dataset, expert))
+    require(
+        len(known) > 0,
+        f"The demonstrations of {expert.id} have no step with a next state. Set "
+        "algo.data.expert.compare=sa",
+    )
+    distances = _cached(lambda: cKDTree(known).query(rows, workers=-1)[0], "nearest", rows, known)
+    size = dataset.actions.shape[1] if settings.per_size else 1
+    rewards = np.zeros(len(dataset), np.float32)
+    rewards[kept] = _squashed(distances / size, settings, beta=0.5, scale=1.0)
+    return rewards
+
+
+def otr(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
+    """Returns OTR's rewards `(N,)`; of several demonstrations, each episode goes by its own best."""
+    mean, std = dataset.obs_stats(1e-6)
+    states, known = ((part.observations - mean) / std for part in (dataset, expert))
+    episodes = np.split(states, dataset.episode_ends[:-1])
+    demonstrations = np.split(known, expert.episode_ends[:-1])
+
+    def costs() -> np.ndarray:
+        return np.concatenate([_cheapest(episode, demonstrations) for episode in episodes])
+
+    found = _cached(costs, "transport", states, known, dataset.episode_ends, expert.episode_ends)
+    size = dataset.observations.shape[1] if settings.per_size else 1
+    return _squashed(found / size, settings, beta=5.0, scale=5.0)
+
+
+def transport_costs(states: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    """Returns the mean cost `(T,)` of each of `T` states under Sinkhorn's plan to the expert's states.
+
+    Costs are cosine distances, and all states of an episode weigh the same.
+    """
+    unit, expert_unit = (
+        x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-8) for x in (states, expert)
+    )
+    cost = 1 - unit.astype(np.float64) @ expert_unit.T
+    kernel = np.exp(-cost / REGULARIZATION)  # at least e^-200, which float64 holds
+    u = np.ones(len(states))
+    for _ in range(ITERATIONS):
+        v = 1 / (u @ kernel) / len(expert)
+        u = 1 / (kernel @ v) / len(states)
+    return len(states) * u * ((kernel * cost) @ v)
+
+
+def _cheapest(episode: np.ndarray, demonstrations: list[np.ndarray]) -> np.ndarray:
+    costs = [transport_costs(episode, known) for known in demonstrations]
+    return min(costs, key=np.sum)
+
+
+def _squashed(distances: np.ndarray, settings: Expert, beta: float, scale: float) -> np.ndarray:
+    beta = beta if settings.beta is None else settings.beta
+    scale = scale if settings.scale is None else settings.scale
+    return (scale * np.exp(-beta * distances)).astype(np.float32)
+
+
+def _best(dataset: Dataset, episodes: int) -> np.ndarray:
+    """Returns the indices of the episodes with the highest returns, in their order."""
+    count = dataset.n_episodes
+    require(
+        episodes <= count,
+        f"algo.data.expert.episodes={episodes} is more than the {count} episodes of {dataset.id}",
+    )
+    return np.sort(np.argsort(-dataset.episode_returns(), kind="stable")[:episodes])
+
+
+def _check_spaces(dataset: Dataset, expert: Dataset, rewards: str) -> None:
+    """Raises CorerlError where rows of the two cannot be compared."""
+    require(
+        rewards == "uds" or not dataset.discrete,
+        f"algo.data.rewards={rewards} measures distances between vectors, and the actions of {dataset.id} "
+        "are discrete. Use algo.data.rewards=uds",
+    )
+    mine, theirs = ((d.observations.shape[1:], d.actions.shape[1:]) for d in (dataset, expert))
+    require(
+        mine == theirs and dataset.discrete == expert.discrete,
+        f"The demonstrations of {expert.id} have observations {theirs[0]} and actions {theirs[1]}, the data "
+        f"of {dataset.id} {mine[0]} and {mine[1]}. Choose an algo.data.expert.task of the same spaces",
+    )
+
+
+def _compared(dataset: Dataset, compare: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which rows can be compared, `(N,)`, and their vectors, side by side."""
+    kept = np.ones(len(dataset), bool) if compare == "sa" else dataset.has_next
+    parts = {
+        "sas": (dataset.observations, dataset.actions, dataset.next_observations),
+        "sa": (dataset.observations, dataset.actions),
+        "ss": (dataset.observations, dataset.next_observations),
+    }[compare]
+    return kept, np.hstack(parts)[kept]
+
+
+def _cached(compute: Callable[[], np.ndarray], kind: str, *arrays: np.ndarray) -> np.ndarray:
+    """Returns what `compute` makes of the arrays, kept on the disk under their checksum.
+
+    Of several processes that need it, one computes.
+    """
+    checksum = hashlib.sha256(kind.encode())
+    for array in arrays:
+        checksum.update(repr((array.shape, array.dtype)).encode())
+        checksum.update(np.ascontiguousarray(array))
+    folder = download.data_dir("expert_rewards")
+    path = folder / f"{checksum.hexdigest()}.npy"
+    with download.alone(folder / ".lock"):
+        with suppress(OSError, ValueError, EOFError):
+            return np.load(path, allow_pickle=False)
+        made = compute()
+        try:
+            with replacing(path) as part:
+                np.save(part, made)
+        except CorerlError as error:
+            warnings.warn(f"{error} Each run computes it again.", stacklevel=2)
+    return made
