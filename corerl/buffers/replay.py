@@ -185,10 +185,19 @@ class ReplayBuffer:
     def segments(self, first: Tensor, length: int) -> Tensor:
         """Returns observations and actions `(S, ..., L, O + A)` of segments whose first steps `(S, ...)` are
         counted from the beginning of the run; their rows must still be kept."""
+        return self._segments(first, length, sum(self._sizes[:2]))
+
+    def transitions(self, first: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns observations, actions and next observations of segments as of `segments`."""
+        rows = self._segments(first, length, sum(self._sizes))
+        observations, actions, _, next_observations, *_ = rows.split(self._sizes, -1)
+        return observations, actions, next_observations
+
+    def _segments(self, first: Tensor, length: int, columns: int) -> Tensor:
         steps = torch.arange(length, device=self._rows.device)
         places = (first.to(self._rows.device)[..., None] + steps) % self._rows.shape[1]
         rows = (places + self._starts.view(-1, *[1] * (places.ndim - 1))).flatten()
-        wide = self._rows.view(-1, self._rows.shape[2])[:, : sum(self._sizes[:2])]
+        wide = self._rows.view(-1, self._rows.shape[2])[:, :columns]
         return wide.index_select(0, rows).unflatten(0, places.shape)
 
     def states(self, count: int) -> Tensor:

@@ -7,7 +7,7 @@ on which the members of the reward ensemble disagree, or of which they are least
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.preferences import teachers
 from corerl.preferences.buffer import Pairs
+from corerl.preferences.hindsight import Windows, World
 from corerl.preferences.reward_models import MarkovReward
 from corerl.training.environments import Step
 
@@ -151,12 +152,21 @@ class Answers(Stateful):
         self.asked += labels.shape[1]
         self.sessions += 1
 
-    def draw(self, uniforms: Tensor) -> Pairs:
-        """Returns pairs drawn with replacement by `uniforms` `(S, B)`, as many of each seed as it has."""
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Returns observations and actions `(S, P', 2, L, ...)`, P' being the most that a seed has."""
+        return self.segments[:, : int(self.count.max())].split(self._sizes, -1)
+
+    def draw(self, uniforms: Tensor, importance: Tensor | None = None) -> Pairs:
+        """Returns pairs drawn with replacement by `uniforms` `(S, B)`, as many of each seed as it has.
+
+        `importance` `(S, P', 2, L)` goes with them.
+        """
         chosen = (uniforms * self.count[:, None]).long()
         seeds = torch.arange(len(chosen), device=chosen.device)[:, None]
         observations, actions = self.segments[seeds, chosen].split(self._sizes, -1)
-        return Pairs(observations, actions, self.labels[seeds, chosen])
+        if importance is not None:
+            importance = importance[seeds, chosen]
+        return Pairs(observations, actions, self.labels[seeds, chosen], importance)
 
 
 def doubt(reward: MarkovReward, segments: Tensor, chooser: str) -> Tensor:
@@ -213,6 +223,29 @@ def choose(
     steps = places[..., None] + torch.arange(cfg.length)
     judged_by = rewards[np.arange(len(seeds))[:, None, None, None], steps.numpy()]
     return Questions(segments, judged_by)
+
+
+def windows(
+    cfg: Queries,
+    trail: Trail,
+    replay: ReplayBuffer,
+    world: World,
+    seeds: Sequence[int],
+    session: int,
+) -> Iterator[Windows]:
+    """Yields a session's batches for the world model, of segments as long as those that are asked about.
+
+    Raises:
+        CorerlError: no episode is long enough.
+    """
+    _, over, begin = trail.latest()
+    shape, starts = (world.steps, world.batch_size), []
+    for i, seed in enumerate(seeds):
+        rng = np.random.default_rng(seeding.derive(seed, f"windows {session}"))
+        found = possible_starts(over[i], cfg.length)
+        starts.append(found[rng.integers(len(found), size=shape)])
+    for first in torch.from_numpy(np.array(starts)).unbind(1):
+        yield Windows(*replay.transitions(first + begin, cfg.length))
 
 
 def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[int], session: int):
