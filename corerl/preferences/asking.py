@@ -152,6 +152,12 @@ class Answers(Stateful):
         self.asked += labels.shape[1]
         self.sessions += 1
 
+    def keep(self, i: int, pair: Tensor, label: float) -> None:
+        """Keeps one answer of seed number i, about a pair `(2, L, O + A)`."""
+        place = int(self.count[i])
+        self.segments[i, place], self.labels[i, place] = pair, label
+        self.count[i] += 1
+
     def pairs(self) -> tuple[Tensor, Tensor]:
         """Returns observations and actions `(S, P', 2, L, ...)`, P' being the most that a seed has."""
         return self.segments[:, : int(self.count.max())].split(self._sizes, -1)
