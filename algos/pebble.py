@@ -240,8 +240,13 @@ class Teaching(Stateful):
         else:
             labels = asking.answered(cfg, questions, self.trail, seeds, session)
         self.answers.add(questions.segments, labels)
-        if not int(self.answers.count.min()):
-            return  # a seed has no answer: all were skipped
+        if not int(self.answers.count.min()):  # all of a seed's were skipped
+            require(
+                int(self.answers.asked) < cfg.budget,
+                f"All {cfg.budget} questions of a seed were skipped, so that no reward can be learned. Raise "
+                "algo.queries.budget, lower algo.queries.skip, or answer some",
+            )
+            return
         if self.world:
             parts = (self.trail, self._replay, self._cfg.world)
             for windows in asking.windows(cfg, *parts, seeds, session):

@@ -160,7 +160,7 @@ def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
     """Returns what an episode is compared by: `summary` and `prefers`.
 
     Raises:
-        CorerlError: the environment is to compare and cannot.
+        CorerlError: the environment is to compare and cannot, or contradicts itself.
     """
     if cfg.teacher == "return":
         return {
@@ -173,7 +173,17 @@ def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
         f"algo.teacher=environment: {task.id} compares no episodes. Its environment needs "
         "summary(observations, actions, rewards) and prefers(one, other)",
     )
-    return {"summary": env.summary, "prefers": env.prefers}
+
+    def prefers(one: np.ndarray, other: np.ndarray) -> float:
+        chance, turned = float(env.prefers(one, other)), float(env.prefers(other, one))
+        require(
+            chance >= 0 and turned >= 0 and abs(chance + turned - 1) < 1e-6,
+            f"{task.id} prefers one episode to another with chance {chance:g}, and the other to it with "
+            f"{turned:g}. Its prefers(one, other) must be in [0, 1], and 1 - prefers(other, one)",
+        )
+        return chance
+
+    return {"summary": env.summary, "prefers": prefers}
 
 
 def by_return(beta: float | None) -> Callable[[np.ndarray, np.ndarray], float]:

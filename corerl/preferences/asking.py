@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import ReplayBuffer
-from corerl.config import Settings, at_least, one_of, positive, within
+from corerl.config import Settings, at_least, one_of, positive, require, within
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.preferences import teachers
@@ -255,11 +255,20 @@ def windows(
 
 
 def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[int], session: int):
-    """Returns a script's labels `(S, n)` of the questions."""
+    """Returns a script's labels `(S, n)` of the questions.
+
+    Raises:
+        CorerlError: `skip` or `equal` is asked for, and episodes return nothing on average.
+    """
     rewards, over, _ = trail.latest()
     labels = []
     for i, seed in enumerate(seeds):
         rng = np.random.default_rng(seeding.derive(seed, f"answers {session}"))
         unit = unit_of(rewards[i], over[i], cfg.length) if cfg.skip or cfg.equal else 0.0
+        require(
+            unit > 0 or not (cfg.skip or cfg.equal),
+            "algo.queries.skip and .equal are shares of the mean episode return, and the latest episodes "
+            f"of seed {seed} do not return more than 0 on average",
+        )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

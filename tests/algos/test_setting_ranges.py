@@ -25,7 +25,7 @@ MAY_BE_ZERO = {
     *("dominance_weight", "margin_weight", "actor_bc_coef", "critic_bc_coef", "weight_decay"),
     *("dynamics_weight", "reward_weight", "end_weight", "replay_weight", "bc_coef", "flatness"),
     *("entropy", "kl_weight", "bonus_scale", "perturbation", "guidance", "contrast", "penalty"),
-    *("prior", "edit_scale", "coefficient", "initial_multiplier"),
+    *("prior", "dimension", "edit_scale", "coefficient", "initial_multiplier"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),

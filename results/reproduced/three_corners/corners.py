@@ -6,8 +6,8 @@
     corerl train algo=spo task=risk/three-corners seeds=5 root=runs/three_corners
     python results/reproduced/three_corners/corners.py runs/three_corners
 
-Writes curves.csv, with the shares in each tenth of a run, and corners.png beside this file. Prints a table of the
-last half.
+Writes curves.csv, with the shares in each tenth of a run, and corners.png beside this file. Prints a table of
+the last half.
 """
 
 import csv
