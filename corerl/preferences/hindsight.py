@@ -1,6 +1,6 @@
 """Hindsight PRIOR: rewards follow what a world model looks at.
 
-Verma and Metcalf 2024, ICLR, arXiv:2404.08828. Comparisons of segments say little of which step mattered. A
+Verma and Metcalf 2024, ICLR, arXiv:2404.08828. A comparison of segments does not say which step decided it. A
 causal transformer learns to predict the next state. How much the last token of a segment looks at a step is
 that step's importance w_t, and these sum to 1. The reward is fitted to
 
@@ -10,7 +10,7 @@ The importance of a step is the attention to its two tokens, a mean over layers 
 
 The authors' repository could not be read. What differs from typoverflow/WiseRL (branch prior at 052e340),
 which has an offline version on IQL.
- 1. Dropout is off where importance is read; theirs stays on.
+ 1. Dropout is off where importance is read. Theirs stays on.
  2. A step's tokens are action and state, as in the Preference Transformer. Theirs are state and action.
  3. MLPs have ReLU instead of GELU, and LeCun's first weights.
  4. The gradient flows through both sides of the square, as theirs. Weights of 1 to 1000 are in use.
