@@ -2,8 +2,7 @@
 
     corerl train sweep=three_corners
     corerl train algo=spo_general task=risk/three-corners algo.model.dimension=1 algo.model.normalize=false \\
-        algo.model.temperature=1 seeds=5 root=runs/three_corners
-    corerl train algo=spo task=risk/three-corners seeds=5 root=runs/three_corners
+        algo.model.temperature=1 steps=6000 seeds=3 root=runs/three_corners
     python results/reproduced/three_corners/corners.py runs/three_corners
 
 Writes curves.csv, with the shares in each tenth of a run, and corners.png beside this file. Prints a table of
@@ -55,7 +54,8 @@ def main() -> None:
         judge = judge_of(yaml.safe_load(path.read_text())["algo"])
         for folder in sorted(path.parent.glob("seeds-*")):
             ends |= {(judge, seed): found for seed, found in visited(folder).items()}
-    ends = dict(sorted(ends.items()))
+    shortest = min(map(len, ends.values()))  # longer runs count as far as that
+    ends = {key: found[:shortest] for key, found in sorted(ends.items())}
     with (HERE / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
@@ -64,8 +64,10 @@ def main() -> None:
                 writer.writerow([*key, tenth, *shares(part).round(4)])
     print("minimax winner:", minimax_winner(PREFERENCES).round(3))
     judges = sorted({judge for judge, _ in ends})
-    figure, axes = plt.subplots(1, len(judges), figsize=(9, 2.8), layout="constrained", sharey=True)
-    for ax, (judge, group) in zip(axes, groupby(ends.items(), key=lambda x: x[0][0]), strict=True):
+    figure, axes = plt.subplots(1, len(judges), figsize=(7, 2.8), layout="constrained", sharey=True)
+    for ax, (judge, group) in zip(
+        np.atleast_1d(axes), groupby(ends.items(), key=lambda x: x[0][0]), strict=True
+    ):
         own = dict(group)
         halves = np.array([shares(found[len(found) // 2 :]) for found in own.values()])
         beaten = (halves @ PREFERENCES.T).max(1)
@@ -75,8 +77,8 @@ def main() -> None:
         curve = np.array([shares(part) for part in np.array_split(own[judge, 0], 50)])
         ax.stackplot(np.linspace(0, 1, 50), curve.T, colors=COLOURS, labels=PLACES)
         ax.set(title=judge, xlabel="share of the run (seed 0)", xlim=(0, 1), ylim=(0, 1))
-    axes[0].set_ylabel("share of episodes")
-    axes[0].legend(fontsize=7, loc="lower right")
+    figure.axes[0].set_ylabel("share of episodes")
+    figure.axes[0].legend(fontsize=7, loc="lower right")
     figure.savefig(HERE / "corners.png", dpi=150)
 
 
