@@ -85,7 +85,7 @@ def test_five_updates_equal_the_equations(attention, scale, tolerance):
         batch, key = comparisons(k), keys.next()
         loss = mine.update(batch, key)["reward_loss"]
         for s in range(SEEDS):
-            own = (x[s].double() for x in batch)
+            own = (x[s].double() for x in batch[:3])
             expected = theirs[s].update(*own, reference_dt.masks(key[s].tolist(), cfg, 2))
             assert loss[s].item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
     for s in range(SEEDS):
