@@ -46,7 +46,7 @@ from torch.nn import functional as F
 
 from corerl import seeding
 from corerl.algos import dt
-from corerl.config import at_least, group, one_of, positive, within
+from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.critics import Critics, of_windows
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -100,6 +100,13 @@ class Config(transformer.TransformerSettings):
     select: str = one_of("softmax", "argmax")  # authors | paper
     repeats: int = positive(10)  # candidates per return asked for, with softmax
     return_noise: float = at_least(0, 0.1)  # deviation, on their last return-to-go
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            not self.reward.prior,
+            f"algo.reward.prior={self.reward.prior} needs a world model. Use algo=pref_iql or algo=pebble",
+        )
 
     def first_phase(self) -> tuple[int, str]:
         return self.reward.steps, "algo.reward.steps"

@@ -16,6 +16,8 @@ SAC on a reward that is learned from a teacher's answers. Only the teacher sees 
 
 `algo.queries.teacher=person` asks you, on the page of `corerl label`. Answers go to a file in the run's
 folder, and a stopped run finds them again. `queries.beta` to `equal` are the faults of B-Pref's teachers.
+`algo=hindsight_prior` adds Hindsight PRIOR (corerl/preferences/hindsight.py). Each session first fits a world
+model to the experience, and `reward.prior` weighs its say in which steps mattered.
 
 What differs from the authors' later code, and its switch (rll-research/BPref at f3ece2e).
 
@@ -47,14 +49,15 @@ from torch.utils import _pytree as pytree
 from corerl import seeding
 from corerl.algos import sac
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import at_least, group, positive, require, seed_list, within
+from corerl.config import added, at_least, group, positive, require, seed_list, within
 from corerl.nn import compile, optim
 from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec, Stateful
 from corerl.nn.policies import PolicyNoise
 from corerl.nn.running import Spread
-from corerl.preferences import asking
+from corerl.preferences import asking, hindsight
 from corerl.preferences.asking import Answers, Queries, Trail
+from corerl.preferences.hindsight import World, WorldModel
 from corerl.preferences.reward_models import Markov, MarkovReward, unfitted
 from corerl.training.environments import Environments
 from corerl.training.run import Run
@@ -71,6 +74,7 @@ class Config(sac.Config):
     reset_updates: int = at_least(0, 100)  # after the critics begin anew
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
+    world: World = added(group(World, steps=1_000))  # says what matters, with reward.prior
 
     polyak: float = within(0.0025, "[0, 1]")
     initial_temperature: float = positive(0.1)
@@ -148,17 +152,28 @@ class PEBBLE(sac.SAC):
 build = PEBBLE
 
 
-def fit(cfg: Queries, reward: MarkovReward, answers: Answers, step: Any, uniforms: Any) -> Tensor:
+def fit(
+    cfg: Queries,
+    reward: MarkovReward,
+    answers: Answers,
+    step: Any,
+    uniforms: Any,
+    world: WorldModel | None = None,
+) -> Tensor:
     """Fits the reward for a session and returns the accuracy `(S,)` of each seed's last epoch.
 
-    A seed learns no more after an epoch above `stop_accuracy`.
+    A seed learns no more after an epoch above `stop_accuracy`. A `world` model says which steps matter.
     """
+    importance = world and world.importance(*answers.pairs())
     going = reward.stopping.going
     going.fill_(True)
     batches = math.ceil(int(answers.count.max()) / reward.cfg.batch_size)
     accuracy = torch.zeros_like(going, dtype=torch.float32)
     for _ in range(cfg.epochs):
-        found = [step(answers.draw(uniforms.next()))["reward_accuracy"] for _ in range(batches)]
+        found = [
+            step(answers.draw(uniforms.next(), importance))["reward_accuracy"]
+            for _ in range(batches)
+        ]
         accuracy = torch.where(going, torch.stack(found).mean(0), accuracy)
         going &= accuracy <= cfg.stop_accuracy
         if not going.any():
@@ -178,6 +193,11 @@ class Teaching(Stateful):
         self._since = cfg.first_session
         self._uniforms = run.uniform("answers", cfg.reward.members * cfg.reward.batch_size)
         self._step = compile.captured(agent.reward.update, run.mode)
+        self.world = None
+        if cfg.reward.prior:
+            options = {"device": run.device, "mode": run.mode}
+            length = cfg.queries.length
+            self.world = hindsight.model(cfg.world, sizes, run.seeds, length, **options)
 
     def due(self, step: int) -> bool:
         """Tells whether a session is before this step."""
@@ -201,10 +221,19 @@ class Teaching(Stateful):
         else:
             labels = asking.answered(cfg, questions, self.trail, seeds, session)
         self.answers.add(questions.segments, labels)
-        if not int(self.answers.count.min()):
-            return  # a seed has no answer: all were skipped
-        reward, step_of = self._agent.reward, self._step
-        self.accuracy.copy_(fit(cfg, reward, self.answers, step_of, self._uniforms))
+        if not int(self.answers.count.min()):  # all of a seed's were skipped
+            require(
+                int(self.answers.asked) < cfg.budget,
+                f"All {cfg.budget} questions of a seed were skipped, so that no reward can be learned. Raise "
+                "algo.queries.budget, lower algo.queries.skip, or answer some",
+            )
+            return
+        if self.world:
+            parts = (self.trail, self._replay, self._cfg.world)
+            for windows in asking.windows(cfg, *parts, seeds, session):
+                self.world.update(windows)
+        fitted = (self._agent.reward, self.answers, self._step, self._uniforms)
+        self.accuracy.copy_(fit(cfg, *fitted, self.world))
 
     def metrics(self) -> dict[str, Tensor]:
         """Returns how many answers there are, and the last accuracy, `(S,)` each."""

@@ -16,6 +16,9 @@ The default fits one network; `algo.reward.members` is for ensembles, whose mean
 `algo.reward.ensemble=worst` or `uncertainty` it gets a pessimistic one (Coste et al. 2024, arXiv:2310.02743),
 whose members are centred over each batch.
 
+`algo=hindsight_prior_iql` adds Hindsight PRIOR (corerl/preferences/hindsight.py): the first `world.steps`
+updates fit a world model, and `reward.prior` weighs its say in which steps mattered.
+
 Differences, each with its reason:
  1. Both learn from the first update on, and the reward stays as it is after `reward.steps` (authors).
     `reward_first=true` makes those steps the reward's alone, which is what the name says.
@@ -36,11 +39,12 @@ from torch import Tensor
 
 from corerl.algos import iql
 from corerl.buffers.replay import Batch
-from corerl.config import group, one_of, positive, require
+from corerl.config import added, group, one_of, positive, require
 from corerl.nn import compile
 from corerl.nn.learner import Spec
-from corerl.preferences import loading
+from corerl.preferences import hindsight, loading
 from corerl.preferences.buffer import PairBuffer, Pairs, transitions
+from corerl.preferences.hindsight import World
 from corerl.preferences.reward_models import Markov, MarkovReward, markov, unfitted
 from corerl.preferences.sources import Preferences
 from corerl.training.run import Run
@@ -64,6 +68,7 @@ class Config(iql.Config):
         batch_size=8,
         stop_accuracy=None,
     )
+    world: World = added(group(World))  # says what matters, with reward.prior
     reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
     preferences: Preferences = group(Preferences)
     crop: int | None = positive(64)  # steps of each segment in a batch; null: all
@@ -81,7 +86,9 @@ class Config(iql.Config):
         loading.check_crop(self.crop, self.preferences, least=2)
 
     def first_phase(self) -> tuple[int, str]:
-        return self.reward.steps if self.reward_first else 0, "algo.reward.steps"
+        world = self.world.steps if self.reward.prior else 0
+        setting = "algo.world.steps + algo.reward.steps" if world else "algo.reward.steps"
+        return world + (self.reward.steps if self.reward_first else 0), setting
 
 
 class PrefIQL(iql.IQL):
@@ -119,13 +126,25 @@ def train(cfg: Config, run: Run) -> None:
         size = segments.batch_size  # the batches of `segments` are the same for all seeds
         buffer = PairBuffer(compared, run.seeds, size, run.device, cfg.crop, crop_alike=True)
     agent = PrefIQL(cfg, run.spec(segments, normalizer, policy_steps), reward)
+    world, windows, begins = None, None, 0
+    if cfg.reward.prior:
+        seeds, begins = cfg.reward.seeds(run.seeds), cfg.world.steps
+        world, windows = hindsight.offline(run, cfg.world, seeds, compared, segments.length)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
     dropout = run.dropout(cfg, rows, block=32)
-    fit_reward = compile.captured(agent.fit_reward, run.mode)
+
+    def fit(pairs: Pairs) -> dict[str, Tensor]:
+        return agent.fit_reward(world.judged(pairs) if world else pairs)
+
+    fit_reward = compile.captured(fit, run.mode)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, pairs=segments, buffer=buffer, dropout=dropout):
+    state = {"agent": agent, "pairs": segments, "buffer": buffer, "dropout": dropout}
+    for step in run.steps(**state, world=world, windows=windows):
         pairs = segments.sample()
-        metrics = fit_reward(pairs) if step <= cfg.reward.steps else {}
+        if step <= begins:
+            metrics = world.update(windows.sample())
+        else:
+            metrics = fit_reward(pairs) if step <= begins + cfg.reward.steps else {}
         if step > waits:
             drawn = pairs if buffer is None else buffer.sample()
             batch = drawn if cfg.replay else transitions(drawn)

@@ -185,11 +185,25 @@ class ReplayBuffer:
     def segments(self, first: Tensor, length: int) -> Tensor:
         """Returns observations and actions `(S, ..., L, O + A)` of segments whose first steps `(S, ...)` are
         counted from the beginning of the run; their rows must still be kept."""
-        steps = torch.arange(length, device=self._rows.device)
-        places = (first.to(self._rows.device)[..., None] + steps) % self._rows.shape[1]
+        return self.at(self._steps_of(first, length))
+
+    def transitions(self, first: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns observations, actions and next observations of segments as of `segments`."""
+        rows = self.at(self._steps_of(first, length), len(self._sizes))
+        observations, actions, _, next_observations, *_ = rows.split(self._sizes, -1)
+        return observations, actions, next_observations
+
+    def at(self, steps: Tensor, fields: int = 2) -> Tensor:
+        """Returns observations and actions `(S, ..., O + A)`, or the first so many `fields`, of steps
+        `(S, ...)` that are counted from the beginning of the run."""
+        places = steps.to(self._rows.device) % self._rows.shape[1]
         rows = (places + self._starts.view(-1, *[1] * (places.ndim - 1))).flatten()
-        wide = self._rows.view(-1, self._rows.shape[2])[:, : sum(self._sizes[:2])]
+        wide = self._rows.view(-1, self._rows.shape[2])[:, : sum(self._sizes[:fields])]
         return wide.index_select(0, rows).unflatten(0, places.shape)
+
+    @staticmethod
+    def _steps_of(first: Tensor, length: int) -> Tensor:
+        return first[..., None] + torch.arange(length, device=first.device)
 
     def states(self, count: int) -> Tensor:
         """Returns the observations of the first `count` rows, `(S, count, O)`, kept or not yet filled."""

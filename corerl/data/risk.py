@@ -11,6 +11,7 @@
     risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
     risk/pendulum-proxy              Pendulum with a proxy reward, online (envs/proxy_pendulum.py)
     risk/two-groups                  a finite MDP with groups of labellers (envs/two_groups.py)
+    risk/three-corners               a plane with cyclic preferences (envs/three_corners.py)
     risk/arbitrage                   statistical arbitrage, online
     risk/pointmass                   CODAC's Risky PointMass; data: mixed controllers
     risk/HalfCheetah-stochastic-v4   O-RAAC's stochastic MuJoCo, online; Hopper, Walker2d alike
@@ -57,6 +58,7 @@ SMALL = {
     "one-door": "one_door:OneDoorEnv",
     "two-groups": "two_groups:TwoGroupsEnv",
     "pendulum-proxy": "proxy_pendulum:ProxyPendulum",
+    "three-corners": "three_corners:ThreeCorners",
     "arbitrage": "statistical_arbitrage:StatisticalArbitrage",
     "pointmass": "risky_pointmass:RiskyPointMass",
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training

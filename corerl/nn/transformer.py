@@ -82,16 +82,27 @@ class Block(nn.Module):
         wide = self.activation(each(self.widen, each(self.mlp_norm, x)))
         return x + dropout(each(self.narrow, wide), keys[2], rate)
 
+    def weights(self, x: Tensor, allowed: Tensor, outputs: slice = slice(None)) -> Tensor:
+        """Returns how much the `outputs` of tokens look at each token, `(S, B, heads, T', T)`."""
+        normed = each(self.attention_norm, x)
+        key, _ = each(self.key_value, normed).chunk(2, -1)
+        query = each(self.query, normed[:, :, outputs])
+        return self._weights(self._split(query), self._split(key), allowed[:, :, None, outputs])
+
     def _attention(self, query, key, value, allowed, dropout_key, rate) -> Tensor:
         query, key, value = (self._split(x) for x in (query, key, value))
         allowed = allowed[:, :, None]
         if dropout_key is None:
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
         else:  # torch's takes its dropout masks from one generator for all seeds
-            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-            weights = torch.softmax(scores.masked_fill(~allowed, -math.inf), -1)
+            weights = self._weights(query, key, allowed)
             mixed = dropout(weights, dropout_key, rate) @ value
         return mixed.transpose(2, 3).flatten(3)
+
+    @staticmethod
+    def _weights(query, key, allowed) -> Tensor:
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return torch.softmax(scores.masked_fill(~allowed, -math.inf), -1)
 
     def _split(self, x: Tensor) -> Tensor:
         """Splits `(S, B, T, width)` into heads, `(S, B, heads, T, width / heads)`."""

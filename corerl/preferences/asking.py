@@ -7,7 +7,7 @@ on which the members of the reward ensemble disagree, or of which they are least
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.buffers.replay import ReplayBuffer
-from corerl.config import Settings, at_least, one_of, positive, within
+from corerl.config import Settings, at_least, one_of, positive, require, within
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
 from corerl.preferences import teachers
 from corerl.preferences.buffer import Pairs
+from corerl.preferences.hindsight import Windows, World
 from corerl.preferences.reward_models import MarkovReward
 from corerl.training.environments import Step
 
@@ -151,12 +152,27 @@ class Answers(Stateful):
         self.asked += labels.shape[1]
         self.sessions += 1
 
-    def draw(self, uniforms: Tensor) -> Pairs:
-        """Returns pairs drawn with replacement by `uniforms` `(S, B)`, as many of each seed as it has."""
+    def keep(self, i: int, pair: Tensor, label: float) -> None:
+        """Keeps one answer of seed number i, about a pair `(2, L, O + A)`."""
+        place = int(self.count[i])
+        self.segments[i, place], self.labels[i, place] = pair, label
+        self.count[i] += 1
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Returns observations and actions `(S, P', 2, L, ...)`, P' being the most that a seed has."""
+        return self.segments[:, : int(self.count.max())].split(self._sizes, -1)
+
+    def draw(self, uniforms: Tensor, importance: Tensor | None = None) -> Pairs:
+        """Returns pairs drawn with replacement by `uniforms` `(S, B)`, as many of each seed as it has.
+
+        `importance` `(S, P', 2, L)` goes with them.
+        """
         chosen = (uniforms * self.count[:, None]).long()
         seeds = torch.arange(len(chosen), device=chosen.device)[:, None]
         observations, actions = self.segments[seeds, chosen].split(self._sizes, -1)
-        return Pairs(observations, actions, self.labels[seeds, chosen])
+        if importance is not None:
+            importance = importance[seeds, chosen]
+        return Pairs(observations, actions, self.labels[seeds, chosen], importance)
 
 
 def doubt(reward: MarkovReward, segments: Tensor, chooser: str) -> Tensor:
@@ -215,12 +231,44 @@ def choose(
     return Questions(segments, judged_by)
 
 
+def windows(
+    cfg: Queries,
+    trail: Trail,
+    replay: ReplayBuffer,
+    world: World,
+    seeds: Sequence[int],
+    session: int,
+) -> Iterator[Windows]:
+    """Yields a session's batches for the world model, of segments as long as those that are asked about.
+
+    Raises:
+        CorerlError: no episode is long enough.
+    """
+    _, over, begin = trail.latest()
+    shape, starts = (world.steps, world.batch_size), []
+    for i, seed in enumerate(seeds):
+        rng = np.random.default_rng(seeding.derive(seed, f"windows {session}"))
+        found = possible_starts(over[i], cfg.length)
+        starts.append(found[rng.integers(len(found), size=shape)])
+    for first in torch.from_numpy(np.array(starts)).unbind(1):
+        yield Windows(*replay.transitions(first + begin, cfg.length))
+
+
 def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[int], session: int):
-    """Returns a script's labels `(S, n)` of the questions."""
+    """Returns a script's labels `(S, n)` of the questions.
+
+    Raises:
+        CorerlError: `skip` or `equal` is asked for, and episodes return nothing on average.
+    """
     rewards, over, _ = trail.latest()
     labels = []
     for i, seed in enumerate(seeds):
         rng = np.random.default_rng(seeding.derive(seed, f"answers {session}"))
         unit = unit_of(rewards[i], over[i], cfg.length) if cfg.skip or cfg.equal else 0.0
+        require(
+            unit > 0 or not (cfg.skip or cfg.equal),
+            "algo.queries.skip and .equal are shares of the mean episode return, and the latest episodes "
+            f"of seed {seed} do not return more than 0 on average",
+        )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

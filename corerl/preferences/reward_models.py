@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl import seeding
-from corerl.config import Settings, added, at_least, one_of, positive, within
+from corerl.config import Settings, added, at_least, one_of, positive, require, within
 from corerl.nn import networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import ACTIVATIONS
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.comparisons import Comparisons
+from corerl.preferences.hindsight import prior_loss
 from corerl.training.run import Run
 
 INITS = {"torch": networks.torch_init, "orthogonal": networks.orthogonal(1.0)}
@@ -45,11 +46,20 @@ class Markov(Settings):
     activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu
     init: str = one_of("torch", "orthogonal")  # torch | orthogonal, of gain 1
     bounded: bool = True  # rewards pass through tanh
+    sigmoid: bool = added(False)  # rewards pass through a sigmoid
+    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR; 0: none
     score: str = one_of("sum", "mean")  # sum | mean of a segment's rewards
     lr: float = positive(3e-4)
     batch_size: int = positive(64)  # comparisons, for each member
     stop_accuracy: float | None = within(0.968, "(0, 1]")  # an epoch above it is the last; 1: none
     seed: int | None = at_least(0, None)  # whose reward all seeds take; null: each its own
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            not (self.bounded and self.sigmoid),
+            f"{self.prefix}sigmoid=true and {self.prefix}bounded=true ask for two ranges. Set one to false",
+        )
 
     def seeds(self, seeds: Sequence[int]) -> list[int]:
         """Returns, for each of the run's seeds, the seed that draws its weights and comparisons."""
@@ -105,6 +115,8 @@ class MarkovReward(Stateful):
     def __call__(self, inputs: Tensor) -> Tensor:
         """Returns rewards `(S, M, n)` of inputs `(S or 1, M or 1, n, O + A)`."""
         rewards = self.network(inputs).squeeze(-1)
+        if self.cfg.sigmoid:
+            return torch.sigmoid(rewards)
         return torch.tanh(rewards) if self.cfg.bounded else rewards
 
     def combined(self, rewards: Tensor) -> Tensor:
@@ -120,7 +132,12 @@ class MarkovReward(Stateful):
         rewards = self(inputs.flatten(2, 4)).view(inputs.shape[:-1])
         scores = rewards.sum(-1) if self.cfg.score == "sum" else rewards.mean(-1)
         loss, accuracy = preference_loss(scores, labels)
-        return loss.sum(1), {"reward_loss": loss.mean(1), "reward_accuracy": accuracy.mean(1)}
+        metrics = {"reward_loss": loss.mean(1), "reward_accuracy": accuracy.mean(1)}
+        if self.cfg.prior:
+            away = prior_loss(rewards, pairs.importance.unflatten(1, (self.cfg.members, -1)))
+            metrics["prior_loss"] = away.mean(1)
+            loss = loss + self.cfg.prior * away
+        return loss.sum(1), metrics
 
     def update(self, pairs: Pairs) -> dict[str, Tensor]:
         """Takes one step; a seed that has stopped does not move."""

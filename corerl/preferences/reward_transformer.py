@@ -35,12 +35,11 @@ class Fitting(transformer.TransformerSettings):
         require(self.width % 2 == 0, f"{self.prefix}width={self.width} must be even")
 
 
-class RewardTransformer(transformer.Trunk):
-    """Rewards of the steps of segments `(S, n, L, ...)`.
+class SegmentTransformer(transformer.Trunk):
+    """Tokens of the actions and states of segments `(S, n, L, ...)`.
 
     Args:
-        cfg: of `Fitting`, with `attention`: whether the score is by preference attention or by a head; and
-            for the former `scale`: what products of queries and keys are divided by, `none` or `width`.
+        cfg: `layers`, `heads`, `width` and `dropout`.
         rngs: one CPU generator per seed for the initial weights.
         length: the largest L.
     """
@@ -65,13 +64,20 @@ class RewardTransformer(transformer.Trunk):
             for _ in range(cfg.layers)
         )
         self.norm = networks.LayerNorm(width, lead)
-        if cfg.attention:
-            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, networks.lecun)
-        else:
-            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=networks.lecun)
-        self.attention = cfg.attention
-        if cfg.attention:
-            self.scale = math.sqrt(width) if cfg.scale == "width" else 1.0
+
+    def embedded(
+        self, observations: Tensor, actions: Tensor, valid: Tensor, causal: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the tokens before the first block `(S, n, 2 L, width)`, and which they may look at."""
+        each = transformer.each
+        time = self.embed_time((valid.cumsum(-1) * valid).long())
+        tokens = [
+            each(self.embed_action, actions) + time,
+            each(self.embed_state, observations) + time,
+        ]
+        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
+        real = (valid > 0).repeat_interleave(2, dim=2)
+        return x, transformer.causal(real) if causal else transformer.both_ways(real)
 
     def hidden(
         self,
@@ -87,16 +93,36 @@ class RewardTransformer(transformer.Trunk):
         `valid` `(S, n, L)` is 0.0 in padding, which stands on the left. `keys` `(S, places)` drop units.
         Without `causal` tokens look at those that follow, too, and padding may stand on the right.
         """
-        each = transformer.each
-        time = self.embed_time((valid.cumsum(-1) * valid).long())
-        tokens = [
-            each(self.embed_action, actions) + time,
-            each(self.embed_state, observations) + time,
-        ]
-        x = each(self.embed_norm, torch.stack(tokens, 3).flatten(2, 3))
-        real = (valid > 0).repeat_interleave(2, dim=2)
-        allowed = transformer.causal(real) if causal else transformer.both_ways(real)
+        x, allowed = self.embedded(observations, actions, valid, causal)
         return self.through_blocks(x, allowed, wanted, keys)
+
+
+class RewardTransformer(SegmentTransformer):
+    """Rewards of the steps of segments `(S, n, L, ...)`.
+
+    Args:
+        cfg: of `Fitting`, with `attention`: whether the score is by preference attention or by a head; and
+            for the former `scale`: what products of queries and keys are divided by, `none` or `width`.
+        Others as of `SegmentTransformer`.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        observation_dim: int,
+        action_dim: int,
+        rngs: list[torch.Generator],
+        length: int,
+    ):
+        super().__init__(cfg, observation_dim, action_dim, rngs, length)
+        lead, width = (len(rngs),), cfg.width
+        if cfg.attention:
+            self.preference = networks.Linear(width, 2 * width + 1, lead, rngs, networks.lecun)
+        else:
+            self.head = networks.MLP([width, width // 2, 1], lead, rngs, init=networks.lecun)
+        self.attention = cfg.attention
+        if cfg.attention:
+            self.scale = math.sqrt(width) if cfg.scale == "width" else 1.0
 
     def rewards(self, hidden: Tensor) -> Tensor:
         """Returns r_t, `(S, n, L, width)` to `(S, n, L)`."""

@@ -9,6 +9,8 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from corerl.config import require
 from corerl.data.tasks import Task
@@ -97,6 +99,10 @@ def facts(compared: Comparisons) -> dict[str, str]:
         "source": compared.source,
         "comparisons": f"{len(compared):,} of segments of {compared.length} steps: {counts}",
     }
+    if circular := in_circles(compared):
+        out["contradictory"] = (
+            f"{circular:,} answers are part of a circle, which no reward fits. algo=spo_general fits it"
+        )
     if compared.rewards is None:
         return out
     returns = compared.segments(compared.rewards).sum(-1, dtype=np.float64)
@@ -107,6 +113,18 @@ def facts(compared: Comparisons) -> dict[str, str]:
     (first, second), (one, other) = compared.starts[0], returns[0]
     out["example"] = f"rows from {first} return {one:.4g}, from {second} {other:.4g}: {labels[0]:g}"
     return out
+
+
+def in_circles(compared: Comparisons) -> int:
+    """Counts the decided answers of circles: a over b, b over c and c over a, or a over b and b over a."""
+    decided = compared.labels != 0.5
+    _, segments = np.unique(compared.starts, return_inverse=True)
+    segments = segments.reshape(compared.starts.shape)[decided]
+    second = compared.labels[decided, None] == 1
+    better, worse = np.where(second, segments[:, ::-1], segments).T
+    graph = sparse.coo_matrix((np.ones(len(better)), (better, worse)), [compared.starts.size] * 2)
+    _, parts = csgraph.connected_components(graph, connection="strong")
+    return int((parts[better] == parts[worse]).sum())
 
 
 def _ranking_facts(compared: Comparisons) -> dict[str, str]:

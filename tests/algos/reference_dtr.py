@@ -37,21 +37,28 @@ class Reward:
     def reward(self, member: dict, x):
         slope = 0.01 if self.c.activation == "leaky_relu" else 0.0
         out = mlp(member, x, lambda h: torch.where(h > 0, h, slope * h))
+        if self.c.sigmoid:
+            return 1 / (1 + torch.exp(-out))
         return torch.tanh(out) if self.c.bounded else out
 
-    def update(self, observations, actions, labels) -> tuple[float, float]:
-        """Fields are (M, B, 2, L, ...); the mean loss and accuracy over members."""
-        losses, accuracies = [], []
+    def update(self, observations, actions, labels, importance=None) -> tuple[float, float]:
+        """Fields are (M, B, 2, L, ...); the mean cross-entropy and accuracy over members."""
+        losses, accuracies, away = [], [], []
         for m, member in enumerate(self.members):
             terms, right = [], []
             for b in range(len(labels[m])):
                 scores = []
                 for side in range(2):
-                    total = 0
-                    for s, a in zip(observations[m, b, side], actions[m, b, side], strict=True):
-                        total = total + self.reward(member, torch.cat([s, a])[None])[0]
-                    steps = len(observations[m, b, side])
+                    found = [
+                        self.reward(member, torch.cat([s, a])[None])[0]
+                        for s, a in zip(observations[m, b, side], actions[m, b, side], strict=True)
+                    ]
+                    total, steps = sum(found), len(found)
                     scores.append(total if self.c.score == "sum" else total / steps)
+                    for r, w in zip(
+                        found, () if importance is None else importance[m, b, side], strict=False
+                    ):
+                        away.append((r - w * total) ** 2 / (2 * steps * len(labels[m])))
                 log_p = torch.log_softmax(torch.stack(scores), 0)
                 y = labels[m, b]
                 terms.append(-((1 - y) * log_p[0] + y * log_p[1]))
@@ -60,7 +67,7 @@ class Reward:
             losses.append(sum(terms) / len(terms))
             accuracies.append(np.mean(right) if right else 0.0)
         self.optimizer.zero_grad()
-        sum(losses).backward()
+        (sum(losses) + self.c.prior * sum(away)).backward()
         self.optimizer.step()
         return sum(losses).item() / len(losses), float(np.mean(accuracies))
 

@@ -38,7 +38,7 @@ def make_pairs(count: int, members: int = 1) -> list[Pairs]:
 
 def one(pairs: Pairs, seed: int) -> Pairs:
     """One seed's comparisons, float64."""
-    return Pairs(*(x[seed].double().numpy() for x in pairs))
+    return Pairs(*(x[seed].double().numpy() for x in pairs if x is not None))
 
 
 def make_keys(count: int, layers: int) -> list[torch.Tensor]:

@@ -174,7 +174,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # IPL's authors' configs/, beside what tests/algos/test_preference_settings.py has.
     "pref_iql": {"critic_loss": "mean", "reward.steps": 20_000, "reward.members": 1, "crop": 64}
     | {"reward.bounded": False, "reward.batch_size": 8, "reward.stop_accuracy": None}
-    | {"reward.lr": 3e-4, "reward.score": "sum", "reward_first": False, "replay": True},
+    | {"reward.lr": 3e-4, "reward.score": "sum", "reward_first": False, "replay": True}
+    # WiseRL's Hindsight PRIOR, which is off.
+    | {"reward.prior": 0.0, "world.steps": 10_000, "world.layers": 3, "world.heads": 1}
+    | {"world.width": 256, "world.dropout": 0.1, "world.lr": 3e-4, "world.batch_size": 64},
     # The width is what works in the paper's example. Ours, but for the theorem's meaning of delta.
     "pref_pessimistic": {"policy": "pessimistic", "likelihood": "rankings", "comparisons": 200}
     | {"ranked": 2, "bound": 2.0, "radius": "fixed", "width": 3.0, "delta": 0.1, "ridge": 0.01}

@@ -273,7 +273,7 @@ def job(root, queries=(), **changes) -> Config:
     return Config(algo=algo, **({"compile": "off"} | often | cell | changes))
 
 
-@pytest.mark.parametrize("queries", [{}, {"chooser": "disagreement", "skip": 0.1, "epsilon": 0.3}])
+@pytest.mark.parametrize("queries", [{}, {"chooser": "disagreement", "gamma": 0.9, "epsilon": 0.3}])
 def test_a_run_stopped_anywhere_ends_as_an_unbroken_one(tmp_path, queries):
     goes_on(job(tmp_path, queries), tmp_path, (15, 40, 55), (0, 3))
 
@@ -322,8 +322,18 @@ def test_a_person_answers_while_training_waits_and_a_stopped_run_finds_the_answe
         ({"queries": {"teacher": "person"}, "seeds": [0, 1]}, "algo.queries.teacher=person 2"),
         ({"queries": {"budget": 0}}, "algo.queries.budget=0"),
         ({"queries": {"length": 300}}, "algo.queries.length=300"),
+        ({"queries": {"skip": 0.1}}, "algo.queries.skip .equal seed 0"),
     ],
 )
 def test_what_cannot_be_asked_raises_an_error(tmp_path, changes, words):
     with refused(words):
         run(job(tmp_path, **changes))
+
+
+def test_a_labeller_who_answers_nothing_raises_an_error_when_the_budget_is_spent(
+    tmp_path, monkeypatch
+):
+    skipped = lambda cfg, questions, *_: np.full(questions.rewards.shape[:2], np.nan)  # noqa: E731
+    monkeypatch.setattr(asking, "answered", skipped)
+    with refused("9 algo.queries.budget algo.queries.skip"):
+        run(job(tmp_path))

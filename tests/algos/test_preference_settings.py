@@ -77,6 +77,18 @@ def test_pb_iql_is_corls_iql_on_an_ensemble():
     assert cell("pref_iql_uni_rlhf", "d4rl/walker2d-medium-v2").algo.policy == "gaussian"
 
 
+def test_hindsight_prior_has_wiserls_settings():
+    job = cell("hindsight_prior_iql", "d4rl/hopper-medium-replay-v2")
+    reward, world = job.algo.reward, job.algo.world
+    assert (reward.prior, reward.steps, reward.members, reward.batch_size) == (1_000, 50_000, 1, 8)
+    assert reward.sigmoid and not reward.bounded and reward.hidden_layers == 2
+    assert (world.steps, world.batch_size, job.algo.crop) == (10_000, 64, None)
+    assert job.policy_steps() == 1_000_000 and job.algo.preferences.source == "pt"
+    job = cell("hindsight_prior_iql", "corerl/metaworld/drawer-open-v3")
+    assert not job.algo.reward.sigmoid and job.policy_steps() == 500_000 and job.algo.replay
+    assert (job.algo.reward.batch_size, job.algo.world.batch_size) == (16, 16)
+
+
 def test_dtr_has_its_readmes_settings():
     job = cell("dtr", "d4rl/hopper-medium-replay-v2")
     algo = job.algo

@@ -31,10 +31,12 @@ def comparisons(members: int, pairs: int = 6, length: int = 3) -> Pairs:
     labels = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 0.5, 1.0])
     drawn = labels[torch.from_numpy(rng.integers(0, 7, shape[:2]))]
     observations, actions = (torch.from_numpy(rng.normal(size=(*shape, n))) for n in (O, A))
-    return Pairs(observations.to(dtype), actions.to(dtype), drawn.to(dtype))
+    shares = torch.from_numpy(rng.dirichlet(np.ones(length), shape[:3])).to(dtype)
+    return Pairs(observations.to(dtype), actions.to(dtype), drawn.to(dtype), shares)
 
 
 REWARDS = {
+    "prior": {"prior": 5.0, "bounded": False, "sigmoid": True},
     "authors": {},
     "one, mean": {"members": 1, "score": "mean", "activation": "relu", "hidden_layers": 2},
 }
@@ -116,7 +118,7 @@ def test_a_seed_stops_after_an_epoch_above_the_limit_and_the_other_goes_on():
     """Seed 0 sees one clear comparison, seed 1 the same with contradicting labels."""
     cfg = Markov(hidden_width=8, members=1, lr=0.05, stop_accuracy=0.9)
     model = MarkovReward(cfg, Spec(O, A, generators()), epoch=10)
-    observations, actions, _ = comparisons(1, pairs=2)
+    observations, actions, *_ = comparisons(1, pairs=2)
     observations[:, 1], actions[:, 1] = observations[:, 0], actions[:, 0]
     pairs = Pairs(observations, actions, torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
     weights = []

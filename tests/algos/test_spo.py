@@ -139,6 +139,16 @@ def test_the_environment_may_compare(tmp_path, monkeypatch):
     assert torch.stack(state["replay"]["queues"][0]).flatten().tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("chances", [(0.9, 0.9), (1.5, -0.5), (np.nan, 0.5)])
+def test_an_environment_that_contradicts_itself_raises_an_error(monkeypatch, chances):
+    prefers = lambda self, one, other: chances[int(one[0])]  # noqa: E731
+    monkeypatch.setattr(PendulumEnv, "summary", None, raising=False)
+    monkeypatch.setattr(PendulumEnv, "prefers", prefers, raising=False)
+    made = spo.teacher_of(spo.Config(teacher="environment"), resolve("gym/Pendulum-v1"))
+    with refused(f"gym/Pendulum-v1 {chances[0]:g} {chances[1]:g} prefers(one, other)"):
+        made["prefers"](np.array([0]), np.array([1]))
+
+
 def test_an_environment_that_compares_nothing_raises_an_error(tmp_path):
     with refused("algo.teacher=environment gym/Pendulum-v1 summary prefers"):
         run(job(tmp_path, {"teacher": "environment"}))

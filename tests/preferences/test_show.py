@@ -36,6 +36,22 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
     assert again.splitlines()[2:] == shown.splitlines()[2:-1]
 
 
+@pytest.mark.parametrize(
+    ("starts", "labels", "circular"),
+    [
+        ([[0, 9], [9, 18], [18, 0]], [1, 1, 1], 3),
+        ([[0, 9], [9, 18], [0, 18]], [1, 1, 1], 0),
+        ([[0, 9], [0, 9], [9, 18]], [1, 0, 0], 2),
+        ([[0, 9], [9, 18], [18, 0]], [1, 1, 0.5], 0),
+    ],
+)
+def test_answers_that_no_reward_fits_are_counted(starts, labels, circular):
+    dataset = tasks.resolve("corerl/pendulum").load()
+    compared = Comparisons.of_dataset(dataset, starts, 4, labels, source="anna")
+    assert show.in_circles(compared) == circular
+    assert ("contradictory" in show.facts(compared)) == bool(circular)
+
+
 def test_brackets_in_a_source_are_no_markup(data, tmp_path):
     task = tasks.resolve("corerl/pendulum").load()
     found = Comparisons.of_dataset(task, [[0, 9]], 4, [1], source="[red]anna[/]")

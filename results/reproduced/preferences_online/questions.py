@@ -1,6 +1,7 @@
-"""PEBBLE's return by budget and chooser, beside SPO and SAC on the true reward.
+"""PEBBLE's return by budget and chooser, beside Hindsight PRIOR, SPO, and SAC on the true reward.
 
     corerl train sweep=pebble_pendulum
+    corerl train sweep=hindsight_prior_pendulum
     corerl train algo=sac task=gym/Pendulum-v1 algo.hidden_width=64 steps=12000 seeds=5 eval.every=1000 \\
         eval.episodes=10 root=runs/pebble_pendulum
     corerl train algo=spo task=gym/Pendulum-v1 steps=12000 seeds=5 eval.every=1000 eval.episodes=10 \\
@@ -20,7 +21,8 @@ import numpy as np
 import yaml
 
 HERE = Path(__file__).parent
-FIELDS = ("algorithm", "questions", "chooser", "seed", "step", "return")
+CELL = ("algorithm", "questions", "chooser", "prior")
+FIELDS = (*CELL, "seed", "step", "return")
 COLOURS = {50: "#56b4e9", 200: "#0072b2", 500: "#004466"}
 
 
@@ -28,9 +30,11 @@ def rows_of(root: Path) -> list[dict]:
     """Reads a row per evaluation."""
     rows = []
     for path in sorted(root.rglob("scores.csv")):
-        algo = yaml.safe_load((path.parents[1] / "config.yaml").read_text())["algo"]
-        asked = algo.get("queries", {})
-        cell = (algo["label"], asked.get("budget", 0), asked.get("chooser", ""))
+        cfg = yaml.safe_load((path.parents[1] / "config.yaml").read_text())
+        algo = cfg["algo"]
+        asked, prior = algo.get("queries", {}), algo.get("reward", {}).get("prior", 0)
+        label = cfg.get("label") or algo["label"]
+        cell = (label, asked.get("budget", 0), asked.get("chooser", ""), prior)
         with path.open(newline="") as file:
             for row in csv.DictReader(file):
                 found = (*cell, int(row["seed"]), int(row["step"]), round(float(row["return"]), 1))
@@ -40,7 +44,7 @@ def rows_of(root: Path) -> list[dict]:
 
 def cells(rows: list[dict]):
     """Yields each cell with its curves `(seeds, evaluations)` and their steps."""
-    for cell, group in groupby(rows, key=lambda row: tuple(row[name] for name in FIELDS[:3])):
+    for cell, group in groupby(rows, key=lambda row: tuple(row[name] for name in CELL)):
         own = list(group)
         seeds, steps = (sorted({row[name] for row in own}) for name in ("seed", "step"))
         curve = {(row["seed"], row["step"]): row["return"] for row in own}
@@ -50,7 +54,9 @@ def cells(rows: list[dict]):
 def draw(rows: list[dict]) -> None:
     """Draws the mean of each cell's seeds and their range."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
-    for (name, budget, chooser), steps, curves in cells(rows):
+    for (name, budget, chooser, prior), steps, curves in cells(rows):
+        if prior:
+            continue  # in the table alone
         for ax, shown in zip(axes, ("uniform", "disagreement"), strict=True):
             if chooser not in ("", shown):
                 continue
