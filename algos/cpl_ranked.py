@@ -22,8 +22,8 @@ read beyond its abstract, so that the equations are our reading of that code.
 
     item             their README        their code                   ours                        switch
  1  policy           probabilistic       deterministic: the flag      deterministic               -
-                                         `probabilistic` is not passed
-                                         on
+                                         `probabilistic` is
+                                         not passed on
  2  cloning first    -                   none; with bc_steps it       none                        -
                                          would not start
  3  smoothness of    DPPO's nu and m     off by default; nu and m     left out: no file names     -

@@ -18,12 +18,15 @@ mihir-chauhan/CQN-AS-Franka at fe90e72), whose settings on D4RL stand in configs
     item                release                    baseline                   ours             switch
  1  demonstration loss  two, of one weight         one weight each, one of    one each         dominance_...,
                                                    them multiplied in twice                    margin_weight
- 2  margin's mean       counts the demonstrated bin (both)                    the same         -
+ 2  margin's mean       counts the demonstrated    the same                   the same         -
+                        bin
  3  terminal state      ends the bootstrap         does not                   release's        terminals
- 4  tie of bins' means  below 1e-4, one at random (both)                      the same         -
- 5  next action         the online network's, its distribution the target's   the same         -
+ 4  tie of bins' means  below 1e-4, one at random  the same                   the same         -
+ 5  next action         the online network's, its  the same                   the same         -
+                        distribution the target's
     acts                target; DM Control online  target                     target           act_with
- 6  exploration         noise, clipped 1e-6 inside [-1, 1] (both)             clipped to it    noise
+ 6  exploration         noise, clipped 1e-6        the same                   clipped to it    noise
+                        inside [-1, 1]
  7  batch               -                          half demonstrations        baseline's       demos
  8  updates             `utd` after a step         after an episode           release's, on    utd
                                                                               earlier replay

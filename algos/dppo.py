@@ -22,7 +22,7 @@ What differs from the authors' code, snu-mllab/DPPO at 917d52c, and its switch.
  3  smoothness         weight and shift 0 by default            left out                      -
  4  pairs              all but those whose loss rounds to 0     all                           -
  5  equal scores       as argsort leaves them                   in the order of the batch     -
- 6  the rest           -                                        5 to 10 of algos/cpl_ranked.py
+ 6  the rest           -                                        as cpl_ranked.py, 5 to 10     -
 """
 
 from dataclasses import dataclass

@@ -23,8 +23,8 @@ What differs, and its switch. The default is the authors' code; `table=iql_corl`
  8  dropout         after hidden layers (Adroit, Kitchen)    none when it made its       dropout
                                                              table; see the table
  9  fine-tuning     samples, constant rate (section 5.3)     noise of 0.03 where 5; the  policy
-                                                            rate falls to 0 over the
-                                                            data, and rises again
+                                                             rate falls to 0 over the
+                                                             data, and rises again
 10  eq. 7's critic  the target; FQL: the online one          the target                  advantage
 11  targets follow  the new critics; FQL: those of before    the new critics             stale_target
 

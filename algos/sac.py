@@ -12,7 +12,8 @@ not the paper's.
 
     item                paper    authors                 CleanRL            ours               switch
  1  policy's Q          min      mean (RLPD too)         min                min                actor_q
- 2  temperature's step  -        draws again from the new policy (both)     the policy's own   -
+ 2  temperature's step  -        draws again from the    draws again        the policy's own   -
+                                 new policy
  3  its factor          alpha    alpha; at first (and    -                  alpha              -
                                  many ports) log(alpha)
  4  std                 -        softplus + 1e-5         tanh on [-5, 2]    exp of a clamped   log_std_min

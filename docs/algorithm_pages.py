@@ -69,12 +69,45 @@ def described(text: str) -> str:
 
 
 def _block(block: str) -> str:
+    if block.lstrip().startswith("item  ") and (table := _differences(block.splitlines())):
+        return table
     if block.startswith("    "):
         return "```\n" + inspect.cleandoc(f"\n{block}") + "\n```"
-    pieces = re.split(r"(`[^`]*`)", block)
+    return _prose(block)
+
+
+def _prose(text: str) -> str:
+    pieces = re.split(r"(`[^`]*`)", text)
     prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
     return re.sub(
         r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", "".join(prose)
+    )
+
+
+def _differences(lines: list[str]) -> str:
+    """A docstring's numbered list of differences as a table; nothing where its columns do not line up."""
+    starts = [0, *(found.start() for found in re.finditer(r"(?<=  )\S", lines[0]))]
+    if any(line[start - 1 : start].strip() for line in lines for start in starts[1:]):
+        return ""
+    rows: list[list[str]] = []
+    for line in lines:
+        ends = [*starts[1:], None]
+        cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+        if cells[0] or not rows or (cells[1] and any(cells[2:])):
+            rows.append(cells)
+        else:  # a line goes on
+            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
+    switch = rows[0].index("switch") if "switch" in rows[0] else None
+    shown = [
+        [
+            f"`{c}`" if i == switch and re.fullmatch(r"[\w.=]{2,}", c) else _prose(c)
+            for i, c in enumerate(row)
+        ]
+        for row in rows[1:]
+    ]
+    rule = ["---"] * len(starts)
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in [[_prose(c) for c in rows[0]], rule, *shown]
     )
 
 

@@ -30,6 +30,28 @@ def test_a_page_has_every_setting_with_its_default(name):
         assert row in page
 
 
+@pytest.mark.parametrize("name", algos.names())
+def test_numbered_differences_are_a_table(name):
+    """Columns that do not line up would be shown as they are typed, and cut off."""
+    assert not re.search(
+        r"^ {4,}item {2}|^```\n *item {2}", algorithm_pages.page(name), re.MULTILINE
+    )
+
+
+def test_a_row_of_differences_goes_on_over_lines():
+    lines = [
+        "    item    authors        switch",
+        " 1  layers  three of       hidden_layers",
+        "            `512`          ",
+        "    widths  two, a_b       -",
+    ]
+    assert algorithm_pages._differences(lines).splitlines()[2:] == [
+        "| 1 | layers | three of `512` | `hidden_layers` |",
+        r"|  | widths | two, a\_b | - |",
+    ]
+    assert not algorithm_pages._differences([*lines, " 2  a word that is too long"])
+
+
 def test_a_page_has_comments_ranges_numbers_and_tables():
     page = algorithm_pages.page("iql")
     assert re.search(r"`algo.expectile` \| `0.7` \| \(0, 1\) \| tau of eq. 5", page)
