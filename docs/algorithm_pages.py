@@ -72,7 +72,11 @@ def _block(block: str) -> str:
     if block.lstrip().startswith("item  ") and (table := _differences(block.splitlines())):
         return table
     if block.startswith("    "):
-        return "```\n" + inspect.cleandoc(f"\n{block}") + "\n```"
+        # A command that goes on in the next line of the file is one line of the docstring.
+        code = re.sub(
+            r"^(    (?:corerl|python) .*\S) {6,}", r"\1 \\\n        ", block, flags=re.MULTILINE
+        )
+        return "```\n" + inspect.cleandoc(f"\n{code}") + "\n```"
     return _prose(block)
 
 
