@@ -40,6 +40,7 @@ What differs from the authors' code (cassidylaidlaw/orpo at 95cd1fa), and its sw
 Where the mean of e^d - 1 is not positive, sqrt_chi2 takes e^d - 1 itself, as theirs does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -188,8 +189,7 @@ def train(cfg: Config, run: Run) -> None:
     state |= {"noise": noise, "exploration": exploration, "chosen": chosen}
     for step in run.steps(**state):
         if step <= cfg.random_steps:
-            actions = reference(*(x.cpu().numpy() for x in (envs.look(), exploration.next())))
-            actions = torch.from_numpy(actions)
+            actions = by_reference(reference, envs.look(), exploration.next())
         else:
             actions = explore(envs.look(), exploration.next())
         actions = envs.receive(actions)
@@ -207,6 +207,11 @@ def train(cfg: Config, run: Run) -> None:
             agent.proxy.update(paid.to(run.device))
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def by_reference(reference: Callable, observations: Tensor, noise: Tensor) -> Tensor:
+    """Returns the reference's actions `(S, 1, A)`, which it computes on the host."""
+    return torch.from_numpy(reference(observations.cpu().numpy(), noise.cpu().numpy()))
 
 
 def compared(

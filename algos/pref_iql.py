@@ -132,11 +132,7 @@ def train(cfg: Config, run: Run) -> None:
         world, windows = hindsight.offline(run, cfg.world, seeds, compared, segments.length)
     rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
     dropout = run.dropout(cfg, rows, block=32)
-
-    def fit(pairs: Pairs) -> dict[str, Tensor]:
-        return agent.fit_reward(world.judged(pairs) if world else pairs)
-
-    fit_reward = compile.captured(fit, run.mode)
+    fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)
     state = {"agent": agent, "pairs": segments, "buffer": buffer, "dropout": dropout}
     for step in run.steps(**state, world=world, windows=windows):
@@ -144,7 +140,8 @@ def train(cfg: Config, run: Run) -> None:
         if step <= begins:
             metrics = world.update(windows.sample())
         else:
-            metrics = fit_reward(pairs) if step <= begins + cfg.reward.steps else {}
+            fits = step <= begins + cfg.reward.steps
+            metrics = fit_reward(world.judged(pairs) if world else pairs) if fits else {}
         if step > waits:
             drawn = pairs if buffer is None else buffer.sample()
             batch = drawn if cfg.replay else transitions(drawn)

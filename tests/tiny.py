@@ -120,7 +120,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "reload": {"task": "risk/overheat", "steps": 4},
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
-    "td3": {"task": ONLINE},
+    "td3": {"task": ONLINE, "own": {"policy_delay": 2}},
     "spo": {"task": ONLINE, "steps": 240},
 }
 OTHERWISE |= {

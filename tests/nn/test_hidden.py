@@ -24,7 +24,8 @@ def config_of(name: str) -> type:
 WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
 OWN_NORM = {"cal_ql": "critic", "expo": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
 """Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
-OWN_ACTIVATION = {"cfgrl": "mish", "fql": "gelu_tanh", "ifql": "gelu_tanh"}
+GELU = ("fql", "ifql", "gcbc", "gcivl", "gciql", "crl", "qrl", "hiql")
+OWN_ACTIVATION = {"cfgrl": "mish"} | dict.fromkeys(GELU, "gelu_tanh")
 
 
 def perceptrons(agent: object) -> dict[str, nn.Module]:
