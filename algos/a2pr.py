@@ -149,10 +149,7 @@ class A2PR(TD3BC):
             metrics |= self._value_step(batch, noise)
             values = metrics.pop("values")
             metrics |= self._vae_step(batch, values, drawn[:, 0])
-        metrics |= self._actor_step(batch, values, drawn[:, 1])
-        optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
-        optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
-        return metrics
+        return metrics | self._improve(batch, values, drawn[:, 1])
 
 
 build = A2PR

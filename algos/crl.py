@@ -87,7 +87,7 @@ class CRL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.cfg, self.normalizer = cfg, goals.Shown(spec)
         sizes = goals.Sizes.of(spec)
         critic = Classifiers(sizes.state + sizes.action, sizes.goal, cfg, spec.rngs, heads=2)
         self.critic = critic.to(spec.device)

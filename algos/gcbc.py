@@ -44,7 +44,7 @@ class GCBC(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.normalizer = spec.normalizer
+        self.normalizer = goals.Shown(spec)
         self.policy = goals.policy(cfg, spec)
         self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)

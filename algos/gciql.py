@@ -53,7 +53,7 @@ class GCIQL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.cfg, self.normalizer = cfg, goals.Shown(spec)
         shown, options = spec.observation_dim, cfg.value_options
         critic = Critics([shown, spec.action_dim, *cfg.hidden], spec.rngs, **options)
         self.critic = critic.to(spec.device)

@@ -57,7 +57,7 @@ class GCIVL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.cfg, self.normalizer = cfg, goals.Shown(spec)
         sizes = goals.Sizes.of(spec)
         value = Critics([sizes.state, sizes.goal, *cfg.hidden], spec.rngs, **cfg.value_options)
         self.value = value.to(spec.device)

@@ -75,8 +75,9 @@ class HIQL(Stateful):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.cfg, self.normalizer = cfg, goals.Shown(spec)
         sizes = self._sizes = goals.Sizes.of(spec)
+        goals.check_whole_states(cfg, sizes)
         rngs, device, options = spec.rngs, spec.device, cfg.value_options
         shown, low = spec.observation_dim, sizes.state + cfg.rep_dim
         phi = Representation([shown, *cfg.hidden, cfg.rep_dim], spec.lead, rngs, **options)

@@ -27,7 +27,7 @@ Differences. The interface was read in a public summary of the paper, which has 
  2. The radius is a setting. With radius = tolerance, a direction is asked about until V holds it once.
  3. Answers are not remembered by segment. Of a segment that comes again the estimate is as near.
  4. `segment=step` compares single steps, as the paper does in tabular MDPs. With `segment=episode` the
-    learner is told one number per episode. `beta` makes it optimistic about what it cannot tell apart.
+    learner gets one number per episode. `beta` adds a bonus where its rewards are uncertain.
  5. UCBVI's bonus is bonus_scale (H - 1 - h) sqrt(log(S A H k / delta) / visits), without the variance.
     With a scale of 1 every value is at its cap for thousands of episodes.
  6. The baseline is the first segment of an episode of uniform actions. The paper leaves it open.

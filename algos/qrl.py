@@ -73,13 +73,9 @@ class QRL(GaussianActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
-        self.cfg, self.normalizer = cfg, spec.normalizer
+        self.cfg, self.normalizer = cfg, goals.Shown(spec)
         sizes = goals.Sizes.of(spec)
-        require(
-            sizes.goal == sizes.state,
-            "qrl measures from state to state, and algo.goals.columns makes goals of other columns. "
-            "Leave it out",
-        )
+        goals.check_whole_states(cfg, sizes)
         ends = [*cfg.hidden, cfg.latent_dim]
         options, device = cfg.value_options, spec.device
         distance = quasimetric.Quasimetric(

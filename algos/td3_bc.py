@@ -22,6 +22,7 @@ hidden layer more than the critics (`actor_layers`), normalises states inside th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,8 +117,8 @@ class TD3BC(TanhActing):
                 actor_metrics = self._improve(batch)
         return metrics | actor_metrics
 
-    def _improve(self, batch: Batch) -> dict[str, Tensor]:
-        metrics = self._actor_step(batch)
+    def _improve(self, *inputs: Any) -> dict[str, Tensor]:
+        metrics = self._actor_step(*inputs)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         return metrics

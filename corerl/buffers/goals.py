@@ -99,6 +99,7 @@ class GoalBuffer(PackedRows):
     Attributes:
         goal_dim: features of a goal, G.
         state_dim: features of the dataset's observations, O.
+        columns: of an observation that are its goal; None for all of them.
         observation_dim: O + G, what the environment shows.
     """
 
@@ -122,7 +123,7 @@ class GoalBuffer(PackedRows):
             all(type(c) is int and 0 <= c < width for c in columns) and bool(columns),
             f"algo.goals.columns={goals.columns} must be columns of {dataset.id}, from 0 to {width - 1}",
         )
-        self.goal_dim = len(columns)
+        self.goal_dim, self.columns = len(columns), None if goals.columns is None else columns
         self._columns = torch.tensor(columns, device=device)
         size = len(self._rows)
         self._indices = seeding.indices(seeds, size, batch_size, device)

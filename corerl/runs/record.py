@@ -253,7 +253,7 @@ class Record:
         ]
         self._logs["returns.jsonl"].append(map(json.dumps, lines))
         if self.task.goal_tasks:
-            self._write_lines(step, self._of_goals(step, episodes.successes))
+            self._write_lines(step, self._of_goals(step, episodes.successes, going))
         known = {"return": means, "score": scores}
         shown = [
             {"seed": self.seeds[i]}
@@ -266,14 +266,14 @@ class Record:
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
 
-    def _of_goals(self, step: int, successes: np.ndarray) -> list[dict[str, Any]]:
+    def _of_goals(self, step: int, successes: np.ndarray, going: list[int]) -> list[dict[str, Any]]:
         """Returns a line of metrics per seed: the share of solved episodes of each goal, taken in turn."""
         tasks = self.task.goal_tasks
         played = range(min(tasks, successes.shape[1]))
         return [
-            {"step": step, "seed": seed}
-            | {f"success of task {i + 1}": float(mine[i::tasks].mean()) for i in played}
-            for seed, mine in zip(self.seeds, successes, strict=True)
+            {"step": step, "seed": self.seeds[s]}
+            | {f"success of task {i + 1}": float(successes[s, i::tasks].mean()) for i in played}
+            for s in going
         ]
 
     def cut_scores(self, step: int) -> None:

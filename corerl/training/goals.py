@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corerl.buffers.goals import GoalBuffer, Goals
-from corerl.config import at_least, group, positive, within
+from corerl.config import at_least, group, positive, require, within
 from corerl.nn import networks
 from corerl.nn.learner import Spec
 from corerl.nn.mlp_settings import MLPSettings, activation
@@ -74,7 +74,33 @@ def load(run: Run, cfg: GoalSettings) -> GoalBuffer:
 
 def spec(run: Run, buffer: GoalBuffer) -> Spec:
     """Returns the `Spec` of an agent that acts on states and goals side by side."""
-    return run.spec(buffer, facts={"goal_dim": buffer.goal_dim})
+    facts: dict[str, Any] = {"goal_dim": buffer.goal_dim}
+    if buffer.columns is not None:
+        states = torch.arange(buffer.state_dim)
+        facts["shown"] = torch.cat([states, buffer.state_dim + torch.tensor(buffer.columns)])
+    return run.spec(buffer, facts=facts)
+
+
+def check_whole_states(cfg: GoalSettings, sizes: Sizes) -> None:
+    """Raises CorerlError where goals are parts of states and an agent needs the whole of them."""
+    require(
+        sizes.goal == sizes.state,
+        f"{cfg.name} takes goals for states, and algo.goals.columns={cfg.goals.columns} makes them parts of "
+        "states. Leave it out",
+    )
+
+
+class Shown(nn.Module):
+    """The state, and of the goal behind it the columns that the agent knows."""
+
+    def __init__(self, spec: Spec):
+        super().__init__()
+        self._columns = spec.facts.get("shown")
+
+    def forward(self, observations: Tensor) -> Tensor:
+        if self._columns is None:
+            return observations
+        return observations.index_select(-1, self._columns.to(observations.device))
 
 
 def beside(states: Tensor, goals: Tensor) -> Tensor:

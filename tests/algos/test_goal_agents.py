@@ -345,9 +345,10 @@ def test_bad_settings_are_refused(kind, own, reported):
         kind.Config(**{k: Goals(**v) if k == "goals" else v for k, v in own.items()})
 
 
-def test_qrl_needs_whole_states_as_goals():
+@pytest.mark.parametrize("kind", [qrl, hiql])
+def test_some_agents_need_whole_states_as_goals(kind):
     with refused("algo.goals.columns"):
-        qrl.QRL(qrl.Config(), Spec(3, 1, generators(1), facts={"goal_dim": 1}))
+        kind.build(kind.Config(), Spec(3, 1, generators(1), facts={"goal_dim": 1}))
 
 
 # The tables: rows of the authors' impls/hyperparameters.sh.
