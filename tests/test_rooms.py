@@ -37,11 +37,6 @@ EXCEPTIONS = {
     "corerl/cli.py": {"launch", "report"},  # the command line leads to both
     "corerl/ope/cli.py": {"launch"},  # plays pending evaluations with the numerics of training
     "corerl/ope/selection.py": {"report"},  # the colours that algorithms have in every figure
-    "corerl/report/joint.py": {
-        "algos",
-        "envs",
-        "policies",
-    },  # draws a trained agent's samples
 }
 
 

@@ -1,5 +1,6 @@
 """What NeoRL-2's benchmark ran, with its settings: equations, validation choice, tables, resume."""
 
+import grids
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,6 @@ from corerl.config import Config, Eval
 from corerl.launch.composition import cells
 from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
-from corerl.report import grids
 from corerl.training.run import Run
 
 # The tables.

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
+import grids
 import numpy as np
 import pandas as pd
 import pytest
 from small import random_dataset
 
 from corerl.data import neorl2, simulators
-from corerl.report import grids
 
 FOLDER = Path(__file__).parents[2] / "results" / "reproduced" / "neorl2_protocol"
 TRAINER = """

@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import grids
 import numpy as np
 import pytest
 from trees import write_run
 
 from corerl.errors import CorerlError
 from corerl.ope import results
-from corerl.report import grids, rewards, risk
+from corerl.report import rewards, risk
 from corerl.report.load import load
 from corerl.report.published import read_published
 from corerl.report.scorefiles import read_d3rlpy_curves, read_rebrac_profiles

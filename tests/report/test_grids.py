@@ -4,12 +4,13 @@ import json
 import math
 from pathlib import Path
 
+import grid_figure
+import grids
 import pandas as pd
 import pytest
 import yaml
 from wording import refused, says
 
-from corerl.report import grid_figure, grids
 from corerl.report.figures import GREY
 
 

@@ -1,5 +1,6 @@
 """The picture of what MD3QN learned of a maze."""
 
+import joint
 import numpy as np
 import pytest
 import torch
@@ -8,7 +9,6 @@ from small import config, train
 from wording import refused, says
 
 from corerl.envs import mazes
-from corerl.report import joint
 from corerl.training.experience import Collect
 
 OWN = {

@@ -8,7 +8,7 @@ Its files are run as they are. What they import and is not needed here, `aim`, `
 replaced by stand-ins, and its packages are entered past `__init__` files that import every algorithm. The
 policy that it chose plays 1,000 episodes in the benchmark's simulator, unseeded as in its own evaluation.
 
-A row is appended for each seed, with the columns that `python -m corerl.report.grids compare` reads.
+A row is appended for each seed, with the columns that `python grids.py compare` reads.
 """
 
 import argparse

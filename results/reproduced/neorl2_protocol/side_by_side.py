@@ -6,7 +6,7 @@
 A cell's seeds are an axis of every tensor already; here the cells are along it too, with `alpha` and
 `policy_noise` as tensors. A seed draws the same numbers in every cell, as it does alone. `train` writes
 the policies, every minute and at the end; `play` gives each its 1,000 episodes, on a CPU, and writes rows
-as `corerl.report.grids collect` does.
+as `grids.py collect` does.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from grids import cell_of
 
 from corerl.algos import td3_bc
 from corerl.config import Config
 from corerl.launch.composition import cells as composed
 from corerl.launch.process_setup import numerics
-from corerl.report.grids import cell_of
 from corerl.training import preprocessing
 from corerl.training.evaluation import Evaluator
 from corerl.training.run import Run

@@ -1,6 +1,6 @@
 """What MD3QN has learned of a maze, drawn over the law that it was to learn.
 
-    python -m corerl.report.joint runs/md3qn_mazes/maze/v1-vector/md3qn-0a1b2c3d/seeds-0 --out v1.png
+    python joint.py runs/md3qn_mazes/maze/v1-vector/md3qn-0a1b2c3d/seeds-0 --out v1.png
 
 A panel for each pair of sources: the particles of Z at the start, under the policy whose law the run
 learned, over the discounted returns of episodes played with that policy. The numbers above a panel are the
@@ -109,7 +109,7 @@ def figure(particles: np.ndarray, returns: np.ndarray) -> Figure:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draws a run's picture; 0, or 1 with a sentence on what is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m corerl.report.joint", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python joint.py", description=__doc__)
     parser.add_argument("run", type=Path, help="a run's folder seeds-<n>")
     parser.add_argument("--out", type=Path, default=Path("joint.png"), help="the picture to write")
     parser.add_argument("--episodes", type=int, default=3000, help="episodes to play")

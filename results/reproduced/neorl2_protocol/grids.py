@@ -1,8 +1,8 @@
 """A grid of settings, ours beside somebody's: every cell with the interval of the difference.
 
-    python -m corerl.report.grids collect runs --out scores.csv     one row per finished seed
-    python -m corerl.report.grids compare scores.csv                the table, beside NeoRL-2's runs
-    python -m corerl.report.grids compare scores.csv --figure grid.png      and every seed as a dot
+    python grids.py collect runs --out scores.csv     one row per finished seed
+    python grids.py compare scores.csv                the table, beside NeoRL-2's runs
+    python grids.py compare scores.csv --figure grid.png      and every seed as a dot
 
 A cell is an algorithm with settings on a task. Both sides are CSV with the columns `algorithm`, `task`,
 `cell`, `seed` and `return`; a cell is named as the published file names it. `collect` takes runs of
@@ -19,12 +19,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grid_figure
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
 from corerl.errors import CorerlError
-from corerl.report import grid_figure
 from corerl.report.files import write
 from corerl.report.formats import escaped
 from corerl.report.stats import welch_interval
@@ -260,7 +260,7 @@ def _summary(part: pd.DataFrame) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m corerl.report.grids", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python grids.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     gather = commands.add_parser("collect", help="finished runs -> one CSV")
     gather.add_argument("root", type=Path)
