@@ -44,7 +44,7 @@ class Config(td3_bc.Config):
     name: str = "a2pr"
     label: str = "A2PR"
 
-    anchor: str = one_of("better", "data")  # what the policy imitates; data: TD3+BC
+    anchor: str = one_of("better", "data")  # what the policy imitates (data: TD3+BC)
     mask: float = at_least(0, 0.5)  # weight of imitation
     vae_weight: float = at_least(0, 1.0)  # of rebuilding, against the divergence
     vae_lr: float = positive(1e-3)

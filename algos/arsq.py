@@ -67,7 +67,7 @@ class Config(FineTuning):
     bellman_weight: float = at_least(0, 1.0)
     behaviour: str = one_of("lse", "margin")
     behaviour_weight: float = at_least(0, 5.0)
-    behaviour_floor: float = -1.0  # differences below this count as it; minus the margin
+    behaviour_floor: float = -1.0  # smallest difference that counts, less the margin
     behaviour_temperature: float = positive(1.0)  # of lse
     behaviour_mean: str = one_of("demos", "batch")  # what the loss is divided by
 

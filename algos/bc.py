@@ -46,17 +46,15 @@ class Config(MLPSettings):
     name: str = "bc"
     label: str = "BC"
 
-    best: float = within(1.0, "(0, 1]")  # share of episodes, highest return first; 0.1 is "10% BC"
-    best_discount: float = added(
-        within(1.0, "[0, 1]")
-    )  # of those returns; below 1 the beginning counts
+    best: float = within(1.0, "(0, 1]")  # share of episodes, highest return first (0.1: "10% BC")
+    best_discount: float = added(within(1.0, "[0, 1]"))  # of those returns
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     leak: float = added(within(0.0, "[0, 1)"))  # slope of a hidden unit below 0
-    squash: bool = added(True)  # tanh on the output; false: the mean, which the simulator clips
-    validate_every: int = added(at_least(0, 0))  # updates between looks for the best; 0: none
+    squash: bool = added(True)  # tanh on the output (false: the simulator clips the mean)
+    validate_every: int = added(at_least(0, 0))  # updates between validations (0: none)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     samples: int = positive(10)  # actions from each of the three proposals
     importance_sampling: bool = True
     calibrate: bool = True  # false: CQL
-    failure_reward: float | None = None  # raw, of a step without success in a sparse task; see 3
+    failure_reward: float | None = None  # raw, of a step without success in a sparse task (see 3)
     lagrange: bool = False  # the weight adapts so that the gap meets threshold
     threshold: float = 0.8
 
@@ -77,7 +77,7 @@ class Config(MLPSettings, FineTuning):
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     max_backup: bool = True  # the best of `samples` next actions
     critics: int = positive(2)
-    critic_subsample: int | None = positive(None)  # random critics of backup and penalty; null: all
+    critic_subsample: int | None = positive(None)  # random critics of backup and penalty, null: all
     layer_norm: bool = False  # in the critics, before the activation
     tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
 
@@ -89,7 +89,7 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     init: str = added(one_of("authors", "wsrl"))  # wsrl: outputs like hidden layers
     shared_output: bool = added(False)  # the critics have their last layer in common
-    log_std_multiplier: float | None = added(1.0)  # start of a learned scale; null for none
+    log_std_multiplier: float | None = added(1.0)  # start of a learned scale (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
@@ -158,15 +158,22 @@ def calibrated_gap(
 
 def bellman_and_gap(
     cfg: Any,
+    policy: TanhGaussian,
     critic: ManyActionCritics,
     batch: Batch,
     y: Tensor,
     returns: Tensor,
-    proposals: tuple[Tensor, Tensor],
+    noise: CQLNoise,
+    uniforms: Tensor,
     subset: Tensor | None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Returns the Bellman error of all critics, and the gap of those in `subset`."""
-    actions, log_density = proposals
+    """Returns the Bellman error of all critics, and the mean gap of those in `subset`, `(S,)` each.
+
+    Targets and returns are `(S, B)`, uniforms `(S, samples, B, A)` on [0, 1).
+    """
+    states = batch.observations, batch.next_observations
+    with torch.no_grad():
+        actions, log_density = conservative.proposals(policy, *states, noise, uniforms)
     q = critic(batch.observations, batch.actions[:, None]).squeeze(2)
     bellman = (q - y[:, None]).square().mean(-1).sum(1)
     sampled = ensembles.call(critic, subset, batch.observations, actions)
@@ -182,31 +189,6 @@ def bellman_and_gap(
         "target_q": y.mean(-1),
     }
     return bellman, gap, metrics
-
-
-def all_losses(
-    agent: Any, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Adds every loss of a step of `agent`, either's learner; no parameter is in two of them.
-
-    Returns are `(S, B)`; uniforms `(S, samples, B, A)` and subsets `(S, 2, critics)` are uniform on [0, 1).
-    """
-    cfg = agent.cfg
-    policy, log_pi, policy_metrics = policy_loss(
-        agent.policy, agent.critic, agent.alpha, batch, noise.actions
-    )
-    chosen = agent.subset(subsets[:, 0])
-    y, next_log_pi = backup(agent.policy, agent.target, cfg.discount, batch, noise.backup, chosen)
-    states = batch.observations, batch.next_observations
-    with torch.no_grad():
-        proposals = conservative.proposals(agent.policy, *states, noise, uniforms)
-    bellman, gap, metrics = bellman_and_gap(
-        cfg, agent.critic, batch, y, returns, proposals, agent.subset(subsets[:, 1])
-    )
-    penalty, multiplier_loss = agent.penalty(gap)
-    loss = policy + agent.temperature_loss(log_pi, next_log_pi)
-    loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
-    return loss, metrics | policy_metrics | {"alpha": agent.alpha}
 
 
 class CalQL(SquashedActing):
@@ -243,13 +225,34 @@ class CalQL(SquashedActing):
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
         self.temperature_optimizer = alpha
         q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        self._step = GradientStep(partial(all_losses, self), (pi, alpha, q), spec.mode)
+        self._step = GradientStep(self.losses, (pi, alpha, q), spec.mode)
 
     @property
     def alpha(self) -> Tensor:
         """The temperature of each seed, `(S,)`, with its gradient."""
         value = self.temperature()  # its logarithm, but WSRL's is as it is
         return torch.exp(value) if self.cfg.tuning == "log" else value
+
+    def losses(
+        self, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Adds every loss of a step; no parameter is in two of them.
+
+        Returns are `(S, B)`. Uniforms `(S, samples, B, A)` and subsets `(S, 2, critics)` are on [0, 1).
+        """
+        cfg, chosen = self.cfg, self.subset(subsets[:, 0])
+        pi, log_pi, policy_metrics = policy_loss(
+            self.policy, self.critic, self.alpha, batch, noise.actions
+        )
+        y, next_log_pi = backup(self.policy, self.target, cfg.discount, batch, noise.backup, chosen)
+        penalised = self.subset(subsets[:, 1])
+        bellman, gap, metrics = bellman_and_gap(
+            cfg, self.policy, self.critic, batch, y, returns, noise, uniforms, penalised
+        )
+        penalty, multiplier_loss = self.penalty(gap)
+        loss = pi + self.temperature_loss(log_pi, next_log_pi)
+        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
+        return loss, metrics | policy_metrics | {"alpha": self.alpha}
 
     def subset(self, uniforms: Tensor) -> Tensor | None:
         """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""

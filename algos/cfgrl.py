@@ -66,11 +66,11 @@ class Config(MLPSettings):
     name: str = "cfgrl"
     label: str = "CFGRL"
 
-    guidance: float = acting(at_least(0, 1.5))  # w; 0: cloning, 1: cloning of the better actions
+    guidance: float = acting(at_least(0, 1.5))  # w (0: cloning, 1: cloning of the better actions)
     flow_steps: int = acting(positive(32))
     expectile: float = within(0.9, "(0, 1)")  # of Q over the data's actions
     all_weight: float = positive(0.1)  # of the velocity without a label, in the loss
-    time_grid: int | None = positive(32)  # times of the loss are its multiples; null: uniform
+    time_grid: int | None = positive(32)  # times of the loss are multiples of it (null: uniform)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update
 

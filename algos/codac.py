@@ -67,21 +67,21 @@ class Config(distortions.Distortion):
     name: str = "codac"
     label: str = "CODAC"
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CODAC-C; mean: CODAC-N
-    weight_limit: float | None = positive(5.0)  # of a quantile in the risk measure; null: none
+    objective: str = one_of("naive", "wang", "mean")  # naive: CODAC-C, mean: CODAC-N
+    weight_limit: float | None = positive(5.0)  # of a quantile in the risk measure (null: none)
 
     weight: float = at_least(0, 10.0)  # omega, of the conservative penalty
-    threshold: float | None = 10.0  # zeta, which omega * gap is held to; null: no multiplier
+    threshold: float | None = 10.0  # zeta, which omega * gap is held to (null: no multiplier)
     samples: int = positive(10)  # actions from each of the three proposals
-    penalty_fractions: int = positive(1)  # at which the penalty stands; all of them: the paper
+    penalty_fractions: int = positive(1)  # where the penalty applies (the paper: all)
 
     fractions: int = positive(32)  # N, predicted per update, and as many of the target
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     alpha: float = at_least(0, 0.2)  # temperature, where it is not tuned
     tune_alpha: bool = False  # from 1 towards target_entropy
-    target_entropy: float | None = None  # null: minus the action dimension; authors: -3
+    target_entropy: float | None = None  # null: minus the action dimension (authors: -3)
 
     policy_lr: float = positive(3e-5)  # also of the temperature
     critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier

@@ -64,15 +64,15 @@ class Config(MLPSettings):
 
     alpha: float = positive(0.1)  # log-probabilities times this are advantages
     bias: float = within(0.5, "(0, 1]")  # b, in (0, 1]: weight of the other segment's score
-    bc_weight: float = at_least(0, 0.0)  # of behaviour cloning beside it; CPL-BC: 1
-    reference: bool = False  # log pi counts from the cloned policy's; CPL-KL
+    bc_weight: float = at_least(0, 0.0)  # of behaviour cloning beside it (CPL-BC: 1)
+    reference: bool = False  # whether log pi counts from the cloned policy's (CPL-KL)
     bc_steps: int = at_least(0, 200_000)  # first updates, which clone all segments
 
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # of the contrastive phase, linear
-    lr_factor: float = positive(1.0)  # the contrastive phase's rate over the cloning's; CPL-KL: 0.1
+    lr_factor: float = positive(1.0)  # the contrastive phase's rate over the cloning's, CPL-KL: 0.1
     pairs: int = positive(96)  # comparisons in a batch
-    crop: int | None = positive(None)  # steps of each segment in a batch; null: all
+    crop: int | None = positive(None)  # steps of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
     policy: str = one_of("deterministic", "gaussian")  # log pi = -|pi(s) - a|^2 | gaussian
     hidden_layers: int = at_least(0, 2)

@@ -85,7 +85,7 @@ class Ranked(Settings):
     preferences: Preferences = group(Preferences)
 
     lr: float = positive(3e-4)
-    batch_size: int = positive(256)  # segments, all pairs of which are compared
+    batch_size: int = positive(256)  # segments (all their pairs are compared)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     dropout: float = within(0.25, "[0, 1)")

@@ -81,13 +81,13 @@ class Config(MLPSettings, FineTuning):
     gap_min: float | None = None  # each sample's log sum exp - Q(s, a) is clipped to this range
     gap_max: float | None = None
     lagrange: str = one_of("off", "young_geng", "official")  # w adapts: the gap meets threshold
-    threshold: float = 0.8  # tau of the Lagrange version; below 0 official's w is fixed
+    threshold: float = 0.8  # tau of the Lagrange version (below 0, official's w is fixed)
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
     max_backup: str = one_of("off", "min_first", "per_critic")
     backup_entropy: bool = False
-    alpha: float = positive(1.0)  # the temperature of the policy; where it is tuned, its factor
+    alpha: float = positive(1.0)  # the temperature of the policy (or its factor, where it is tuned)
     tune_alpha: bool = True  # towards target_entropy
     target_entropy: float | None = added(None)  # null: minus the action dimension
     tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
@@ -102,7 +102,7 @@ class Config(MLPSettings, FineTuning):
     init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl", "torch", "offbench")
     # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's; offbench: CQL+'s
     shared_output: bool = added(False)  # the critics have their last layer in common (WSRL's)
-    log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std; null for none
+    log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
 

@@ -41,7 +41,7 @@ class Config(MLPSettings):
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 
-    weight: float = at_least(0, 1.0)  # w of the conservative penalty; 0 is (QR-)DQN on the data
+    weight: float = at_least(0, 1.0)  # w of the conservative penalty (0: DQN or QR-DQN on the data)
     critic: str = one_of("quantile", "mean")  # QR-DQN | DQN
     quantiles: int = positive(200)  # N
     kappa: float = positive(1.0)  # where the squared error turns into the absolute one

@@ -51,7 +51,7 @@ class Config(goals.GoalSettings):
     label: str = "CRL"
 
     actor_loss: str = one_of("ddpg_bc", "awr")
-    alpha: float = at_least(0, 0.1)  # of cloning in ddpg_bc; in awr the inverse temperature
+    alpha: float = at_least(0, 0.1)  # ddpg_bc: weight of cloning, awr: inverse temperature
     latent_dim: int = positive(512)  # d
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 

@@ -70,9 +70,7 @@ class Config(MLPSettings):
     baseline: str = one_of("mean", "max")  # of Q over the samples, which A subtracts
     samples: int = positive(4)
     critics: int = positive(1)  # the smallest counts
-    pessimism: float = within(
-        0.5, "(0, 1)"
-    )  # weight of errors above the target; 0.5: squared error
+    pessimism: float = within(0.5, "(0, 1)")  # weight of errors above the target (0.5: squared)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, the policy's too
     order: str = one_of("critic_first", "joint")

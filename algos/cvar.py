@@ -94,18 +94,18 @@ class Config(DeepQ):
     label: str = "deep CVaR"
 
     objective: str = one_of("static", "iterated", "distortion", "mean")
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail; 1 is the mean
-    low: float | None = None  # no discounted return to come is below this; static needs it
+    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail (1: the mean)
+    low: float | None = None  # no discounted return to come is below this (static needs it)
     high: float | None = None  # none is above this
     explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
-    stocks: int = at_least(2, 201)  # static: first stocks to choose from; the shortfall's grid
+    stocks: int = at_least(2, 201)  # static: first stocks to choose from, the shortfall's grid
     starts: int = positive(32)  # static: first states remembered, to choose the first stock for
-    race: int = at_least(0, 0)  # static: episodes for each of `stocks` at the end; 0: no race
+    race: int = at_least(0, 0)  # static: episodes for each of `stocks` at the end (0: no race)
     cosines: int = positive(16)  # static: of the stock's embedding
 
-    critic: str = one_of("quantile", "shortfall")  # what static learns; the others learn quantiles
+    critic: str = one_of("quantile", "shortfall")  # what static learns (the others learn quantiles)
     quantiles: int = at_least(2, 100)  # N
-    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute; 0: always absolute
+    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute (0: always absolute)
     discount: float = within(0.99, "(0, 1]")
     cosine: bool = False  # the rate decays to 0 over the run
 

@@ -64,15 +64,15 @@ class Config(MLPSettings):
     label: str = "Static CVaR (TD3+BC)"
 
     objective: str = one_of("static")  # CVaR of the whole return: the only one, named for reports
-    tau: float = within(0.1, "(0, 1]")  # the share of worst returns that counts; play depends on it
+    tau: float = within(0.1, "(0, 1]")  # share of worst returns that counts (play depends on it)
     start: str = one_of("data", "own")  # stock: one for all episodes, or each at its first state
     start_stocks: int = positive(257)  # tried at the start
     stocks: int = positive(4)  # with which each row of a batch is seen
 
     alpha: float = positive(2.5)  # weight of the shortfall against imitation, TD3+BC's eq. 5
-    imitation: float = at_least(0, 1.0)  # weight of cloning; 0: none
+    imitation: float = at_least(0, 1.0)  # weight of cloning (0: none)
     fractions: int = positive(50)  # quantiles of each critic
-    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute; 0: always absolute
+    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute (0: always absolute)
     discount: float = within(0.99, "(0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
     policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,

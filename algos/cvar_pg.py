@@ -74,15 +74,15 @@ class Config(Settings):
     label: str = "CVaR policy gradient"
 
     objective: str = one_of("cvar", "variance", "mean_variance", "entropic", "mean", "ecrm")
-    tau: float | None = within(0.25, "(0, 1]")  # cvar, ecrm: mass of the lower tail; 1 is the mean
-    weight: float = at_least(0, 1.0)  # mean_variance: of the variance; ecrm: of the CVaR, in [0, 1]
+    tau: float | None = within(0.25, "(0, 1]")  # cvar, ecrm: mass of the lower tail (1: the mean)
+    weight: float = at_least(0, 1.0)  # mean_variance: of the variance, ecrm: of the CVaR in [0, 1]
     beta: float = positive(1.0)  # entropic: aversion to risk
     soft: float = within(0.0, "[0, 1]")  # cvar: share of the run in which the level falls from 1
     augment: bool = True  # the policy sees the stock
     v_std: float = at_least(0, 0.0)  # spread of v between training episodes, at first
     v_std_final: float = at_least(0, 0.0)
     v_rate: float = within(1.0, "[0, 1]")  # share of a batch's best v in the next one
-    eta: str = one_of("ahead", "now")  # ecrm; ahead: paper
+    eta: str = one_of("ahead", "now")  # ecrm (ahead: paper)
     etas: int = at_least(2, 21)  # ecrm: values of eta
     low: float | None = None  # ecrm: no reward of a step is below this
     high: float | None = None  # ecrm: none is above this
@@ -91,7 +91,7 @@ class Config(Settings):
     episodes: int = positive(100)  # per seed and update
     max_steps: int = positive(1_000)  # longer episodes are cut
     scale: float = positive(1.0)  # of returns: what networks see and predict is divided by it
-    trace: float = within(1.0, "[0, 1]")  # lambda of the advantages; 1: no bootstrap
+    trace: float = within(1.0, "[0, 1]")  # lambda of the advantages (1: no bootstrap)
     entropy: float = at_least(0, 0.0)  # weight of the policy's entropy, where actions are discrete
     std: float = positive(0.5)  # of a Gaussian policy, at first
     std_final: float = positive(0.05)

@@ -51,9 +51,9 @@ class Config(Settings):
     label: str = "exact CVaR"
 
     objective: str = one_of("static", "iterated", "ecrm", "naive", "blind")
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail; 1 is the mean
+    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail (1: the mean)
     weight: float = within(1.0, "[0, 1]")  # of the CVaR beside the mean in ecrm
-    resolution: float = positive(EXACT)  # returns are rounded to multiples of this; not in blind
+    resolution: float = positive(EXACT)  # returns are rounded to multiples of this (not in blind)
 
 
 SOLVERS = {"static": static, "iterated": iterated, "ecrm": ecrm, "naive": naive, "blind": blind}

@@ -36,8 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.buffers.context import ContextWindow
-from corerl.buffers.sequences import Windows
+from corerl.buffers.sequences import ContextWindow, Windows
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim, transformer
@@ -55,9 +54,9 @@ class Config(transformer.TransformerSettings):
     label: str = "DT"
 
     context: int = positive(20)  # K steps, three tokens each
-    targets: list[float] | None = None  # returns to ask for, raw; null: the best in the data
+    targets: list[float] | None = None  # returns to ask for, raw (null: the best in the data)
     return_scale: float = positive(1000.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(1000)  # size of the time table; later steps count as its last
+    max_timestep: int = positive(1000)  # size of the time table (later steps count as its last)
 
     layers: int = positive(3)
     heads: int = positive(1)
@@ -72,7 +71,7 @@ class Config(transformer.TransformerSettings):
     max_grad_norm: float = positive(0.25)  # over all parameters of a seed
     batch_size: int = positive(64)
     padding: str = one_of("left", "right")  # authors | CORL
-    loss_over: str = one_of("valid", "all")  # authors | CORL; steps of a window
+    loss_over: str = one_of("valid", "all")  # steps of a window: authors | CORL
     data: Weighting = added(group(Weighting))
 
     def __post_init__(self):

@@ -82,17 +82,17 @@ class Config(transformer.TransformerSettings):
 
     context: int = at_least(2, 20)  # K steps, three tokens each
     return_scale: float = positive(10.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(1000)  # size of the time table; spends returns-to-go
+    max_timestep: int = positive(1000)  # size of the time table (spends returns-to-go)
     layers: int = positive(4)
     heads: int = positive(4)
     width: int = positive(256)
     critic_layers: int = positive(3)
-    activation: str = one_of("relu", "gelu")  # of the transformer; the critics have Mish
+    activation: str = one_of("relu", "gelu")  # of the transformer (the critics have Mish)
     dropout: float = within(0.1, "[0, 1)")
     init: str = one_of("official", "corl")  # of the transformer, see algos/dt.py
 
     lr: float = positive(3e-4)  # of policy and critics
-    lr_every: int = positive(1_000)  # updates between two rates; they fall to 0 along half a cosine
+    lr_every: int = positive(1_000)  # updates between two rates, along half a cosine to 0
     weight_decay: float = at_least(0, 1e-4)  # of the policy
     max_grad_norm: float = positive(9.0)  # of the policy, and of the critics
     batch_size: int = positive(256)

@@ -63,7 +63,7 @@ class Config(MLPSettings):
     label: str = "f-DVL"
 
     divergence: str = one_of("chi2", "chi2_exact", "tv", "kl")  # of visitations from the data's
-    loss_temperature: float = positive(1.0)  # lambda; up to 1 but for kl, and above 0.5 for tv
+    loss_temperature: float = positive(1.0)  # lambda, up to 1 except for kl, and above 0.5 for tv
     clip: float = positive(5.0)  # kl: largest x/lambda
     random_actions: int = at_least(0, 1)  # uniform ones beside each of the data's, in V's loss
     beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights

@@ -64,7 +64,7 @@ class Config(MLPSettings):
     label: str = "EDAC"
 
     critics: int = at_least(1, 10)  # N
-    eta: float = at_least(0, 1.0)  # weight of the diversity penalty; 0 is SAC-N
+    eta: float = at_least(0, 1.0)  # weight of the diversity penalty (0: SAC-N)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
 
@@ -77,7 +77,7 @@ class Config(MLPSettings):
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
-    alpha_max: float | None = added(positive(None))  # cuts the temperature; NeoRL-2: 1
+    alpha_max: float | None = added(positive(None))  # upper limit of the temperature (NeoRL-2: 1)
     critic_layer_norm: bool = added(False)  # before the critics' activations, one for all of them
     init: str = one_of("corl", "official", "neorl2", "lb_sac")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

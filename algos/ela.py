@@ -55,8 +55,8 @@ class Config(Settings):
 
     objective: str = one_of("static")  # the CVaR that is optimised: the only one, named for reports
     tau: float = within(0.25, "(0, 1]")  # mass of the lower tail
-    planner: str = one_of("exact", "least_squares")  # exact: ELA; least_squares: ELLA
-    unit: float = positive(0.25)  # spacing of budgets; rewards are rounded down to it
+    planner: str = one_of("exact", "least_squares")  # exact: ELA, least_squares: ELLA
+    unit: float = positive(0.25)  # spacing of budgets (rewards are rounded down to it)
     bonus_scale: float = at_least(0, 0.01)  # 1: the stated constants
     delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
 

@@ -61,7 +61,7 @@ class Config(MLPSettings, FineTuning):
     label: str = "EXPO"
 
     samples: int = positive(8)  # N: actions of the flow per state, each with an edit
-    edit_scale: float = at_least(0, 0.05)  # beta: the largest change of an action; 0: none
+    edit_scale: float = at_least(0, 0.05)  # beta, the largest change of an action (0: none)
     flow_steps: int = positive(10)
     base_polyak: float = within(0.001, "[0, 1]")  # share of the new in the flow that acts
     utd: int = positive(20)  # critic updates per step of the environment

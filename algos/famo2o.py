@@ -46,7 +46,7 @@ class Config(iql.Config):
     beta: float = at_least(0, 3.0)  # IQL's, not read: see low and high
     low: float = at_least(0, 1.0)  # the smallest inverse temperature of the family
     high: float = at_least(0, 5.0)
-    encoding: int = at_least(0, 6)  # sines and cosines that tell the policy beta; 0: nothing does
+    encoding: int = at_least(0, 6)  # sines and cosines of beta for the policy (0: none)
     encoding_base: float = positive(10_000.0)
 
     balance_lr: float = positive(3e-4)

@@ -57,7 +57,7 @@ class Config(MLPSettings, FineTuning):
     name: str = "fql"
     label: str = "FQL"
 
-    alpha: float = at_least(0, 10.0)  # of the distance to the flow; the first setting to tune
+    alpha: float = at_least(0, 10.0)  # of the distance to the flow (the first setting to tune)
     q_agg: str = one_of("mean", "min")  # over the two target critics
     normalize_q: bool = False  # divide Q by its mean size in the policy's loss
     flow_steps: int = positive(10)

@@ -45,7 +45,7 @@ class Config(goals.GoalSettings):
 
     expectile: float = within(0.9, "(0, 1)")
     actor_loss: str = one_of("ddpg_bc", "awr")
-    alpha: float = at_least(0, 0.3)  # of cloning in ddpg_bc; in awr the inverse temperature
+    alpha: float = at_least(0, 0.3)  # ddpg_bc: weight of cloning, awr: inverse temperature
     polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update
 
 

@@ -49,7 +49,7 @@ class Config(goals.GoalSettings):
     label: str = "GCIVL"
 
     expectile: float = within(0.9, "(0, 1)")
-    alpha: float = at_least(0, 10.0)  # inverse temperature of the policy; 0 clones
+    alpha: float = at_least(0, 10.0)  # inverse temperature of the policy (0: cloning)
     polyak: float = within(0.005, "[0, 1]")  # share of the value in its target, every update
 
 

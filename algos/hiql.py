@@ -52,7 +52,7 @@ class Config(goals.GoalSettings):
     subgoal_steps: int = positive(25)
     rep_dim: int = positive(10)  # features of phi
     expectile: float = within(0.7, "(0, 1)")
-    high_alpha: float = at_least(0, 3.0)  # inverse temperatures; 0 clones
+    high_alpha: float = at_least(0, 3.0)  # inverse temperature of the high policy (0: cloning)
     low_alpha: float = at_least(0, 3.0)
     polyak: float = within(0.005, "[0, 1]")  # share of the value in its target, every update
 

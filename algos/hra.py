@@ -40,8 +40,8 @@ class Config(DeepQ):
     label: str = "HRA"
 
     sources: str = one_of("all", "total")  # total: one head, DQN
-    bootstrap: str = one_of("own", "total")  # own: every head by its best action; or the best sum's
-    padding: str = one_of("same", "valid")  # of the convolutions; same: authors of MD3QN
+    bootstrap: str = one_of("own", "total")  # own: every head by its best action, or the best sum's
+    padding: str = one_of("same", "valid")  # of the convolutions (same: authors of MD3QN)
 
 
 class HRA(Stateful):

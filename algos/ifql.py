@@ -45,7 +45,7 @@ class Config(MLPSettings, FineTuning):
     label: str = "IFQL"
 
     expectile: float = within(0.9, "(0, 1)")  # of Q over the data's actions
-    samples: int = acting(positive(32))  # actions, of which the best is taken
+    samples: int = acting(positive(32))  # actions to take the best of
     flow_steps: int = acting(positive(10))
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update

@@ -69,10 +69,10 @@ class Config(MLPSettings):
     form: str = one_of("iql", "awac", "xql")  # iql | awac | xql (not in the authors' code)
     chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
     expectile: float = within(0.7, "(0, 1)")  # of form=iql
-    temperature: float = positive(1 / 3)  # divides the advantage; the authors' beta, and 1 / IQL's
+    temperature: float = positive(1 / 3)  # divides the advantage (the authors' beta, and 1 / IQL's)
     advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
-    target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)); not of form=awac
-    replay: bool = True  # the task's dataset beside the comparisons; false: comparisons alone
+    target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)), not in awac
+    replay: bool = True  # the task's dataset beside the comparisons (false: comparisons alone)
     replay_weight: float = within(0.5, "[0, 1]")  # share of the dataset in every mean
     min_target: bool = False  # form=awac: the smaller critic's next value, not the mean
     gumbel_scale: float = positive(1.0)  # form=xql: divides Q - V
@@ -82,7 +82,7 @@ class Config(MLPSettings):
 
     lr: float = positive(3e-4)  # of all networks
     pairs: int = positive(8)  # comparisons in a batch
-    crop: int | None = positive(64)  # steps of each segment in a batch; null: all
+    crop: int | None = positive(64)  # steps of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
     batch_size: int = positive(256)  # transitions of the dataset in a batch
     critics: int = positive(2)

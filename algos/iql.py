@@ -59,8 +59,8 @@ class Config(MLPSettings, FineTuning):
     name: str = "iql"
     label: str = "IQL"
 
-    expectile: float = within(0.7, "(0, 1)")  # tau of eq. 5; 0.5 is the mean, 1 the best action
-    beta: float = at_least(0, 3.0)  # inverse temperature of eq. 7; 0 is behaviour cloning
+    expectile: float = within(0.7, "(0, 1)")  # tau of eq. 5 (0.5: the mean, 1: the best action)
+    beta: float = at_least(0, 3.0)  # inverse temperature of eq. 7 (0: behaviour cloning)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new critic in its target, every update
     advantage_limit: float = positive(100.0)  # largest weight of a sample in eq. 7

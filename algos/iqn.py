@@ -46,8 +46,8 @@ class Config(DeepQ):
     target_fractions: int = positive(64)  # N'
     policy_fractions: int = positive(32)  # K: averaged to choose an action
     cosines: int = positive(64)  # of the embedding
-    risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level; 1: the mean
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level (1: the mean)
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
     double: bool = False  # the online network chooses the next action
     hidden_layers: int = positive(1)  # dense, after the product of features and embedded fraction
 

@@ -78,13 +78,13 @@ class Config(Settings):
 
     discount: float = within(0.99, "[0, 1]")
     n_step: int = positive(3)  # rewards summed before the bootstrap
-    terminal_reward: bool = True  # counts in that sum; false: the authors' code
+    terminal_reward: bool = True  # counts in that sum (false: the authors' code)
     target_every: int = positive(250)  # updates between copies, and of the encoders at each
     target_noise: float = at_least(0, 0.2)  # standard deviation, on the target policy's actions
     target_clip: float = at_least(0, 0.3)
     flatness: float = at_least(0, 1e-5)  # weight of the policy's squared outputs before tanh
     priority_power: float = at_least(0, 0.4)
-    smallest_priority: float = at_least(0, 1.0)  # of a step's error; also the first steps' (0: 1)
+    smallest_priority: float = at_least(0, 1.0)  # of a step's error, also of the first steps (0: 1)
 
     random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
     noise: float = at_least(0, 0.2)  # standard deviation of exploration

@@ -66,7 +66,7 @@ class Config(distortions.Distortion):
     fractions: int = positive(32)  # predicted per update, and as many of the target
     policy_fractions: int = positive(8)  # averaged in the actor's loss
     shared_fractions: bool = True  # one set for the whole batch (authors) or one per row
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
     policy_delay: int = positive(2)  # critic updates per actor update
@@ -82,7 +82,7 @@ class Config(distortions.Distortion):
     cosines: int = positive(16)  # of the fraction's embedding
     embedding_width: int = positive(16)  # of the product of state-action features and fraction
     head_width: int = positive(32)  # after that
-    activation: str = one_of("relu", "silu")  # of the critic; relu: authors
+    activation: str = one_of("relu", "silu")  # of the critic (relu: authors)
     actor_widths: list[int] = field(default_factory=lambda: [400, 300])
     vae_width: int = positive(750)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

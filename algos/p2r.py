@@ -62,7 +62,7 @@ class Config(Settings):
     tolerance: float = positive(0.1)  # width above which the person is asked
     radius: float = positive(0.1)  # of the confidence set
     ridge: float = positive(0.01)
-    bonus_scale: float = at_least(0, 0.2)  # of transitions; 1: the stated width
+    bonus_scale: float = at_least(0, 0.2)  # of transitions (1: the stated width)
     beta: float = at_least(0, 0.1)  # weight of the reward's uncertainty
     delta: float = within(0.1, "(0, 1)")
 

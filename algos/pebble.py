@@ -71,7 +71,7 @@ class Config(sac.Config):
     random_steps: int = positive(1_000)  # first ones per seed: uniform actions, no update
     explore_steps: int = at_least(0, 5_000)  # next ones: unsupervised
     neighbours: int = positive(5)  # k of the distance
-    reset_updates: int = at_least(0, 100)  # after the critics begin anew
+    reset_updates: int = at_least(0, 100)  # after the critics are initialised again
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
     world: World = added(group(World, steps=1_000))  # says what matters, with reward.prior

@@ -71,8 +71,8 @@ class Config(iql.Config):
     world: World = added(group(World))  # says what matters, with reward.prior
     reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
     preferences: Preferences = group(Preferences)
-    crop: int | None = positive(64)  # steps of each segment in a batch; null: all
-    replay: bool = True  # IQL learns from the task's dataset; false: from the comparisons' steps
+    crop: int | None = positive(64)  # steps of each segment in a batch (null: all)
+    replay: bool = True  # IQL learns from the task's dataset (false: from the comparisons' steps)
 
     def __post_init__(self):
         super().__post_init__()

@@ -60,7 +60,7 @@ class Config(Settings):
     comparisons: int = within(100, "[1, 100000]")  # pairs of each labeller
     bound: float = positive(10.0)  # of ||theta||
     rounds: int = positive(60)  # of expectation and maximisation, at most
-    starts: int = positive(5)  # of which the likeliest is kept
+    starts: int = positive(5)  # number of starts (the likeliest result is kept)
     eta: float = positive(0.1)  # step of the multiplicative weights
     iterations: int = within(1_000, "[1, 100000]")  # of them
 

@@ -83,7 +83,7 @@ class Config(Settings):
     likelihood: str = one_of("rankings", "pairs")  # difference 6
     comparisons: int = within(200, "[1, 1000000]")  # rankings of a dataset, n
     ranked: int = within(2, "[2, 20]")  # segments of a ranking, K
-    bound: float | None = positive(2.0)  # of ||theta||; null: none
+    bound: float | None = positive(2.0)  # of ||theta|| (null: none)
     radius: str = one_of("fixed", "theorem")  # difference 2
     width: float = positive(3.0)
     delta: float = within(0.1, "(0, 1)")  # of the theorem

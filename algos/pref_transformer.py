@@ -64,10 +64,10 @@ class Reward(Fitting):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    attention: bool = True  # the preference-attention layer; false: the README's commands
+    attention: bool = True  # the preference-attention layer (false: the README's commands)
     scale: str = one_of("none", "width")  # of that layer's products: none (authors) | sqrt(width)
     keep: str = one_of("best", "last")  # best (authors) | last weights
-    window: int = positive(100)  # most steps of context to relabel; at most a segment's
+    window: int = positive(100)  # most steps of context to relabel (at most a segment's)
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 
 

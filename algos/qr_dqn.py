@@ -43,7 +43,7 @@ class Config(DeepQ):
     label: str = "QR-DQN"
 
     quantiles: int = positive(200)  # N
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute; 0: always absolute
+    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
     double: bool = False  # the online network chooses the next action
     max_grad_norm: float | None = added(within(None, "(0, inf)"))  # null: no clipping
 

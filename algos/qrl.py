@@ -56,7 +56,7 @@ class Config(goals.GoalSettings):
     latent_dim: int = positive(512)  # of phi
     eps: float = at_least(0, 0.05)  # the mean square by which a step may be longer than 1
     actor_loss: str = one_of("ddpg_bc", "awr")
-    alpha: float = at_least(0, 0.003)  # of cloning in ddpg_bc; in awr the inverse temperature
+    alpha: float = at_least(0, 0.003)  # ddpg_bc: weight of cloning, awr: inverse temperature
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=1.0)
 
     def __post_init__(self) -> None:

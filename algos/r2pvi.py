@@ -70,8 +70,8 @@ class Config(Settings):
     label: str = "R2PVI"
 
     objective: str = one_of("robust", "mean")  # set by kind, for reports: mean with none
-    kind: str = one_of("tv", "kl", "chi2", "ball", "none")  # ball: DRPVI; none: PEVI
-    scale: float = positive(0.1)  # price of the divergence; of the ball: its radius
+    kind: str = one_of("tv", "kl", "chi2", "ball", "none")  # ball: DRPVI, none: PEVI
+    scale: float = positive(0.1)  # price of the divergence, or the radius of the ball
     beta: float = at_least(0, 1.0)  # weight of the penalty
     ridge: float = positive(0.1)
     penalty: str = one_of("factors", "authors")  # difference 1

@@ -58,7 +58,7 @@ class Config(MLPSettings, FineTuning):
     policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
     noise_clip: float = at_least(0, 0.5)  # and where it is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
-    stale_actor_target: bool = True  # the authors' order of updates; see difference 1
+    stale_actor_target: bool = True  # the authors' order of updates (see difference 1)
     order: str = added(one_of("critic_first", "joint"))  # authors, CORL | FQL, see below
 
     actor_lr: float = positive(1e-3)

@@ -55,7 +55,7 @@ class Config(Settings):
 
     objective: str = one_of("constrained")  # what is optimised: the only one, named for reports
     gradient: str = one_of("optimistic", "plain")  # ReLOAD | descent-ascent
-    budget: float | None = None  # of every cost, mean sum of an episode; null: the task's
+    budget: float | None = None  # of every cost, mean sum of an episode (null: the task's)
     eta: float = positive(0.5)  # step of the policy
     eta_mu: float = positive(0.5)  # step of the multipliers
     spread: float = at_least(0, 0.1)  # standard deviation of the first policy's logits

@@ -35,7 +35,6 @@ the simulators run.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -65,7 +64,7 @@ class Config(MLPSettings, FineTuning):
     critic_subsample: int = positive(2)  # random critics in a backup
     layer_norm: bool = True  # in the critics
     backup_entropy: bool = True
-    actor_q: str = one_of("mean", "min")  # over all critics; mean: authors
+    actor_q: str = one_of("mean", "min")  # over all critics (mean: authors)
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
@@ -120,8 +119,7 @@ class RLPD(SquashedActing):
         alpha = optim.Adam(self.temperature.parameters(), cfg.temperature_lr)
         self.temperature_optimizer = alpha
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
-        policy_loss = partial(sac.policy_and_temperature_loss, self)
-        self._policy_step = GradientStep(policy_loss, (pi, alpha), spec.mode)
+        self._policy_step = GradientStep(self.policy_loss, (pi, alpha), spec.mode)
 
     # Losses. Batch fields are (S, B, ...), noise (S, B, A), uniforms (S, critics); each loss is (S,).
 
@@ -138,6 +136,14 @@ class RLPD(SquashedActing):
                 value = value - self.temperature()[:, None] * log_prob
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * value
         return regression(self.critic(batch.observations, batch.actions), y)
+
+    def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Adds SAC's losses of policy and temperature, at the mean or the least of all critics."""
+        actions, log_prob = self.policy.sample(batch.observations, noise)
+        q = self.critic(batch.observations, actions)
+        q = q.amin(1) if self.cfg.actor_q == "min" else q.mean(1)
+        losses = q, log_prob, self.temperature(), self.target_entropy
+        return sac.policy_and_temperature_loss(*losses)
 
     def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
         """Takes one critic step per batch; policy and temperature follow on the last."""

@@ -53,7 +53,7 @@ class Config(edac.Config, FineTuning):
     value_radius: float = at_least(0, 0.01)
     unseen_radius: float = at_least(0, 0.01)
     perturbations: int = positive(20)  # n
-    rise_weight: float = within(0.8, "[0, 1]")  # of values that rise; the rest of those that fall
+    rise_weight: float = within(0.8, "[0, 1]")  # of values that rise (falling ones: the rest)
     pessimism: float = at_least(0, 1.0)  # k at first
     pessimism_min: float = at_least(0, 0.1)
     pessimism_decay: float = at_least(0, 5e-7)  # at every update on the data

@@ -38,8 +38,6 @@ between hidden layers they are 1.7 times as large as torch's, and which learn fa
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +70,7 @@ class Config(MLPSettings):
 
     random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
     utd: int = positive(1)  # critic updates per environment step
-    actor_every: int = positive(1)  # critic updates per update of policy and temperature; RLPD: utd
+    actor_every: int = positive(1)  # critic updates per update of the policy (RLPD: utd)
     capacity: int = positive(1_000_000)  # transitions kept per seed
 
     actor_lr: float = positive(3e-4)
@@ -94,16 +92,15 @@ class Config(MLPSettings):
 
 
 def policy_and_temperature_loss(
-    agent: Any, batch: Batch, noise: Tensor
+    q: Tensor, log_prob: Tensor, alpha: Tensor, target_entropy: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Adds eq. 9, alpha * log pi - Q at the policy's own actions, and eq. 18: alpha grows where entropy is
-    below its target. RLPD's as well; `noise` is (S, B, A)."""
-    actions, log_prob = agent.policy.sample(batch.observations, noise)
-    q = agent.critic(batch.observations, actions)
-    q = q.amin(1) if agent.cfg.actor_q == "min" else q.mean(1)
-    alpha, entropy = agent.temperature(), -log_prob.mean(-1)
+    """Adds eq. 9, alpha * log pi - Q, and eq. 18: alpha `(S,)` grows where entropy is below its target.
+
+    Q and log pi are those of the policy's own actions, `(S, B)`. RLPD's loss as well.
+    """
+    entropy = -log_prob.mean(-1)
     policy_loss = (alpha.detach()[:, None] * log_prob - q).mean(-1)
-    loss = policy_loss + alpha * (entropy.detach() - agent.target_entropy)
+    loss = policy_loss + alpha * (entropy.detach() - target_entropy)
     return loss, {"policy_loss": policy_loss, "entropy": entropy, "temperature": alpha}
 
 
@@ -127,8 +124,7 @@ class SAC(SquashedActing):
         self.temperature_optimizer = alpha
         learned = (pi, alpha) if cfg.learn_temperature else pi
         self._critic_step = GradientStep(self.critic_loss, q, spec.mode)
-        policy_loss = partial(policy_and_temperature_loss, self)
-        self._policy_step = GradientStep(policy_loss, learned, spec.mode)
+        self._policy_step = GradientStep(self.policy_loss, learned, spec.mode)
 
     # Batch fields are (S, B, ...), noise is (S, B, A); each loss is (S,).
 
@@ -140,6 +136,13 @@ class SAC(SquashedActing):
             next_value = next_q - self.temperature()[:, None] * log_prob
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value
         return regression(self.critic(batch.observations, batch.actions), y)
+
+    def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Adds eqs. 9 and 18 at the policy's own actions."""
+        actions, log_prob = self.policy.sample(batch.observations, noise)
+        q = self.critic(batch.observations, actions)
+        q = q.amin(1) if self.cfg.actor_q == "min" else q.mean(1)
+        return policy_and_temperature_loss(q, log_prob, self.temperature(), self.target_entropy)
 
     def update(self, batches: list[Batch], noises: list[PolicyNoise]) -> dict[str, Tensor]:
         """Takes one critic step per batch; policy and temperature follow every `actor_every`-th of them."""

@@ -56,9 +56,7 @@ class Config(sac.Config):
 
     queue: int = positive(10)  # latest episodes that one is compared with
     teacher: str = one_of("return", "environment")
-    beta: float | None = at_least(
-        0, None
-    )  # P = sigmoid(beta x difference of returns); null: oracle
+    beta: float | None = at_least(0, None)  # P = sigmoid(beta x return's difference), null: oracle
     reward_scale: float = positive(1.0)
     model: General = added(group(General))  # answers for the teacher
 

@@ -64,7 +64,7 @@ class Config(MLPSettings, FineTuning):
 
     weight: float = at_least(0, 1.0)  # lambda: of the density in the actor's loss
     normalize_q: bool = True  # divide Q by its mean size in the actor's loss
-    density: str = one_of("elbo", "iwae")  # the bound's estimate; iwae: importance-weighted
+    density: str = one_of("elbo", "iwae")  # the bound's estimate (iwae: importance-weighted)
     samples: int = positive(1)  # latents per estimate
     kl_weight: float = positive(0.5)  # beta: of the prior in the auto-encoder's loss
     vae_steps: int = positive(100_000)  # first updates, which fit the auto-encoder
@@ -82,12 +82,12 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     vae_width: int = positive(750)
     dropout: float = within(0.1, "[0, 1)")  # in the actor and its target
-    actor_init: float | None = positive(None)  # outputs begin within plus-minus this; null: torch's
+    actor_init: float | None = positive(None)  # outputs start within plus-minus this, null: torch's
     critic_init: float | None = positive(None)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     exploration: float = at_least(0, 0.1)  # std of the noise on actions while fine-tuning
-    online_discount: float | None = within(None, "[0, 1]")  # while fine-tuning; null: discount
+    online_discount: float | None = within(None, "[0, 1]")  # while fine-tuning (null: discount)
     min_weight_share: float = within(0.2, "[0, 1]")  # of weight, where fine-tuning ends
     restart_optimizers: bool = False  # at the switch (CORL)
 

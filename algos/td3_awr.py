@@ -48,9 +48,9 @@ class Config(MLPSettings):
     name: str = "td3_awr"
     label: str = "TD3-AWR"
 
-    beta: float = at_least(0, 3.0)  # inverse temperature of the weights; 0 is ReBRAC's actor
+    beta: float = at_least(0, 3.0)  # inverse temperature of the weights (0: ReBRAC's actor)
     advantage_limit: float = positive(100.0)  # largest weight of a row
-    expectile: float = within(0.7, "(0, 1)")  # of V; 0.5 is the mean, 1 the best action
+    expectile: float = within(0.7, "(0, 1)")  # of V (0.5: the mean, 1: the best action)
     actor_bc_coef: float = at_least(0, 0.001)  # beta_1: imitation in the actor's loss
     critic_bc_coef: float = at_least(0, 0.01)  # beta_2: imitation in the critic's target
     normalize_q: bool = True  # divide Q by its mean size in the actor's loss

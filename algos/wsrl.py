@@ -75,15 +75,13 @@ class Config(MLPSettings, FineTuning):
     label: str = "WSRL"
 
     utd: int = positive(4)  # critic updates per step of the environment
-    zero_steps: bool = (
-        True  # with utd > 1 every Adam steps at every update, along zero where no loss is
-    )
+    zero_steps: bool = True  # with utd > 1 every Adam steps at every update, if by zero
     online_max_backup: bool = False  # the best of `samples` next actions while fine-tuning
 
     weight: float = at_least(0, 5.0)  # of the conservative penalty, in pre-training
     samples: int = positive(10)  # actions from each of its three proposals
     importance_sampling: bool = True
-    calibrate: bool = True  # Cal-QL; false: CQL
+    calibrate: bool = True  # true: Cal-QL, false: CQL
     failure_reward: float | None = None  # raw, of a step without success in a sparse task
     lagrange: bool = False  # the weight adapts so that the gap meets threshold
     threshold: float = 0.8
@@ -92,7 +90,7 @@ class Config(MLPSettings, FineTuning):
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
     critics: int = positive(10)
-    critic_subsample: int | None = positive(2)  # random critics in a backup or penalty; null: all
+    critic_subsample: int | None = positive(2)  # random critics in a backup or penalty (null: all)
     shared_output: bool = True  # the critics have their last layer in common
     layer_norm: bool = True  # before the activations of policy and critics
 
@@ -182,8 +180,7 @@ class WSRL(SquashedActing):
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
         self.temperature_optimizer = alpha
         q = self.critic_optimizer = optim.Adam(critics, cfg.critic_lr)
-        pretraining = partial(cal_ql.all_losses, self)
-        self._pretraining_step = GradientStep(pretraining, (pi, alpha, q), spec.mode)
+        self._pretraining_step = GradientStep(self.pretraining_losses, (pi, alpha, q), spec.mode)
         self._critic_step = GradientStep(self.bellman_loss, q, spec.mode)
         joint = self.policy_and_temperature_loss
         self._policy_step = GradientStep(joint, (pi, alpha), spec.mode)
@@ -193,11 +190,32 @@ class WSRL(SquashedActing):
         """The temperature of each seed, `(S,)`, with its gradient."""
         return self.temperature()
 
-    # Losses. Pre-training's are Cal-QL's, with the temperature's and the penalty that follow. Batch fields
-    # are (S, B, ...); each loss is (S,).
+    # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
-    def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
-        """Computes alpha * (entropy at s' - target entropy), from log-densities at s' `(S, K, B)` alone."""
+    def pretraining_losses(
+        self, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Adds Cal-QL's losses of a step, with the temperature's and the penalty that follow.
+
+        Returns are `(S, B)`. Uniforms `(S, samples, B, A)` and subsets `(S, 2, critics)` are on [0, 1).
+        """
+        cfg, chosen = self.cfg, self.subset(subsets[:, 0])
+        pi, _, policy_metrics = cal_ql.policy_loss(
+            self.policy, self.critic, self.alpha, batch, noise.actions
+        )
+        backup = self.policy, self.target, cfg.discount, batch, noise.backup, chosen
+        y, next_log_pi = cal_ql.backup(*backup)
+        penalised = self.subset(subsets[:, 1])
+        bellman, gap, metrics = cal_ql.bellman_and_gap(
+            cfg, self.policy, self.critic, batch, y, returns, noise, uniforms, penalised
+        )
+        penalty, multiplier_loss = self.penalty(gap)
+        loss = pi + self.temperature_loss(next_log_pi)
+        loss = loss + (bellman + cfg.critics * penalty + multiplier_loss)
+        return loss, metrics | policy_metrics | {"alpha": self.alpha}
+
+    def temperature_loss(self, next_log_pi: Tensor) -> Tensor:
+        """Computes alpha * (entropy at s' - target entropy), from log-densities at s' `(S, K, B)`."""
         entropy = -next_log_pi.detach().mean((1, 2))
         return self.alpha * (entropy - self.target_entropy)
 
@@ -237,12 +255,12 @@ class WSRL(SquashedActing):
         self, batch: Batch, noise: Tensor, next_noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds both, from the same parameters; the noises (S, B, A) are for states and next states."""
-        policy, log_pi, metrics = cal_ql.policy_loss(
+        policy, _, metrics = cal_ql.policy_loss(
             self.policy, self.critic, self.alpha, batch, noise[:, None]
         )
         with torch.no_grad():
             next_log_pi = self.policy.sample(batch.next_observations, next_noise)[1]
-        loss = policy + self.temperature_loss(log_pi, next_log_pi[:, None])
+        loss = policy + self.temperature_loss(next_log_pi[:, None])
         return loss, metrics | {"alpha": self.alpha}
 
     def finetune(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ from corerl.errors import CorerlError, nearest
 USAGE = """usage: corerl COMMAND ...
 
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
-                       train (Hydra's grammar; -m and commas for a sweep,
-                       sweep=NAME for a paper's; --dry-run tells what would run
-                       and for how long)
+                       train. Settings follow Hydra's grammar. -m and commas
+                       make a sweep, and sweep=NAME is a paper's sweep.
+                       --dry-run prints what would run and for how long.
   corerl queue FILE    train a list of cells, several at a time, for so long
                        (--minutes 50 --at-once 4)
   corerl evaluate RUN  play a run's policies in a simulator, or judge them from

@@ -179,8 +179,8 @@ def _demand(interval: str) -> str:
 class Eval(Settings):
     prefix: ClassVar[str] = "eval."
 
-    every: int = positive(5_000)  # updates between evaluations; the last update is always evaluated
-    episodes: int = at_least(0, 10)  # per seed and evaluation; 0 trains without evaluating
+    every: int = positive(5_000)  # updates between evaluations (the last update also has one)
+    episodes: int = at_least(0, 10)  # per seed and evaluation (0 trains without evaluating)
     later: bool = added(False)  # keeps policies for `corerl evaluate RUN --pending`, plays none
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ class Columns(Settings):
     next_observations: Any = None
     terminated: Any = None  # a true end: nothing is worth anything after it
     truncated: Any = None  # cut off by a time limit or by the recording
-    has_next: Any = None  # whether the next observation is real; null: wherever there is one
+    has_next: Any = None  # whether the next observation is real (null: wherever there is one)
     behaviour_log_prob: Any = (
         None  # log-density of the action as it was taken, for importance sampling
     )
@@ -226,9 +226,9 @@ class Data(Settings):
     prefix: ClassVar[str] = "data."
 
     columns: Columns = group(Columns)
-    action_low: Any = None  # what becomes -1: a number or a list; null: the environment's lowest
+    action_low: Any = None  # what becomes -1, a number or a list (null: the environment's lowest)
     action_high: Any = None  # what becomes 1
-    sha256: str | None = None  # of the file; found out, and part of the run's name
+    sha256: str | None = None  # of the file, which corerl computes for the run's name
 
     def __post_init__(self):
         super().__post_init__()
@@ -243,18 +243,18 @@ class Config(Settings):
 
     algo: Any = MISSING  # chosen by name: algo=iql
     task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
-    env: str | None = added(None)  # where task=file/PATH is evaluated: gym/module:Id; null: nowhere
+    env: str | None = added(None)  # where task=file/PATH is evaluated, as gym/module:Id
     data: Data = added(group(Data))
     history: int = added(within(1, "[1, 1000]"))  # latest observations that are one input
     action_range: Any = added(None)  # the policy acts in [low, high] of the environment's [-1, 1]
-    table: str | None = None  # per-task settings: configs/<table>.yaml; null: the algorithm's own
-    label: str | None = None  # the algorithm's name in tables; null: the algorithm's own
+    table: str | None = None  # per-task settings: configs/<table>.yaml (null: the algorithm's own)
+    label: str | None = None  # the algorithm's name in tables (null: the algorithm's own)
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
     steps: int = positive(1_000_000)  # gradient updates (offline) or environment steps (online)
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
-    save_minutes: float = at_least(0, 0.0)  # least minutes between them; the last is written anyway
+    save_minutes: float = at_least(0, 0.0)  # least minutes between them, the last is written anyway
     root: str = "runs"  # run directories are made below it
     trust: bool = False  # calls the environment that a Minari dataset names, whatever code that is
     device: str = "auto"  # auto | cpu | cuda | cuda:N

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from equations import drawn
 
 from corerl import algos
 from corerl.launch.arguments import sweeps
@@ -21,6 +22,8 @@ from corerl.training.spaces import ACTIONS
 
 ROOT = Path(__file__).parents[1]
 RATES = ROOT / "corerl" / "launch" / "rates.csv"
+EXAMPLES = re.compile(r"\n\n(?: {4}(?:python|corerl) .*(?:\n|$)(?: {8}.*(?:\n|$))*)+")
+"""A docstring's first commands; before them stands what the algorithm is."""
 SOURCE = re.compile(r"^    (\w+): (?:[^#\n]|\n {8})*?(?:# *(.*))?$", re.MULTILINE)
 
 
@@ -29,9 +32,15 @@ def page(name: str) -> str:
     module = importlib.import_module(f"corerl.algos.{name}")
     config = module.Config()
     labels = {config.label, *(labels_of(variant) for variant in variants_of(name))}
+    text = inspect.getdoc(module) or ""
+    first = EXAMPLES.search(text)
+    opening = text[: first.end()] if first else text
     parts = [
         f"# {config.label}",
-        described(inspect.getdoc(module) or ""),
+        described(opening),
+        notes(name),
+        "## Details and differences" * (opening != text),
+        described(text[len(opening) :].strip("\n")),
         commands(name),
         f"Takes {ACTIONS[config.actions]}; observations are vectors{' or images' * config.images}.",
         numbers(labels),
@@ -113,6 +122,12 @@ def _differences(lines: list[str]) -> str:
     return "\n".join(
         f"| {' | '.join(row)} |" for row in [[_prose(c) for c in rows[0]], rule, *shown]
     )
+
+
+def notes(name: str) -> str:
+    """When to choose the algorithm, and its equations in the order of the code: `docs/methods/`."""
+    path = ROOT / "docs" / "methods" / f"{name}.md"
+    return drawn(path.read_text(encoding="utf-8").strip()) if path.is_file() else ""
 
 
 def variants_of(name: str) -> list[str]:

@@ -149,5 +149,5 @@ def machine(device: torch.device, threads: int, windows: int) -> str:
     facts = provenance.environment(device)
     where = facts["gpu"] or f"{facts['cpu']}, {facts['cores']} cores"
     return (
-        f"{where}; torch {facts['torch']}; {threads} thread(s) a process; {windows} windows of 1 s"
+        f"{where}, torch {facts['torch']}, {threads} thread(s) a process, {windows} windows of 1 s"
     )

@@ -71,7 +71,7 @@ class Plan:
     out: Path
     runs: Path = Path("runs/gpu")
     device: str = "cuda"
-    names: tuple[str, ...] = ()  # of the algorithms; none: all
+    names: tuple[str, ...] = ()  # of the algorithms (none: all)
     modes: tuple[str, ...] = ("graph", "off", "compile")
     seeds: tuple[int, ...] = (10, 1)
     settings: dict[str, Any] | None = None  # of every algorithm
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     parser.add_argument("--minutes", type=float, default=25.0, help="for all of them")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    parser.add_argument("--task", help="of the full-size run; its data must be here")
+    parser.add_argument("--task", help="task of the full-size run, whose data must be here")
     parser.add_argument("--dry", action="store_true")
     args = parser.parse_args(arguments)
     plan = dry(args.out) if args.dry else Plan(args.out)

@@ -13,7 +13,7 @@ def page(found: dict[str, Any]) -> str:
     """Writes everything found so far as Markdown."""
     parts = [
         "# On a GPU\n",
-        "Written by `make gpu`; the numbers are those of the last call on this machine and code.\n",
+        "`make gpu` writes this page. The numbers are those of the last call on this machine and code.\n",
         _machine(found["machine"]),
         _tests(found.get("tests", []), bool(found["machine"]["gpu"])),
         _bench(found.get("bench", [])),
@@ -36,8 +36,8 @@ def line(result: dict[str, Any]) -> str:
 def _machine(facts: dict[str, Any]) -> str:
     where = facts["gpu"] or f"no GPU, on {facts['cpu']}"
     return (
-        f"{where}; torch {facts['torch']}; Python {facts['python']}; corerl {facts['corerl']} at "
-        f"{facts['git']}; float32 (precision=highest).\n"
+        f"{where}, torch {facts['torch']}, Python {facts['python']}, corerl {facts['corerl']} at "
+        f"{facts['git']}, float32 (precision=highest).\n"
     )
 
 
@@ -74,9 +74,9 @@ def _bench(rows: list[dict[str, Any]]) -> str:
     lines = [
         "## Updates per second",
         "",
-        "`corerl bench`'s loop at each paper's sizes (ReBRAC at batch 256), medians of windows of a second, "
-        "in which no other process works; a start includes compiling where the cache on the disk does "
-        "not have it.",
+        "The loop of `corerl bench` at each paper's sizes (ReBRAC at batch 256). Each figure is a median of "
+        "windows of a second in which no other process works. A start includes compiling unless the "
+        "cache on the disk has it.",
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * 3}{'---:|' * 4}",

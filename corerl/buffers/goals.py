@@ -44,7 +44,7 @@ class Goals(Settings):
     augment: float = within(0.0, "[0, 1]")  # share of the policy's goals from episodes that cross
     clusters: int = positive(40)  # of states, in which episodes cross
     success: str = one_of("index", "state")  # the goal is this row | has this state
-    columns: Any = None  # of an observation that are its goal: [0, 1]; null: all of them
+    columns: Any = None  # of an observation that are its goal, as in [0, 1] (null: all)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     rewards: Tensor  # (S, B)
     next_observations: Tensor  # (S, B, O)
     terminated: Tensor  # (S, B)
-    next_actions: Tensor  # (S, B, A); A = 0 unless the buffer was built with them
+    next_actions: Tensor  # (S, B, A) (A = 0 unless the buffer was built with them)
 
 
 class OfflineBuffer(PackedRows):

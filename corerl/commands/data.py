@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make = commands.add_parser("make", help="make one of our own datasets")
     make.add_argument(
         "suite",
-        help="corerl/cartpole; corerl/pendulum, also with -logged or -random-good-05; corerl/mujoco, or a "
-        "part of it such as corerl/mujoco/hopper or corerl/mujoco/hopper-medium; corerl/pointmaze; "
+        help="corerl/cartpole, corerl/pendulum (also with -logged or -random-good-05), corerl/mujoco (or a "
+        "part: corerl/mujoco/hopper, corerl/mujoco/hopper-medium), corerl/pointmaze, "
         "corerl/metaworld",
     )
     make.add_argument("--seed", type=int, default=0)
@@ -168,7 +168,7 @@ def _list(console: Console, wanted: str) -> None:
     _print_whole(console, table)
     console.print(
         f"here: the file is in {download.data_dir()} (set CORERL_DATA to change it) or, for "
-        f"Minari, {minari.root()}; made: when it is read.",
+        f"Minari, {minari.root()}. made: corerl makes it when it is read.",
         soft_wrap=True,
     )
 
@@ -197,8 +197,8 @@ def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
         low, high = dataset.actions.min(), dataset.actions.max()
         actions = f"{dataset.actions.shape[1]} in [{low:.3g}, {high:.3g}]"
     out = {
-        "steps": f"{len(dataset):,}, of which {int(dataset.has_next.sum()):,} make a transition",
-        "episodes": f"{dataset.n_episodes:,}, of which {int(dataset.terminated.sum()):,} terminate",
+        "steps": f"{len(dataset):,} ({int(dataset.has_next.sum()):,} make a transition)",
+        "episodes": f"{dataset.n_episodes:,} ({int(dataset.terminated.sum()):,} terminate)",
         "episode length": _spread(lengths, ".0f"),
         "return": f"mean {returns.mean():.2f}, {_spread(returns, '.2f')}",
     }

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "algorithm_name": by,
                 "author": "corerl",
-                "description": f"{made}; by corerl data export.",
+                "description": f"{made}, by corerl data export.",
             },
         )
         print(f"{args.out}: {made}")

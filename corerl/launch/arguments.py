@@ -91,12 +91,12 @@ def _flags(arguments: list[str]) -> argparse.Namespace:
     flags, unknown = parser.parse_known_intermixed_args(arguments)
     for flag in unknown:
         raise CorerlError(
-            f"corerl train has no flag {flag}; a setting is given as name=value, as in seeds=10."
+            f"corerl train has no flag {flag}. Give a setting as name=value, as in seeds=10."
         )
     for text in flags.overrides:
         if text[:1] in ("+", "~") and not text.lstrip("+~").startswith("hydra"):
             raise CorerlError(
-                f"{text}: settings are neither added nor removed; change one with name=value."
+                f"{text} would add or remove a setting. Change a setting with name=value."
             )
     return flags
 
@@ -118,12 +118,12 @@ def _sweep(given: str) -> str:
     if given not in sweeps() and not is_own:
         raise CorerlError(
             f"There is no sweep {given!r}.{nearest(given, sweeps())} "
-            f"Known: {', '.join(sweeps())}; and sweep=PATH.yaml is a file of your own."
+            f"Known: {', '.join(sweeps())}. For a file of your own, give sweep=PATH.yaml."
         )
     theirs = files("corerl.configs") / f"{own.stem}.yaml"  # Hydra looks there first
     require(
         own.stem != "schema" and not theirs.is_file(),
-        f"sweep={given}: corerl's own settings have this name and would be taken instead; rename the file",
+        f"sweep={given}: one of corerl's own files in configs/ has this name. Rename your file.",
     )
     node = _stored(own if is_own else files("corerl.sweeps") / f"{given}.yaml", own.stem)
     require(
@@ -135,7 +135,7 @@ def _sweep(given: str) -> str:
         several = _grid(node).get(key)
         require(
             not OmegaConf.is_list(several),
-            f"sweep={given}: {key} is a list; several values are one text with commas, as in "
+            f"sweep={given}: {key} is a list. Write several values as one text with commas: "
             f"{key}: {','.join(map(str, several or []))}",
         )
     return own.stem

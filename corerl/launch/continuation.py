@@ -65,8 +65,8 @@ def continue_shorter(cfg: Config) -> None:
     if found.refused and found.fresh and not found.begun:
         path, (steps, reason) = next(iter(found.refused.items()))
         print(
-            f"corerl: the {steps:,} steps in {path} stay as they are; {cfg.steps:,} steps are another run "
-            f"and begin anew, since {reason}.",
+            f"corerl: {path} with {steps:,} steps cannot be continued, since {reason}. It stays as it "
+            f"is, and a new run of {cfg.steps:,} steps starts.",
             file=sys.stderr,
         )
 
@@ -105,7 +105,9 @@ def _found(cfg: Config) -> _Found:
                 shorter.append((directory, steps, seeds))
                 wanted -= set(seeds)
             elif wanted & set(seeds):
-                reason = f"{directory.name} were trained together, and not all of them are to go on"
+                reason = (
+                    f"{directory.name} were trained together, and you asked for some of them only"
+                )
                 refused[path] = steps, reason
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
@@ -188,7 +190,7 @@ def _go_on(old: Path, new: Path, cfg: Config, steps: int, seeds: list[int]) -> N
             return
         _copy(old, new, cfg, steps)
     print(
-        f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: goes on from "
+        f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: resumes from "
         f"the {steps:,} steps in {old}",
         file=sys.stderr,
     )

@@ -193,7 +193,7 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
     )
     lines = [
         f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
-        f"{done} done; left: {updates:,} updates and {episodes:,} evaluation episodes."
+        f"{done} done. Left: {updates:,} updates and {episodes:,} evaluation episodes."
     ]
     for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
         part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]
@@ -202,24 +202,24 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         hours, refused = sum(e.hours for e in part), sum(e.hours for e in part if e.refused)
         lines.append(
             f"The updates take about {_number(hours)} {what}{_on_cores(hours, on_gpu, gpu)}"
-            f"{f'; {_number(refused)} of them in cells that are refused here' if refused else ''}. "
+            f"{f' ({_number(refused)} of them in cells that cannot run here)' if refused else ''}. "
             "Evaluation comes on top."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
-        lines.append(f"Rates: {'; '.join(sources)}.")
+        lines.append(f"Rates: {', '.join(sources)}.")
     if any(each.size_of_seed is not None for each in rows):
         lines.append(
-            "Memory is of networks, optimisers and a full replay, of the seeds that train at a time; data "
-            "and the values within an update come on top. Disk is of each seed's last two checkpoints, which "
-            "share the files of its replay."
+            "Memory counts the networks, optimisers and full replay of the seeds that train at a time. "
+            "Data and the values within an update come on top. Disk counts each seed's last two "
+            "checkpoints, which share the files of its replay."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
         lines.append(f"Not counted, since nobody has measured their size: {', '.join(unknown)}.")
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(
-            f"No rate on {gpu or 'a GPU'} has been measured, so there is no estimate for one; a run there "
-            f"of {rates.ENOUGH:,} updates is a measurement that the next dry run uses."
+            f"There is no estimate for {gpu or 'a GPU'}, because no rate has been measured there. A run of "
+            f"{rates.ENOUGH:,} updates measures it for the next dry run."
         )
     return lines
 

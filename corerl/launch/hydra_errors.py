@@ -60,7 +60,7 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _unknown_setting(str(error), cause, chosen)
     if "You must specify 'algo'" in str(cause):
-        return f"algo must be given, as in algo=iql; there are {', '.join(algos.names())}."
+        return f"algo must be given, as in algo=iql. Known: {', '.join(algos.names())}."
     ambiguous = re.match(r"Ambiguous value for argument '(([^=]+)=(.*))'", str(cause))
     if ambiguous:
         given, key, values = ambiguous.groups()
@@ -73,7 +73,7 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
 
 def unreadable(error: Exception) -> str:
     """Says that a file of settings is damaged."""
-    return f"A file of settings cannot be read ({' '.join(str(error).split())[:200]}); repair it."
+    return f"A file of settings cannot be read ({' '.join(str(error).split())[:200]}). Repair it."
 
 
 def _of_a_file(cause: OmegaConfBaseException) -> str:
@@ -119,7 +119,7 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> s
     group, _, last = key.rpartition(".")
     alike = re.compile(rf"{re.escape(group)}\.\w+_{re.escape(last)}")
     if kinds := [name for name in _known(algorithm) if alike.fullmatch(name)]:
-        return f"There is no setting {key!r} with algo={algorithm}; it has {', '.join(kinds)}."
+        return f"There is no setting {key!r} with algo={algorithm}. It has {', '.join(kinds)}."
     having = [name for name in algos.names() if _has(name, key)]
     hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
     hint = hint or _similar(key, list(_known(algorithm))) or _listed(algorithm)

@@ -201,7 +201,7 @@ def _refuse_unfinished(cfg: Config, ended: list[tuple[int, list[int]]]) -> None:
     ]
     failed = [seeds for status, seeds in ended if status not in (DONE, BUSY)]
     where = cell / group_name(busy[0]) if len(busy) == 1 else f"{cell} ({_listed(busy)})"
-    reported = f"Another process is training in {where}; wait for it or stop it."
+    reported = f"Another process is training in {where}. Wait for it or stop it."
     if failed:
         written = any((cell / group_name(seeds) / "error.txt").exists() for seeds in failed)
         raise SeedsFailed(
@@ -226,8 +226,8 @@ def refuse_diverged(cfg: Config) -> None:
     if wanted <= reported.keys():
         steps = ", ".join(f"seed {seed} by step {reported[seed]}" for seed in sorted(wanted)[:10])
         raise Diverged(
-            f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged (NaN or overflow, or its "
-            f"environment crashed; {steps}), so there is no result."
+            f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged, so there is no result. "
+            f"There was a NaN, an overflow or a crash of the environment: {steps}."
         )
 
 
@@ -279,9 +279,9 @@ def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
         found = wrapper(env, kind)
         if found is not None and found.update_running_mean:
             print(
-                f"corerl: {task} is in a {kind.__name__}, whose statistics each environment gathers by "
-                "itself: what is learned on one scale is evaluated on others, and the same policy scores "
-                "differently every time. Leave it out, or fix its statistics (update_running_mean=False).",
+                f"corerl: {task} is in a {kind.__name__}, and each environment gathers its own statistics. "
+                "Training and evaluation then see different scales, so one policy's scores vary. Leave "
+                "the wrapper out, or fix its statistics (update_running_mean=False).",
                 file=sys.stderr,
             )
 
@@ -312,8 +312,10 @@ def _from_data(algo: Settings) -> bool:
 
 def missing(why: str, evaluates: bool) -> str:
     """Says why there is no simulator, and how to do without where it only `evaluates`."""
-    instead = "to evaluate on another machine: eval.later=true; to train without evaluating: "
-    return f"{why.rstrip('.')}; {instead}eval.episodes=0" if evaluates else why
+    instead = (
+        "Evaluate on another machine with eval.later=true, or not at all with eval.episodes=0."
+    )
+    return f"{why.rstrip('.')}. {instead}" if evaluates else why
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

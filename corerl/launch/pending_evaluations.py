@@ -60,7 +60,7 @@ def _play_group(directory: Path, device: str) -> int:
         return 0
     cfg, seeds = settings(directory.parent), seeds_of_group(directory.name)
     cfg = replace(cfg, device=device, compile="off")
-    busy = f"Another process trains or plays in {directory}; wait for it or stop it."
+    busy = f"Another process trains or plays in {directory}. Wait for it or stop it."
     # On a CPU a seed trains alone and with one thread, and with another number would round otherwise.
     threads = 1 if len(seeds) == 1 else None
     with files.held(directory / ".lock", busy), numerics(cfg, threads):

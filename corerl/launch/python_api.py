@@ -91,8 +91,8 @@ def train(
     of_file = [name for name in settings if name.split(".")[0] == "data"]
     require(
         not (of_file and isinstance(dataset, Dataset)),
-        f"{' '.join(of_file)} describes a file: the bounds of a Dataset's actions are low and high of "
-        'Dataset.from_arrays; an algorithm\'s own are **{"algo.data.normalize_states": True}',
+        f"{' '.join(of_file)} describes a file. Give a Dataset's action bounds as low and high of "
+        'Dataset.from_arrays, and an algorithm\'s settings as **{"algo.data.normalize_states": True}.',
     )
     root = Path(settings.get("root", Config.root)).expanduser()  # no shell has done it
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
@@ -136,9 +136,9 @@ def _remark_bounds(id: str, task: tasks.Task) -> None:
         low, high = task.box or (-1, 1)
         if np.any(low != -1) or np.any(high != 1):
             print(
-                f"corerl: {id} was given without low and high, so its actions count as scaled: "
-                f"{task.env} is sent {np.unique(low)} for -1 and {np.unique(high)} for 1; where they are "
-                "in its units, give Dataset.from_arrays its low and high",
+                f"corerl: {id} has no low and high, so its actions count as scaled. {task.env} receives "
+                f"{np.unique(low)} for -1 and {np.unique(high)} for 1. If the actions are in its units, "
+                "give Dataset.from_arrays its low and high.",
                 file=sys.stderr,
             )
 

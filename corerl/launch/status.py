@@ -185,8 +185,8 @@ def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
 
     if Path(what).is_dir() and what not in sweeps():
         raise CorerlError(
-            f"{what} is a folder, of which all runs are listed, and {' '.join(given)} chooses cells of a "
-            "sweep: give the folder alone, or a sweep's name."
+            f"{what} is a folder, and {' '.join(given)} chooses cells of a sweep. Give the folder alone "
+            "to list all its runs, or a sweep's name."
         )
     if what not in sweeps() and not what.endswith(".yaml"):
         raise CorerlError(

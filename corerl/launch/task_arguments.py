@@ -45,7 +45,7 @@ def task_of(id: str, settings: list[str]) -> tasks.Task:
     task = tasks.resolve(id)
     if task.collection != "file":
         require(
-            not settings, f"settings are of file/PATH; {id} has an environment and data of its own"
+            not settings, f"Settings belong to file/PATH. {id} has its own environment and data."
         )
         return task
     try:

@@ -85,7 +85,9 @@ def _launch(command: Command, arguments: list[str]) -> int:
         _hydra_run(command, outcome)
     except KeyboardInterrupt as stop:
         reported = (
-            "stopped and saved" if isinstance(stop, Interrupted) else "stopped; what is saved stays"
+            "stopped and saved"
+            if isinstance(stop, Interrupted)
+            else "stopped, and what is saved stays"
         )
         again = shlex.join(["corerl", "train", *arguments])
         print(f"corerl: {reported}. Resume with the same command: {again}", file=sys.stderr)
@@ -306,8 +308,8 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
     if rows:
         listed = " ".join(f"{key}={value}" for key, value in rows.items())
         print(
-            f"corerl: {file_of(name)} has settings for D4RL's sets like {job.task}, which is other data "
-            f"and does not take them; where they suit: {listed}",
+            f"corerl: {file_of(name)} has settings for D4RL's datasets. {job.task} is other data and "
+            f"does not use them. Where they suit, give: {listed}",
             file=sys.stderr,
         )
 

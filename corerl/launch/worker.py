@@ -105,7 +105,7 @@ def locked(directory: Path) -> Iterator[None]:
         Busy: another process holds it.
         CorerlError: the lock cannot be written.
     """
-    busy = f"Another process is training in {directory}; wait for it or stop it."
+    busy = f"Another process is training in {directory}. Wait for it or stop it."
     with files.held(directory / ".lock", busy):
         files.remove_half_written(directory)
         yield

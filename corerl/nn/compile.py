@@ -70,7 +70,7 @@ def resolve(mode: str, device: torch.device, steps: int) -> Mode:
     if mode not in MODES:
         raise CorerlError(f"compile={mode} is not one of {', '.join(MODES)}.")
     if mode == "graph" and device.type != "cuda":
-        raise CorerlError("compile=graph records CUDA graphs and needs a GPU; use compile=compile.")
+        raise CorerlError("compile=graph records CUDA graphs and needs a GPU. Use compile=compile.")
     plan = Mode(_automatic(device, steps) if mode == "auto" else mode)
     plan.demanded = mode != "auto"
     return plan
@@ -100,8 +100,8 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
         per_seed, metrics = loss(*inputs)
         if per_seed.ndim != 1:
             raise CorerlError(
-                f"A loss has the shape {tuple(per_seed.shape)} and must be (S,), a number per seed: a mean "
-                "or sum over everything mixes seeds, so name its axes, as in mean(-1)."
+                f"A loss has the shape {tuple(per_seed.shape)} and must be (S,), a number per seed. A mean "
+                "or sum over everything mixes seeds. Name its axes, as in mean(-1)."
             )
         S = len(per_seed)
         for shape in (tuple(p.shape) for p in parameters):
@@ -282,8 +282,8 @@ class _Captured:
             reason = first_line(_first(error))
             if self._mode.demanded:
                 raise CorerlError(
-                    f"compile=graph was asked for and the update could not be recorded ({reason}); "
-                    "compile=auto goes on without a graph."
+                    f"compile=graph could not record the update ({reason}). compile=auto continues without "
+                    "a graph."
                 ) from error
             print(f"corerl: CUDA graph capture failed, running without ({reason})", file=sys.stderr)
             ran = "off" if self._mode.problem else "compile"

@@ -49,10 +49,10 @@ class Watch:
         if names:
             print(
                 f"corerl: {run}: no checkpoint keeps {', '.join(names[:NAMED])}{more}, which changed "
-                "in training: numbers of Python are settings. In a loss, a graph on a GPU goes on with the "
-                "first ones, and compiled code is made anew for each. Hold it as a tensor of the agent "
-                "(torch.zeros((), device=spec.device), under a name without _ in front), as a buffer of an "
-                "nn.Module or in an optim.Clock, or a run that is resumed or loaded begins it anew.",
+                "in training. A resumed run loses it, a CUDA graph keeps its first value, and compiled "
+                "code recompiles for each. Make it a tensor of the agent, under a name without _ in "
+                "front: torch.zeros((), device=spec.device). A buffer of an nn.Module or an optim.Clock "
+                "also works.",
                 file=sys.stderr,
             )
 

@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--task", help="to play in: another one with the same observations and actions")
     add("--tau", type=float, help="level of CVaR to play for, of cvar_offline (default: the run's)")
     add("--steer", metavar="OTHER", help="a run whose critic chooses among the policy's samples")
-    add("--samples", help="per state, with --steer (default: 10; several: 1,10,50)")
-    add("--temperature", help="of the softmax of Q, 0: the best one (default: 1; several: 0,1)")
+    add("--samples", help="per state, with --steer (default 10, several as 1,10,50)")
+    add("--temperature", help="of the softmax of Q, 0: the best one (default 1, several as 0,1)")
     add(
         "--risk",
         action="store_true",

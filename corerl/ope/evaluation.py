@@ -30,9 +30,9 @@ class Options:
     """The options of judging policies; every estimate of one table shares them."""
 
     discount: float = 0.99
-    horizon: int | None = None  # steps of an episode that count; null: the longest episode's
+    horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
     leave_out_cut: bool = False  # episodes that stop earlier without an end
-    behaviour: str = "recorded"  # recorded | fitted; auto, of older commands, is recorded
+    behaviour: str = "recorded"  # recorded | fitted (auto, of older commands: recorded)
     clip: float | None = None  # weights are clipped at this quantile
     kernel: str = "gaussian"  # for continuous actions, where the policy takes one action
     bandwidth: float = 1.0  # in standard deviations of the data's actions
@@ -40,7 +40,7 @@ class Options:
     level: float = 0.95
     bounds: tuple[float, float] | None = None  # of an episode's weighted return, known beforehand
     statistics: Sequence[str] = STATISTICS
-    upper: float | None = None  # largest possible return; null: the largest recorded
+    upper: float | None = None  # largest possible return (null: the largest recorded)
     finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
     fqe: Settings = field(default_factory=Settings)
     seed: int = 0  # of everything drawn
@@ -237,7 +237,7 @@ def _return(logs: Logs, options: Options) -> str:
     steps = logs.rewards.shape[1]
     of = f"discount {options.discount:g}, up to {steps:,} steps, of {logs.episodes:,} episodes"
     left = f" ({logs.cut:,} that stop without an end left out)" if logs.cut else ""
-    endless = "" if options.finite else "; fqe alone: without a time limit"
+    endless = "" if options.finite else ", and for fqe no time limit"
     return of + left + endless
 
 
@@ -340,6 +340,6 @@ def _too_few(cfg: Settings) -> str:
     """Warns of an endless critic that remembers its start; after three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
     few = (
-        f"; too few: this critic forgets its start with a time constant of {constant:,.0f} updates"
+        f", too few: this critic forgets its start with a time constant of {constant:,.0f} updates"
     )
     return few if cfg.steps < 3 * constant else ""

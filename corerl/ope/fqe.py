@@ -47,7 +47,7 @@ class Settings(config.Settings):
     polyak: float = within(0.01, "(0, 1]")  # as a copy every 100 updates
     discount: float = 0.99
     horizon: int | None = within(None, "[1, 1e12]")  # null: endless
-    critics: int = positive(1)  # per policy, of which the values are averaged
+    critics: int = positive(1)  # per policy (their values are averaged)
     seed: int = 0  # of initial weights and batches
 
     def __post_init__(self):

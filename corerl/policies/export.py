@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.out}: {facts['algorithm']} on {facts['task']}, seed {facts['seed']}")
     shape = ", ".join(map(str, facts["observation_shape"]))
     print(
-        f"  observation {facts['observation_dtype']} (n, {shape}) -> action; actions are {facts['actions']}"
+        f"  observation {facts['observation_dtype']} (n, {shape}) -> action: actions are {facts['actions']}"
     )
     for name in ("greedy", "observation_parts", "history"):
         if name in facts:

@@ -37,7 +37,7 @@ class General(Settings):
 
     prefix: ClassVar[str] = "algo.model."
 
-    dimension: int = at_least(0, 0)  # of an episode's vector; 0: no model; 1: Bradley and Terry's
+    dimension: int = at_least(0, 0)  # of an episode's vector (0: no model, 1: Bradley and Terry's)
     temperature: float = positive(1.0)  # theirs is 0.1 with more than two dimensions
     normalize: bool = False  # vectors have norm 1 (paper)
     budget: int = positive(1_000)  # questions to the teacher, of each seed

@@ -32,7 +32,7 @@ class Distance(NamedTuple):
 
     seed: int
     data: str
-    starc: float  # 0: the same order of all policies; 1: the reverse
+    starc: float  # 0: the same order of all policies, 1: the reverse
     rank: float  # Spearman's correlation of the rewards themselves
     linear: float  # Pearson's
     rows: int

@@ -36,7 +36,7 @@ class Markov(Settings):
     prefix: ClassVar[str] = "algo.reward."
 
     steps: int = positive(1_600)  # of the run's: 50 epochs of 32 batches
-    members: int = positive(3)  # networks; each draws its own comparisons
+    members: int = positive(3)  # networks, each with its own draw of comparisons
     ensemble: str = added(
         one_of("mean", "worst", "uncertainty")
     )  # what a policy gets of the members
@@ -47,12 +47,12 @@ class Markov(Settings):
     init: str = one_of("torch", "orthogonal")  # torch | orthogonal, of gain 1
     bounded: bool = True  # rewards pass through tanh
     sigmoid: bool = added(False)  # rewards pass through a sigmoid
-    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR; 0: none
+    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR (0: none)
     score: str = one_of("sum", "mean")  # sum | mean of a segment's rewards
     lr: float = positive(3e-4)
     batch_size: int = positive(64)  # comparisons, for each member
-    stop_accuracy: float | None = within(0.968, "(0, 1]")  # an epoch above it is the last; 1: none
-    seed: int | None = at_least(0, None)  # whose reward all seeds take; null: each its own
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # an epoch above it is the last (1: none)
+    seed: int | None = at_least(0, None)  # the seed whose reward all seeds use (null: each its own)
 
     def __post_init__(self):
         super().__post_init__()

@@ -25,7 +25,7 @@ class Fitting(transformer.TransformerSettings):
     width: int = positive(256)
     dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
 
-    lr: float = positive(1e-3)  # reached after the warm-up; it begins and ends at a tenth
+    lr: float = positive(1e-3)  # reached after the warm-up (it starts and ends at a tenth)
     warmup: float = within(0.1, "[0, 1)")  # share of the steps
     weight_decay: float = at_least(0, 1e-4)  # on all parameters
     batch_size: int = positive(256)  # comparisons

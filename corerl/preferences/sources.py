@@ -37,19 +37,19 @@ class Preferences(Settings):
     prefix: ClassVar[str] = "algo.preferences."
 
     source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
-    path: str | None = None  # the labels' file or folder; null: <data folder>/preferences/<source>
-    sha256: str | None = added(None)  # of the file at path; found out, and part of the run's name
-    pairs: int | None = positive(None)  # the first so many; null: all of a file, 2,000 of a teacher
+    path: str | None = None  # the labels' file or folder (null: <data folder>/preferences/<source>)
+    sha256: str | None = added(None)  # of the file at path, computed for the run's name
+    pairs: int | None = positive(None)  # first pairs of a file, or of a teacher (null: all, 2,000)
     ranked: int = added(within(2, "[2, 20]"))  # segments that a teacher ranks at a time
     split: bool = added(False)  # rankings are learned from as pairs, also where they need not be
     crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
-    length: int = positive(64)  # steps of a teacher's segments; files have their own
+    length: int = positive(64)  # steps of a teacher's segments (files have their own)
     seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
     # What a teacher compares; the latter two ask for V, fitted whenever labels are made
     judge: str = added(one_of("return", "regret", "advantage"))
     values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = at_least(0, None)  # P = sigmoid(beta x difference); null: oracle
+    beta: float | None = at_least(0, None)  # P = sigmoid(beta x difference) (null: oracle)
     gamma: float = within(1.0, "(0, 1]")  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
     epsilon: float = within(0.0, "[0, 1]")  # chance that a preference is turned round
     skip: float = at_least(0, 0.0)  # skips pairs below this share of a usual segment

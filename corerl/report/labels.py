@@ -69,8 +69,8 @@ def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings
     if not labels:
         return pooled
     return [
-        f"{', '.join(sorted(labels))}: several configurations or the same seeds in several files, on a task, "
-        "so seeds are not pooled but split by the file that they stand in.",
+        f"{', '.join(sorted(labels))}: a task has several configurations, or the same seeds in several "
+        "files. The report splits seeds by their file instead of pooling them.",
         *pooled,
     ]
 

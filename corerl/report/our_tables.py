@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 TOP_RULE = (
-    f"Bold (in text *): the best mean of a row, and every mean inside the best's own 95% t interval whose "
-    f"difference from it has a Welch 95% interval that holds zero, if both have {ENOUGH_SEEDS} seeds; of "
-    "aggregates the best."
+    "Bold (in text *): the best mean of a row. Other means are bold if they lie in the best's 95% t "
+    "interval and Welch's 95% interval of the difference holds zero. "
+    f"Both need {ENOUGH_SEEDS} seeds. The best aggregate is bold."
 )
 UNEQUAL_RULE = (
-    "Runs of unequal numbers of steps, or of known and unknown ones, stand in one row: nothing is emphasised "
-    "there, and no probability of improvement is given over such a row (--unequal does both)."
+    "A row holds runs of unequal or unknown numbers of steps. Nothing is bold there, and it has no "
+    "probability of improvement. --unequal adds both."
 )
 FEW_RULE = (
     f"Grey, with its n: a spread of fewer than {ENOUGH_SEEDS} seeds. Such intervals are too narrow more "
     "often than their 95% say."
 )
 FLAT_RULE = (
-    "An interval is n/a where a bootstrap has nothing to vary: a single seed, seeds that all scored the "
-    "same, or algorithms whose runs never overlap."
+    "An interval is n/a where a bootstrap has nothing to vary: one seed, equal scores of all seeds, or "
+    "algorithms that never overlap."
 )
 
 
@@ -109,7 +109,7 @@ def _scores(section: Section, options: Options) -> Table:
         rows += [_aggregate_row(section, metric, names, equal) for metric in options.metrics]
         notes.append(
             f"Aggregates over {plural(len(section.shared), 'task')} with 95% stratified bootstrap "
-            f"intervals ({options.replicates:,} replicates); optimality gap at γ = 100, lower is better."
+            f"intervals ({options.replicates:,} replicates). Optimality gap at γ = 100: lower is better."
         )
     every = [cell for row in rows for cell in row.cells if cell is not None]
     if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 DIFFERENCE_RULE = (
-    f"{UP}/{DOWN} after a published number: ours is higher/lower, because Welch's 95% interval of "
-    "the difference excludes zero, or, where the source gives no std or seeds, because the number "
-    "lies outside our 95% t interval of the mean. No mark: no such difference, our seeds are one or all "
-    "alike, or the source's protocol is of another kind than ours or not stated."
+    f"{UP}/{DOWN} after a published number: ours is higher/lower, and Welch's 95% interval of "
+    "the difference excludes zero. If the source gives no std or seeds, the number lies outside our "
+    "95% t interval instead. No mark: no such difference, a single seed, equal scores of all seeds, or "
+    "a source whose protocol differs from ours or is not stated."
 )
 BUDGET_RULE = (
-    "No mark either where the numbers of steps differ or a source does not state them; --unequal sets "
-    "those too."
+    "No mark either where the numbers of steps differ or a source does not state them. "
+    "--unequal sets those too."
 )
 OTHERS = "published-others"  # the file of those that were not run
 

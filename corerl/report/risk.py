@@ -47,14 +47,14 @@ def plots(section: Section, look: dict, options: Options) -> dict[str, figures.P
     found: dict[str, figures.Plot] = {}
     if section.returns is not None and len(section.returns):
         found["returns"] = (
-            "Returns: fraction of episodes of at most x, all seeds together; dots stand at "
+            "Returns: fraction of episodes of at most x, all seeds together. Dots are "
             "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
             partial(figures.distributions, section.returns, look),
         )
         if section.returns.groupby("task")["algorithm"].nunique().max() > 1:
             found["tradeoff"] = (
                 f"Mean return against its CVaR at {figures.TAIL:g}, means over seeds with 95% bootstrap "
-                "intervals; beside a point is the tau that its policy was trained for",
+                "intervals. The label of a point is the tau that its policy was trained for",
                 lambda: figures.tradeoff(trade_offs(section.returns, options)),
             )
         regret = figures.curved(read_regret(section.runs))
@@ -173,10 +173,10 @@ def _table(section: Section, options: Options) -> Table:
     )
     notes = [f"Every row is of {played[0]}."] if equal else []
     notes += [
-        "In parentheses stands what was optimised. Returns are undiscounted. CVaR at tau is the mean of the "
-        "worst share tau of a seed's episodes (the episode at the boundary counts in part), then the mean "
-        f"over seeds. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} "
-        "replicates), over episodes alone for one seed."
+        "In parentheses: the optimised measure. Returns are undiscounted. CVaR at tau is the mean over seeds "
+        "of the mean of the worst share tau of a seed's episodes. The episode at the boundary counts in "
+        f"part. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} replicates), "
+        "over episodes alone for one seed."
     ]
     notes += few_rule(row.cells[0] for row in rows)
     levels = sorted({*measures.TAUS, *section.returns["tau"].dropna()} - {1.0})

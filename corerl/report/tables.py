@@ -83,8 +83,8 @@ class Table:
     rows: tuple[Row, ...]
     digits: int = 1
     notes: tuple[str, ...] = ()
-    compares: bool = False  # holds published numbers beside ours; its first note is the rule
-    steps: str = ""  # that all cells share; the title says them
+    compares: bool = False  # holds published numbers beside ours (its first note is the rule)
+    steps: str = ""  # that all cells share, shown in the title
 
 
 def shared(values: Iterable[str]) -> str:

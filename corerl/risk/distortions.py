@@ -22,8 +22,8 @@ class Distortion(Settings):
     """Settings of the measure; part of an algorithm's `Config`."""
 
     objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
-    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts; wang: null
-    eta: float = -0.75  # of wang; negative is averse
+    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (wang: null)
+    eta: float = -0.75  # of wang (negative: averse)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,7 +49,7 @@ class Episodes(NamedTuple):
 
     returns: np.ndarray
     lengths: np.ndarray
-    successes: np.ndarray  # 0.0 or 1.0; NaN where the environment has no `info["success"]`
+    successes: np.ndarray  # 0.0 or 1.0 (NaN where the environment has no `info["success"]`)
 
 
 def _reported(names: list[str], values: np.ndarray) -> str:

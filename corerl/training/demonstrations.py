@@ -25,7 +25,7 @@ class Demos(Settings):
 
     prefix: ClassVar[str] = "algo.demos."
 
-    rows: int = positive(256)  # the first of a batch; `batch_size` others follow
+    rows: int = positive(256)  # the first rows of a batch, before `batch_size` others
     share: float = within(1.0, "(0, 1]")  # of the data, the episodes with the highest returns
 
 

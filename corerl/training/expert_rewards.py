@@ -49,12 +49,12 @@ class Expert(Settings):
 
     prefix: ClassVar[str] = "algo.data.expert."
 
-    task: str | None = None  # whose dataset has the demonstrations; null: the run's own
+    task: str | None = None  # the task whose dataset has the demonstrations (null: the run's)
     episodes: int = positive(1)  # the best by recorded return
     compare: str = one_of("sas", "sa", "ss")  # seabo: state, action and next state
     beta: float | None = at_least(0, None)  # null: 0.5 for seabo, 5 for otr
-    scale: float | None = positive(None)  # the largest reward; null: 1 for seabo, 5 for otr
-    per_size: bool = True  # seabo: distances / |A|; otr: costs / |O|
+    scale: float | None = positive(None)  # the largest reward (null: 1 for seabo, 5 for otr)
+    per_size: bool = True  # seabo: distances / |A|, otr: costs / |O|
 
 
 def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:

@@ -41,10 +41,10 @@ class Online(Settings):
     prefix: ClassVar[str] = "algo.online."
 
     pretrain_steps: int = at_least(0, 0)  # phase=both: updates before acting
-    checkpoint: str | None = None  # phase=online: a finished run's folder, whose agents go on
-    warmup_steps: int = at_least(0, 0)  # first environment steps, policy as it is; RLPD: uniform
-    offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch; null: as of all rows
-    capacity: int = positive(1_000_000)  # environment steps kept per seed; Cal-QL keeps all
+    checkpoint: str | None = None  # phase=online: the folder of a finished run to fine-tune
+    warmup_steps: int = at_least(0, 0)  # first environment steps, without updates (RLPD: uniform)
+    offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch (null: as of all rows)
+    capacity: int = positive(1_000_000)  # environment steps kept per seed (Cal-QL keeps all)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,6 @@ from corerl.algos import hra, md3qn
 from corerl.algos.md3qn import MD3QN, Config
 from corerl.envs import mazes
 from corerl.launch.settings_tables import table
-from corerl.nn import kernels
 from corerl.nn.learner import Spec
 from corerl.training.experience import Collect
 from corerl.training.run import Run
@@ -80,7 +79,7 @@ def test_the_paper_s_sum_has_the_code_s_gradient_and_the_unbiased_one_has_not():
     x = torch.randn(1, 2, 4, K, generator=seeding.generator(0, "x")).requires_grad_()
     y = torch.randn(1, 2, 4, K, generator=seeding.generator(1, "x"))
     code, unbiased = (agent_of(1, estimator=estimator) for estimator in ("v", "u"))
-    found = [kernels.gaussian_mixture((x[..., None, :] - z[..., None, :, :]).square().mean(-1),
+    found = [md3qn.gaussian_mixture((x[..., None, :] - z[..., None, :, :]).square().mean(-1),
                             code._bandwidths, code._weights) for z in (x, y)]  # fmt: skip
     off_diagonal = 1 - torch.eye(4)
     paper = ((found[0] * off_diagonal).sum((-2, -1)) - 2 * found[1].sum((-2, -1))).sum()
@@ -92,11 +91,11 @@ def test_the_paper_s_sum_has_the_code_s_gradient_and_the_unbiased_one_has_not():
 
 @pytest.mark.parametrize("chunk", [1, 7, 10**6])
 def test_chunks_change_neither_the_kernel_nor_its_slope(chunk, monkeypatch):
-    monkeypatch.setitem(kernels.CHUNK, "cpu", chunk)
+    monkeypatch.setitem(md3qn.CHUNK, "cpu", chunk)
     d = (10 * torch.rand(2, 3, 4, dtype=torch.float64)).requires_grad_()
     bandwidths = torch.tensor([0.25, 1.0, 8.0], dtype=torch.float64)
     weights = bandwidths.sqrt()
-    ours = kernels.gaussian_mixture(d, bandwidths, weights)
+    ours = md3qn.gaussian_mixture(d, bandwidths, weights)
     plain = (weights * torch.exp(-d[..., None] / bandwidths)).sum(-1)
     torch.testing.assert_close(ours, plain)
     slopes = (torch.autograd.grad(k.square().sum(), d)[0] for k in (ours, plain))

@@ -570,7 +570,7 @@ def test_a_longer_training_says_that_it_begins_anew(tmp_path, capsys):
     capsys.readouterr()
     longer = config(tmp_path, "bc", steps=6)
     launch.launch(longer)
-    reported = "the 4 steps in "
+    reported = "4 steps"
     assert reported in capsys.readouterr().err
     launch.launch(longer)  # once, when it begins
     launch.launch(config(tmp_path, "bc", steps=4, own={"lr": 1e-4}))  # and not of other settings

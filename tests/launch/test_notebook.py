@@ -154,7 +154,7 @@ def test_actions_without_bounds_are_remarked_where_the_environment_has_others(
     corerl.train("bc", dataset=best, env=env, seeds=1)
     reported = capsys.readouterr().err
     assert (not lacking(reported, "low high")) == said
-    assert not said or "sent [-2.] for -1 and [2.] for 1" in reported
+    assert not said or "[-2.] for -1 and [2.] for 1" in reported
 
 
 @pytest.mark.parametrize(

@@ -462,7 +462,7 @@ def test_an_own_files_export_reads_back_with_its_environment(tmp_path, capsys):
 def test_settings_are_of_files_of_ones_own(run, tmp_path, capsys):
     for what in (str(run), "corerl/pendulum"):
         assert main(["data", "export", what, str(tmp_path / "x.hdf5"), "env=gym/Pendulum-v1"]) == 2
-        says(capsys.readouterr().err, "settings file/PATH")
+        says(capsys.readouterr().err, "file/PATH corerl/pendulum")
 
 
 def test_minari_has_the_environments_own_actions(run, tmp_path, monkeypatch, capsys):

@@ -402,7 +402,7 @@ def test_settings_of_fqe_have_their_field_s_type(runs, capsys):
     given = ("--fqe", "steps=2e1", "lr=1e-3", "layer_norm=False", "hidden_width=8", "batch_size=16")
     status, out, err = evaluate(capsys, runs["bc"], "--method", "fqe", *given)
     assert status == 0, err
-    assert "fqe: 20 updates, batch 16, lr 0.001, hidden_width 8;" in " ".join(out.split())
+    assert "fqe: 20 updates, batch 16, lr 0.001, hidden_width 8" in " ".join(out.split())
 
 
 def test_a_policy_that_remembers_is_refused(tmp_path, capsys):

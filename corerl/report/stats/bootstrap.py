@@ -28,7 +28,7 @@ class Runs:
     task: np.ndarray  # (N,) index of the run's task
     order: np.ndarray  # (N,) position of the run among the runs grouped by task
     sizes: np.ndarray  # (T,) seeds of each task
-    weight: np.ndarray  # (N,) a run's weight; 1 where all tasks have the same number of seeds
+    weight: np.ndarray  # (N,) a run's weight (1 if all tasks have the same number of seeds)
 
     @property
     def mass(self) -> float:
