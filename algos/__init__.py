@@ -1,4 +1,4 @@
-"""One file per algorithm; the files are the registry.
+"""One file per algorithm. The files are the registry.
 
 A file of one's own, anywhere, is one more: `python mine/foo.py`, `algo=mine/foo.py`, or, for commands that
 are given a run alone, the environment variable CORERL_ALGOS with the files' paths.
@@ -37,7 +37,7 @@ def _named() -> list[Path]:
 
 
 def add_all(files: list[str]) -> list[str]:
-    """Makes files algorithms and imports them, so that a mistake in the last is told before the first trains.
+    """Makes files algorithms and imports them, so that a mistake in the last shows before the first trains.
 
     Raises:
         CorerlError: as `add`; two files have one name; a file cannot be imported, or is no algorithm.
@@ -60,7 +60,7 @@ def _refuse_two_of_a_name(paths: list[Path]) -> None:
 
 
 def add(file: str | Path) -> str:
-    """Makes a file an algorithm, here and in the processes that are started from here; returns its name.
+    """Makes a file an algorithm, here and in the processes that are started from here, and returns its name.
 
     What was imported of that name is forgotten: in a notebook the file has been edited since.
 

@@ -169,7 +169,7 @@ class ARSQ(Stateful):
         return loss, metrics | {"behaviour_loss": behaviour}
 
     def bellman_loss(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Regresses V + A towards r + discount * min V' at s'; `advantage` (S, 2, B) is of whole actions."""
+        """Regresses V + A towards r + discount * min V' at s'. `advantage` (S, 2, B) is of whole actions."""
         with torch.no_grad():
             next_value = self.target.values(batch.next_observations).amin(1)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_value

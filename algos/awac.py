@@ -102,7 +102,7 @@ class AWAC(GaussianActing):
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples actions within the bounds; discrete ones as one-hot vectors."""
+        """Samples actions within the bounds. Discrete ones as one-hot vectors."""
         return self.policy.draw(self.policy(observations), noise)
 
     def update(self, batch: Batch, noise: PolicyNoise) -> dict[str, Tensor]:

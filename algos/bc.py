@@ -89,7 +89,7 @@ class BC(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the squared error, mean over batch and dimensions; of discrete actions, cross-entropy."""
+        """Computes the squared error, or the cross-entropy of discrete actions, over batch and dimensions."""
         if self.discrete:
             logits = self.policy(batch.observations)
             loss = -categorical_log_prob(logits, batch.actions).mean(-1)
@@ -115,7 +115,7 @@ class BC(Stateful):
 
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`; numbers `(S, n)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`. Numbers `(S, n)`."""
         policy = self.chosen.policy if self.chosen else self.policy
         return self._action(policy, self.normalizer(observations))
 

@@ -113,7 +113,7 @@ class Config(MLPSettings, FineTuning):
 def policy_loss(
     policy: TanhGaussian, critic: ManyActionCritics, alpha: Tensor, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Computes alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics; also log pi `(S, B)`."""
+    """Computes alpha * log pi(a|s) - min Q(s, a) at a ~ pi(.|s), over all critics. Also log pi `(S, B)`."""
     actions, log_pi = policy.sample_many(batch.observations, noise)
     frozen = {name: p.detach() for name, p in critic.named_parameters()}
     q = torch.func.functional_call(critic, frozen, (batch.observations, actions))
@@ -236,7 +236,7 @@ class CalQL(SquashedActing):
     def losses(
         self, batch: Batch, returns: Tensor, noise: CQLNoise, uniforms: Tensor, subsets: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Adds every loss of a step; no parameter is in two of them.
+        """Adds every loss of a step. No parameter is in two of them.
 
         Returns are `(S, B)`. Uniforms `(S, samples, B, A)` and subsets `(S, 2, critics)` are on [0, 1).
         """
@@ -255,11 +255,11 @@ class CalQL(SquashedActing):
         return loss, metrics | policy_metrics | {"alpha": self.alpha}
 
     def subset(self, uniforms: Tensor) -> Tensor | None:
-        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
+        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`. None is all."""
         return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample)
 
     def temperature_loss(self, log_pi: Tensor, next_log_pi: Tensor) -> Tensor:
-        """Computes -log alpha * (log pi + target entropy), the authors' form; SAC's eq. 18 has alpha.
+        """Computes -log alpha * (log pi + target entropy), the authors' form. SAC's eq. 18 has alpha.
 
         WSRL's: alpha * (entropy - target entropy) at the next states, from log-densities `(S, K, B)`.
         """

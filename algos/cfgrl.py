@@ -156,7 +156,7 @@ class CFGRL(Stateful):
         return iql.value_loss + critic_loss + cloning, iql.metrics | metrics
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """Takes one step of everything; targets follow the critics of before it."""
+        """Takes one step of everything. Targets follow the critics of before it."""
         grads, metrics = self._step.gradients(batch, draws)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         self._step.apply(grads)

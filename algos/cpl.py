@@ -147,14 +147,14 @@ class CPL(GaussianActing):
         return log_prob.view(pairs.observations.shape[:-1])
 
     def imitate(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
-        """Takes one step of the first phase; `keys` (S, layers) are for dropout."""
+        """Takes one step of the first phase. `keys` (S, layers) are for dropout."""
         metrics = self._bc_step(pairs, keys)
         if self.cfg.reference:
             optim.polyak(self.reference, self.policy, 1.0)
         return metrics
 
     def update(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:
-        """Takes one step of the second phase; `keys` (S, layers) are for dropout."""
+        """Takes one step of the second phase. `keys` (S, layers) are for dropout."""
         return self._step(pairs, keys)
 
 

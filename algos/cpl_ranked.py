@@ -136,7 +136,7 @@ class PreferenceModel(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the labels' cross-entropy; `keys` are for dropout."""
+        """Computes the labels' cross-entropy. `keys` are for dropout."""
         observations, actions = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
         scores = self(observations, actions, torch.ones_like(observations[..., 0]), keys)
         loss, accuracy = preference_loss(scores.unflatten(1, (-1, 2)), pairs.labels)
@@ -145,7 +145,7 @@ class PreferenceModel(Stateful):
     def __call__(
         self, observations: Tensor, actions: Tensor, valid: Tensor, keys: Tensor | None = None
     ) -> Tensor:
-        """Scores `(S, n)` of segments `(S, n, L, ...)`; padding counts in the mean over L (authors)."""
+        """Scores `(S, n)` of segments `(S, n, L, ...)`. Padding counts in the mean over L (authors)."""
         hidden = self.network.hidden(observations, actions, valid, keys, causal=False)
         return self.network.rewards(hidden).mean(-1)
 
@@ -179,7 +179,7 @@ class RankedCPL(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the contrastive loss on all pairs of the batch; `keys` (S, layers) are for dropout."""
+        """Computes the contrastive loss on all pairs of the batch. `keys` (S, layers) are for dropout."""
         log_prob = self._log_prob(batch, keys)
         steps = batch.valid.sum(-1)
         total = (log_prob * batch.valid).sum(-1)

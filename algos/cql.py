@@ -156,14 +156,14 @@ class CQL(SquashedActing):
     # is (S,).
 
     def alpha_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes -log alpha * (log pi + target entropy), young-geng's form; SAC's eq. 18 has alpha."""
+        """Computes -log alpha * (log pi + target entropy), young-geng's form. SAC's eq. 18 has alpha."""
         with torch.no_grad():
             log_pi = self.policy.sample(batch.observations, noise)[1]
         loss = -self.log_alpha() * (log_pi + self.target_entropy).mean(-1)
         return loss * float(self.cfg.tune_alpha), {"alpha": self.alpha, "entropy": -log_pi.mean(-1)}
 
     def softplus_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes alpha * (entropy at s' - target entropy), WSRL's form; noise (S, K, B, A)."""
+        """Computes alpha * (entropy at s' - target entropy), WSRL's form. Noise (S, K, B, A)."""
         with torch.no_grad():
             log_pi = self.policy.sample_many(batch.next_observations, noise)[1]
         entropy = -log_pi.mean((1, 2))
@@ -209,7 +209,7 @@ class CQL(SquashedActing):
         return bellman + penalty + multiplier_loss, metrics
 
     def backup(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Returns y = r + discount * min Q'(s', a'), `(S, B)`; a' ~ pi(.|s') or the best of several."""
+        """Returns y = r + discount * min Q'(s', a'), `(S, B)`, where a' ~ pi(.|s') or the best of several."""
         actions, log_pi = self.policy.sample_many(batch.next_observations, noise)
         q = self.target(batch.next_observations, actions)
         if self.cfg.max_backup == "per_critic":

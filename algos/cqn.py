@@ -246,7 +246,7 @@ class CQN(Stateful):
     # Acting: level after level, of all seeds, environments and dimensions together.
 
     def _greedy(self, critic: Critic, observations: Tensor, uniforms: Tensor | None) -> Tensor:
-        """Finds the best bins' centres `(S, n, D)`; `uniforms` (S, n, L * D) choose among equal ones."""
+        """Finds the best bins' centres `(S, n, D)`. `uniforms` (S, n, L * D) choose among equal ones."""
         centres = observations.new_zeros(*observations.shape[:-1], self.action_dim)
         for level in range(self.cfg.levels):
             q = self.mean(critic(observations, centres[:, None], level)[:, 0])

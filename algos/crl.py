@@ -73,7 +73,7 @@ class Classifiers(nn.Module):
         self.goal = MLP([goal, *ends], lead, rngs, **cfg.value_options)
 
     def embedded(self, first: Tensor, goals: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeds `(S, B, ...)` twice to `(S, N, B, d)`; their products are the logits."""
+        """Embeds `(S, B, ...)` twice to `(S, N, B, d)`. Their products are the logits."""
         phi, psi = self.first(first[:, None]), self.goal(goals[:, None])
         return phi / math.sqrt(phi.shape[-1]), psi
 
@@ -105,7 +105,7 @@ class CRL(GaussianActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def critic_loss(self, batch: GoalBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Classifies pairs of a batch; adds the loss of the classifier without actions where there is one."""
+        """Classifies pairs of a batch, and adds the loss of a classifier without actions if there is one."""
         first = torch.cat([batch.observations, batch.actions], -1)
         loss, metrics = contrast(self.critic, first, batch.value_goals)
         if self.value is None:

@@ -96,7 +96,7 @@ class CRRNoise(NamedTuple):
 
 
 class GaussianOfState(nn.Module):
-    """A Gaussian around tanh of the mean; mean and log-std depend on the state.
+    """A Gaussian around tanh of the mean. Mean and log-std depend on the state.
 
     Args:
         sizes: features of the observation, of each hidden layer, and of the action.
@@ -163,7 +163,7 @@ class CRR(SquashedActing):
         return loss, {"critic_loss": loss, "q": q.mean((1, 2))}
 
     def policy_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighs -log pi(a|s) by the filter of A; `noise` (S, K, B, A)."""
+        """Weighs -log pi(a|s) by the filter of A. `noise` (S, K, B, A)."""
         with torch.no_grad():
             advantage = self.advantage(batch, noise)
             weight = self.filter(advantage)

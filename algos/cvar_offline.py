@@ -127,7 +127,7 @@ class Stocks(nn.Module):
         return next_stock(stock, rewards, discount).clamp(self.levels[0], self.levels[-1])
 
     def feature(self, stock: Tensor) -> Tensor:
-        """Scales stocks for a network: the range becomes [-1, 1]; `(...)` to `(..., 1)`."""
+        """Scales stocks for a network: the range becomes [-1, 1]. `(...)` to `(..., 1)`."""
         low, high = self.levels[0], self.levels[-1]
         return ((2 * stock - low - high) / (high - low).clamp(min=1e-6))[..., None]
 
@@ -166,7 +166,7 @@ class CVaROffline(Stateful):
     def critic_loss(
         self, batch: Batch, stock: Tensor, noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Quantiles of r + discount * Z'(s', c', pi'(s', c')); `noise` (S, R, A) is standard normal."""
+        """Quantiles of r + discount * Z'(s', c', pi'(s', c')). `noise` (S, R, A) is standard normal."""
         cfg = self.cfg
         with torch.no_grad():
             s, c = batch.next_observations, self.stocks.next(stock, batch.rewards, cfg.discount)

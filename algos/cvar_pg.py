@@ -1,6 +1,8 @@
-"""Policy gradients for static risk: CVaR (Tamar et al. 2015, arXiv:1404.3862; CeSoR, Greenberg et al. 2022,
-arXiv:2205.05138), convex scoring functions (Han et al. 2025, arXiv:2505.04553), and ECRM (Yu and Shen 2022;
-Yu and Ying 2023, arXiv:2301.10932).
+"""Policy gradients for static risk: CVaR, CeSoR, convex scoring functions and ECRM.
+
+CVaR is of Tamar et al. 2015 (arXiv:1404.3862), CeSoR of Greenberg et al. 2022 (arXiv:2205.05138). Scoring
+functions are of Han et al. 2025 (arXiv:2505.04553), and ECRM is of Yu and Shen 2022 and Yu and Ying 2023
+(arXiv:2301.10932).
 
 X is the discounted return of an episode, higher is better. Each static `objective` is a risk that is the
 least expected score of X with an auxiliary number v, so that with u = X - v

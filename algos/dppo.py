@@ -54,7 +54,7 @@ class DPPO(RankedCPL):
     """S independent learners."""
 
     def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the loss on all pairs of the batch; `keys` (S, layers) are for dropout."""
+        """Computes the loss on all pairs of the batch. `keys` (S, layers) are for dropout."""
         distance = self.distance(batch, keys)
         ranked = distance.gather(1, batch.scores.argsort(dim=1, stable=True)) / self.cfg.temperature
         lower, higher = ranked[:, :, None], ranked[:, None]
@@ -65,7 +65,7 @@ class DPPO(RankedCPL):
         return loss, {"dppo_loss": loss, "accuracy": right, "distance": distance.mean(1)}
 
     def distance(self, batch: Segments, keys: Tensor | None = None) -> Tensor:
-        """Returns the mean distance of each segment, `(S, B)`; at a distance of 0 the gradient is 0."""
+        """Returns the mean distance of each segment, `(S, B)`. At a distance of 0 the gradient is 0."""
         squares = self.difference(batch, keys).square().sum(-1)
         away = squares > 0
         steps = torch.where(away, squares, 1.0).sqrt() * away

@@ -120,7 +120,7 @@ class Transformer(transformer.Trunk):
         self.action = networks.Linear(width, action_dim, lead, rngs, outside)
 
     def forward(self, windows: Windows, keys: Tensor | None = None) -> Tensor:
-        """Returns the actions; `keys` `(S, places)` int32 drop units, None for evaluation."""
+        """Returns the actions. `keys` `(S, places)` int32 drop units, None for evaluation."""
         allowed = transformer.causal((windows.valid > 0).repeat_interleave(3, dim=2))
         return self.actions(self.tokens(windows), allowed, slice(1, None, 3), keys)
 
@@ -138,7 +138,7 @@ class Transformer(transformer.Trunk):
     def actions(
         self, x: Tensor, allowed: Tensor, states: slice, keys: Tensor | None = None
     ) -> Tensor:
-        """Returns the actions at the tokens `states`; each token looks at those `allowed` `(S, B, T, T)`."""
+        """Returns the actions at the tokens `states`. Each token looks at those `allowed` `(S, B, T, T)`."""
         x = self.through_blocks(x, allowed, states, keys)
         return self.bound(transformer.each(self.action, x))
 
@@ -194,7 +194,7 @@ class DT(Stateful):
         return loss, {"loss": loss}
 
     def update(self, windows: Windows, keys: Tensor | None) -> dict[str, Tensor]:
-        """Takes one step; `keys` are for dropout."""
+        """Takes one step. `keys` are for dropout."""
         return self._step(windows, keys)
 
     def player(self, target: float) -> "DTPlayer":
@@ -217,7 +217,7 @@ class DTPlayer:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:
-        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`; numbers `(S, n)`."""
+        """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`. Numbers `(S, n)`."""
         windows = self._context.observe(self.agent.normalizer(observations), self._ask)
         actions = self.agent.transformer(windows)[:, :, -1]
         best = actions.argmax(-1)

@@ -113,7 +113,7 @@ class Config(transformer.TransformerSettings):
 
 
 class DTR(Stateful):
-    """S independent learners; over `spec.steps` updates the weight of Q grows and the rates fall."""
+    """S independent learners. Over `spec.steps` updates the weight of Q grows and the rates fall."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self._steps = cfg, spec.steps
@@ -188,7 +188,7 @@ class DTR(Stateful):
     def update(
         self, windows: RewardedWindows, keys: Tensor | None, order: Tensor
     ) -> dict[str, Tensor]:
-        """Takes one step of both. `keys` `(S, 2 * places)` drop units, in the target policy first;
+        """Takes one step of both. `keys` `(S, 2 * places)` drop units, in the target policy first.
         `order` `(S, 1)`, uniform on [0, 1), says which critic comes first."""
         cfg = self.cfg
         for_target, for_policy = (None, None) if keys is None else keys.chunk(2, 1)
@@ -254,7 +254,7 @@ class DTRPlayer:
         return to_go[..., None] + noise.unflatten(-1, (targets, cfg.repeats))
 
     def _choose(self, q: Tensor) -> Tensor:
-        """Chooses candidates by their values `(S, n, C)`; returns their numbers `(S, n)`."""
+        """Chooses candidates by their values `(S, n, C)` and returns their numbers `(S, n)`."""
         if self.agent.cfg.select == "argmax":
             return q.argmax(-1)
         below = torch.softmax(q, -1).cumsum(-1) < self._draw(torch.rand, (q.shape[1], 1))

@@ -119,7 +119,7 @@ class DVL(GaussianActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def value_loss(self, batch: Batch, draws: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Fits V to min Q' of the data's actions and uniform ones; `draws` (S, K, B, A) in [0, 1)."""
+        """Fits V to min Q' of the data's actions and uniform ones. `draws` (S, K, B, A) in [0, 1)."""
         rows = batch.observations.shape[1]
         states, actions = batch.observations, batch.actions
         if draws is not None:
@@ -176,7 +176,7 @@ class DVL(GaussianActing):
 
 
 def dual_loss(x: Tensor, cfg: Config) -> Tensor:
-    """Returns the loss of every x = Q - V `(S, B)`; kl's is divided by a constant of each seed's batch."""
+    """Returns the loss of every x = Q - V `(S, B)`. That of kl is divided by each seed's constant."""
     weight = cfg.loss_temperature
     if cfg.divergence == "kl":
         return gumbel_loss(x / weight, cfg.clip)

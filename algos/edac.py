@@ -237,7 +237,7 @@ class EDAC(SquashedActing):
         return metrics
 
     def _joint_step(self, batch: Batch, noise: EDACNoise) -> dict[str, Tensor]:
-        """Takes all gradients at the start of the step, from one sample, but for `critic_last`."""
+        """Takes all gradients at the start of the step, from one sample, except for `critic_last`."""
         alpha, metrics = self._alpha_step.gradients(batch, noise.actions)
         policy, policy_metrics = self._policy_step.gradients(batch, noise.actions)
         if self.cfg.order == "joint":

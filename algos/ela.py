@@ -168,7 +168,7 @@ class ELA(TabularLearner):
         return phi @ weights
 
     def act(self, t: int, state: int, collected: float) -> int:
-        """Returns the plan's action; before there is one, the first."""
+        """Returns the plan's action. Before there is one, the first."""
         if self.plan is None:
             return 0
         actions, first = self.plan

@@ -102,7 +102,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one step with U critic updates; all are normal but `subsets` and `times`."""
+    """Random numbers of one step with U critic updates. All are normal but `subsets` and `times`."""
 
     candidates: Tensor  # (S, U, B, K, A): of the flow, then of the edits
     subsets: Tensor  # (S, U, 2, critics), uniform: which critics choose, and which make the backup
@@ -156,7 +156,7 @@ class EXPO(Stateful):
         return torch.cat([x.unflatten(1, (-1, count)) for x in made], 2)
 
     def edited(self, observations: Tensor, actions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Edits actions `(S, n, A)`; also returns the log-density `(S, n)` of the edits."""
+        """Edits actions `(S, n, A)`. Also returns the log-density `(S, n)` of the edits."""
         edits, log_prob = self.edit.sample(torch.cat([observations, actions], -1), noise)
         scale = self.cfg.edit_scale
         edited = (actions + scale * edits).clamp(-1, 1)
@@ -215,7 +215,7 @@ class EXPO(Stateful):
         return metrics
 
     def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
-        """Takes one critic step per batch; flow, edits and temperature follow on the last."""
+        """Takes one critic step per batch. Flow, edits and temperature follow on the last."""
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.candidates[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)

@@ -174,7 +174,7 @@ class FamO2O(IQL):
         return self.imitation(mean, batch, target_q, beta)
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """Takes one step of everything; the policy sees the balance from before its step."""
+        """Takes one step of everything. The policy sees the balance from before its step."""
         grads, metrics = self._balance_step.gradients(batch, draws)
         metrics |= super().update(batch, draws)
         self._balance_step.apply(grads)

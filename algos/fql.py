@@ -74,7 +74,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one update; all are normal but `times`."""
+    """Random numbers of one update. All are normal but `times`."""
 
     next_actions: Tensor  # (S, B, A)
     path: Tensor  # (S, B, A): where the flow's path begins

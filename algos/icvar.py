@@ -95,7 +95,7 @@ class Linear(TabularLearner):
         return {"uncertainty": float(np.mean([length.max(-1).mean() for length in lengths]))}
 
     def plan(self) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Returns optimistic values (S,) of steps 0 to H, and ||psi_x|| and psi_x of each; sets `table`."""
+        """Returns optimistic values (S,) of steps 0 to H, and ||psi_x|| and psi_x of each. Sets `table`."""
         steps, values = self.mdp.horizon, [np.zeros(self.mdp.sizes[0])]
         lengths: list[np.ndarray] = []
         psis: list[np.ndarray] = []

@@ -119,7 +119,7 @@ class IFQL(Stateful):
         return loss, iql.metrics | {"flow_loss": cloning}
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """Takes one step of everything; targets follow the critics of before it."""
+        """Takes one step of everything. Targets follow the critics of before it."""
         grads, metrics = self._step.gradients(batch, draws)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         self._step.apply(grads)

@@ -142,7 +142,7 @@ class IQL(GaussianActing):
     def imitation(
         self, mean: Tensor, batch: Batch, target_q: Tensor, beta: float | Tensor
     ) -> Tensor:
-        """Weighs how far the data's actions are from `mean`; `beta` may be a number per row `(S, B)`."""
+        """Weighs how far the data's actions are from `mean`. `beta` may be a number per row `(S, B)`."""
         with torch.no_grad():
             q = target_q
             if self.cfg.advantage == "online":

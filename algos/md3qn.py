@@ -152,7 +152,7 @@ class MD3QN(Stateful):
         return best / best.sum(-1, keepdim=True)
 
     def squared_mmd(self, x: Tensor, y: Tensor) -> Tensor:
-        """Computes MMD^2 `(S, B)` of particles `(S, B, M, K)`; no gradient reaches `y`'s own term."""
+        """Computes MMD^2 `(S, B)` of particles `(S, B, M, K)`. No gradient reaches `y`'s own term."""
         left, right = torch.stack([x, x, y]), torch.stack([x, y, y])
         squares = (left[..., :, None, :] - right[..., None, :, :]).square()
         distances = squares.mean(-1) if self.cfg.distance == "mean" else squares.sum(-1)

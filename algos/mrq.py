@@ -252,7 +252,7 @@ class MRQ(Stateful):
     # One step of everything that an environment step goes with, and what follows a copy.
 
     def update(self, pieces: Pieces, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Steps the critics, then the policy; also returns the new priorities `(S, B)`."""
+        """Steps the critics, then the policy. Also returns the new priorities `(S, B)`."""
         metrics = self._critic_step(pieces, noise)
         priorities = metrics.pop("priorities")
         metrics |= self._policy_step(pieces.observations)

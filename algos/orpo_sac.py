@@ -101,7 +101,7 @@ class Discriminator(Stateful):
 
     @torch.no_grad()
     def slope(self, inputs: Tensor, chi2: Tensor) -> Tensor:
-        """Returns what the penalty subtracts from the reward at inputs, `(S, B)`; chi2 `(S,)` is E_mu."""
+        """Returns what the penalty subtracts from the reward at inputs, `(S, B)`. `chi2` `(S,)` is E_mu."""
         d = self(inputs)
         if self.cfg.penalty == "kl":
             return d

@@ -133,7 +133,7 @@ class P2R(TabularLearner):
         return self.weights[None] @ features, self.weights[None] @ paid
 
     def reward(self, x: np.ndarray, relative: float) -> float:
-        """Returns the reward of features x, both relative to the baseline; the person knows `relative`."""
+        """Returns the reward of features x, both relative to the baseline. The person knows `relative`."""
         if self.cfg.radius * self.answers.norm(x) <= self.cfg.tolerance:
             return float(self.answers.theta() @ x)
         self.questions += 1

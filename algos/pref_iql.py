@@ -92,7 +92,7 @@ class Config(iql.Config):
 
 
 class PrefIQL(iql.IQL):
-    """S independent learners, as `IQL`, each with a reward of its own; `reward` has S of them."""
+    """S independent learners, as `IQL`, each with a reward of its own. `reward` has S of them."""
 
     def __init__(self, cfg: Config, spec: Spec, reward: MarkovReward):
         super().__init__(cfg, spec)
@@ -103,7 +103,7 @@ class PrefIQL(iql.IQL):
         return self.reward.update(pairs)
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
-        """Takes IQL's step on the rewards that the networks give; those of the batch are not read."""
+        """Takes IQL's step on the rewards that the networks give. Those of the batch are not read."""
         with torch.no_grad():
             inputs = torch.cat([batch.observations, batch.actions], -1)
             rewards = self.reward.combined(self.reward(inputs[:, None]))

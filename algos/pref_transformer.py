@@ -114,7 +114,7 @@ class RewardModel(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the labels' cross-entropy; `keys` are for dropout."""
+        """Computes the labels' cross-entropy. `keys` are for dropout."""
         segments = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
         size = pairs.observations.shape[2]
         scores = self.network.score(*segments, keys).unflatten(1, (-1, size))

@@ -83,7 +83,7 @@ def _lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 
 
 def layers(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the options of `MLP` for the actor and for the critics; `cfg` is also TD3-AWR's."""
+    """Returns the options of `MLP` for the actor and for the critics. `cfg` is also TD3-AWR's."""
     small = (networks.uniform(1e-3), networks.uniform(3e-3))
     init, of_actor, of_critic = {
         "authors": (networks.uniform(bias=0.1), *small),
@@ -151,7 +151,7 @@ class ReBRAC(TanhActing):
     def update(
         self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Takes one critic step per batch; the actor and the targets follow the first of them."""
+        """Takes one critic step per batch. The actor and the targets follow the first of them."""
         joint = self.cfg.order == "joint"
         if joint:
             metrics = self._update_both(batches[0], noises[0], shares)

@@ -91,7 +91,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one step with U critic updates; all are normal but `subsets`."""
+    """Random numbers of one step with U critic updates. All are normal but `subsets`."""
 
     next_actions: Tensor  # (S, U, B, A)
     actions: Tensor  # (S, B, A)
@@ -146,7 +146,7 @@ class RLPD(SquashedActing):
         return sac.policy_and_temperature_loss(*losses)
 
     def update(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
-        """Takes one critic step per batch; policy and temperature follow on the last."""
+        """Takes one critic step per batch. Policy and temperature follow on the last."""
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.next_actions[:, i], draws.subsets[:, i])
             optim.polyak(self.target, self.critic, self.cfg.polyak)

@@ -145,7 +145,7 @@ class RO2O(EDAC):
     def update(
         self, batch: Batch, noise: EDACNoise, draws: Draws | None = None
     ) -> dict[str, Tensor]:
-        """Takes one step of everything; without draws it is SAC-N's."""
+        """Takes one step of everything. Without draws it is SAC-N's."""
         metrics = self._alpha_step(batch, noise.temperature)
         metrics |= self._policy_step(batch, noise.actions, draws)
         metrics |= self._critic_step(batch, noise.next_actions, draws)

@@ -145,7 +145,7 @@ class SAC(SquashedActing):
         return policy_and_temperature_loss(q, log_prob, self.temperature(), self.target_entropy)
 
     def update(self, batches: list[Batch], noises: list[PolicyNoise]) -> dict[str, Tensor]:
-        """Takes one critic step per batch; policy and temperature follow every `actor_every`-th of them."""
+        """Takes one critic step per batch. Policy and temperature follow every `actor_every`-th of them."""
         metrics = {}
         for count, (batch, noise) in enumerate(zip(batches, noises, strict=True), start=1):
             metrics |= self._critic_step(batch, noise.next_actions)

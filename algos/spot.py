@@ -115,7 +115,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one critic update; those of the actor are used with the last of a call."""
+    """Random numbers of one critic update. Those of the actor are used with the last of a call."""
 
     next_actions: Tensor  # (S, B, A), normal: smooths the target's action
     latents: Tensor  # (S, K, B, 2A), normal: K samples of the density
@@ -239,7 +239,7 @@ class SPOT(TanhActing):
     def update(
         self, batches: list[Batch], draws: list[Draws], online: Online | None = None
     ) -> dict[str, Tensor]:
-        """Takes one critic step per batch; with the last one the actor's and the targets'."""
+        """Takes one critic step per batch. With the last one the actor's and the targets'."""
         for batch, drawn in zip(batches, draws, strict=True):
             metrics = self._critic_step(batch, drawn, online)
         metrics |= self._actor_step(batch, drawn, online)
@@ -298,7 +298,7 @@ def train(cfg: Config, run: Run) -> None:
 
 
 def _online(cfg: Config, phases: Phases, step: int, device: torch.device) -> Online | None:
-    """Returns what fine-tuning changes at a step; None where no step acts."""
+    """Returns what fine-tuning changes at a step, or None where no step acts."""
     if cfg.phase == "offline":
         return None
     share, discount = 1.0, cfg.discount

@@ -111,7 +111,7 @@ class TD3AWR(ReBRAC):
         return q - self.value(batch.observations)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """Takes one step of everything; `noise` (S, critic_updates, B, A) is normal."""
+        """Takes one step of everything. `noise` (S, critic_updates, B, A) is normal."""
         grads, metrics = self._actor_gradients(batch)
         self.actor_optimizer.step(grads)
         for of_one in noise.unbind(1):

@@ -84,7 +84,7 @@ class TD3BC(TanhActing):
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Applies clipped double Q-learning with target policy smoothing; `noise` (S, B, A) is normal."""
+        """Applies clipped double Q-learning with target policy smoothing. `noise` (S, B, A) is normal."""
         cfg = self.cfg
         with torch.no_grad():
             next_action = self._policy(self.target_actor, batch.next_observations)
@@ -109,7 +109,7 @@ class TD3BC(TanhActing):
         )
 
     def update(self, batches: list[Batch], noises: list[Tensor]) -> dict[str, Tensor]:
-        """Takes one critic step per batch; with the last one (or the first) the actor's and the targets'."""
+        """Takes one critic step per batch. With the last one (or the first) the actor's and the targets'."""
         improved_at = 0 if self.cfg.actor_first else len(batches) - 1
         for i, (batch, noise) in enumerate(zip(batches, noises, strict=True)):
             metrics = self._critic_step(batch, noise)

@@ -118,7 +118,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class Policy(TanhGaussian):
-    """A squashed Gaussian with LayerNorm; its log-std is an output, or one vector for all states."""
+    """A squashed Gaussian with LayerNorm. Its log-std is an output, or one vector for all states."""
 
     def __init__(self, cfg: Config, sizes: list[int], rngs: list[torch.Generator]):
         nn.Module.__init__(self)
@@ -151,7 +151,7 @@ def _shrink(network: networks.MLP, cfg: Config) -> None:
 
 
 class Draws(NamedTuple):
-    """Random numbers of one fine-tuning step with U critic updates; all are normal but `subsets`."""
+    """Random numbers of one fine-tuning step with U critic updates. All are normal but `subsets`."""
 
     backups: Tensor  # (S, U, K, B, A), for K samples of the policy at next states
     actions: Tensor  # (S, U * B, A)
@@ -220,7 +220,7 @@ class WSRL(SquashedActing):
         return self.alpha * (entropy - self.target_entropy)
 
     def subset(self, uniforms: Tensor) -> Tensor | None:
-        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`; None is all."""
+        """Returns the critics of a backup or a penalty, from uniform draws `(S, critics)`. None is all."""
         draw = ensembles.with_replacement
         return ensembles.subset(uniforms, self.cfg.critics, self.cfg.critic_subsample, draw)
 
@@ -244,7 +244,7 @@ class WSRL(SquashedActing):
     def bellman_loss(
         self, batch: Batch, noise: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Regresses all critics towards r + discount * min Q'(s', a') of a subset; `noise` (S, K, B, A)."""
+        """Regresses all critics towards r + discount * min Q'(s', a') of a subset. `noise` (S, K, B, A)."""
         chosen, discount = self.subset(uniforms), self.cfg.discount
         y, _ = cal_ql.backup(self.policy, self.target, discount, batch, noise, chosen)
         q = self.critic(batch.observations, batch.actions[:, None]).squeeze(2)
@@ -254,7 +254,7 @@ class WSRL(SquashedActing):
     def policy_and_temperature_loss(
         self, batch: Batch, noise: Tensor, next_noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Adds both, from the same parameters; the noises (S, B, A) are for states and next states."""
+        """Adds both, from the same parameters. The noises (S, B, A) are for states and next states."""
         policy, _, metrics = cal_ql.policy_loss(
             self.policy, self.critic, self.alpha, batch, noise[:, None]
         )

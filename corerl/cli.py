@@ -50,7 +50,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; problems that the user can mend are one sentence and exit status 2."""
+    """Runs one command. Problems that the user can mend are one sentence and exit status 2."""
     argv = sys.argv[1:] if argv is None else argv
     _open_output()
     try:
@@ -84,7 +84,7 @@ def _refuse(problem: str) -> int:
 
 
 def _open_output() -> None:
-    """Streams that were closed before we began lead nowhere; what an encoding lacks is spelled out."""
+    """Streams that were closed before we began lead nowhere. What an encoding lacks is spelled out."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -126,7 +126,7 @@ def _run(argv: list[str]) -> int:
 
 
 def run_file(path: str) -> None:
-    """Runs `corerl train algo=iql ...` for `python algos/iql.py ...`; `algo=PATH` for a file elsewhere."""
+    """Runs `corerl train algo=iql ...` for `python algos/iql.py ...`. `algo=PATH` for a file elsewhere."""
     file = Path(path).resolve()
     ours = Path(find_spec("corerl.algos").origin).resolve().parent
     name = file.stem if file.parent == ours else str(file)

@@ -22,7 +22,7 @@ understood, and a run's hash is over the older, so that it is found."""
 
 
 def within(default: Any, interval: str) -> Any:
-    """Declares a number in an interval such as `"(0, 1]"`; null where its type allows it. NaN is in none."""
+    """Declares a number in an interval such as `"(0, 1]"`, or null if its type allows it. NaN is in none."""
     return field(default=default, metadata={"interval": interval})
 
 
@@ -37,7 +37,7 @@ def at_least(least: int, default: Any) -> Any:
 
 
 def one_of(default: str, *others: str) -> Any:
-    """Declares a name from a list, of which the first is the default."""
+    """Declares a name from a list. The first is the default."""
     return field(default=default, metadata={"choices": (default, *others)})
 
 
@@ -202,7 +202,7 @@ class Wandb(Settings):
 
 @dataclass
 class Columns(Settings):
-    """What a file of one's own calls things, where it is not a name that is recognised."""
+    """What your own file calls things, where it is not a name that is recognised."""
 
     prefix: ClassVar[str] = "data.columns."
 
@@ -221,7 +221,7 @@ class Columns(Settings):
 
 @dataclass
 class Data(Settings):
-    """How a file of one's own, task=file/PATH, is read."""
+    """How your own file, task=file/PATH, is read."""
 
     prefix: ClassVar[str] = "data."
 
@@ -273,7 +273,7 @@ class Config(Settings):
         self.action_range = _as_written(self.action_range)
 
     def policy_steps(self) -> int:
-        """Returns the steps after the algorithm's first phase; CorerlError where there are none."""
+        """Returns the steps after the algorithm's first phase, or raises CorerlError where there are none."""
         spent, setting = self.algo.first_phase()
         require(
             self.steps > spent,

@@ -12,7 +12,7 @@ class CorerlError(Exception):
 
 
 class RowError(CorerlError):
-    """A row of recorded steps breaks a rule; `problem` is a verb and what it holds.
+    """A row of recorded steps breaks a rule. `problem` is a verb and what it holds.
 
     `column` is an index, several in an array of more axes, or None where a row is one number.
     """
@@ -35,7 +35,7 @@ class RowError(CorerlError):
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; the name of its type where it has none."""
+    """Returns the first line of an error's message. The name of its type where it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -89,7 +89,7 @@ class Stream:
         self._block, self._position = block, 0
 
     def state_dict(self) -> dict:
-        """Returns the state from which `load_state_dict` goes on with the very next draw."""
+        """Returns the state from which `load_state_dict` continues with the very next draw."""
         inside = self._position < self._size
         starts = self._block_start if inside else [g.get_state() for g in self._generators]
         return {
@@ -99,7 +99,7 @@ class Stream:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from what `state_dict` returned.
+        """Continues from what `state_dict` returned.
 
         Raises:
             OtherDevice: that was on another kind of device.

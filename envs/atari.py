@@ -69,7 +69,7 @@ def by_source(reward: float, sources: tuple[Source, ...]) -> np.ndarray:
 
 
 class Atari(gymnasium.Env):
-    """One game, `(4, 84, 84)` uint8; `info["reward_vector"]` `(K,)` where the sources are known.
+    """One game, `(4, 84, 84)` uint8. `info["reward_vector"]` `(K,)` where the sources are known.
 
     Args:
         game: such as `MsPacman`.

@@ -35,7 +35,7 @@ def make(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def _play(gains: np.ndarray, random: float, steps: int, rng: np.random.Generator) -> dict:
-    """So many steps of one controller; the last episode is cut, and truncated there."""
+    """So many steps of one controller. The last episode is cut, and truncated there."""
     env = gymnasium.make("CartPole-v1")
     rows = []
     observation, _ = env.reset(seed=int(rng.integers(2**31)))

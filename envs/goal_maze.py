@@ -49,7 +49,7 @@ DISTANCES = _distances()
 
 
 class GoalMaze(Restorable):
-    """An observation is the position in cells, counted from the middle; a step pays -1, the last one 0."""
+    """An observation is the position in cells, counted from the middle. A step pays -1, the last one 0."""
 
     action_space = spaces.Box(-1, 1, (2,), np.float32)
     observation_space = spaces.Box(-4, 4, (2,), np.float32)

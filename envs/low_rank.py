@@ -43,7 +43,7 @@ class LowRankEnv(FiniteEnv):
 
 
 class MixtureEnv(FiniteEnv):
-    """Attributes: `kernels` (3, S, A, S'); `models` (M, 3) and `payoffs` (R, S, A), which hold the truth."""
+    """Attributes: `kernels` (3, S, A, S'). `models` (M, 3) and `payoffs` (R, S, A), which hold the truth."""
 
     def __init__(self, candidates: int = 20, seed: int = 0):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The drawing of a maze that MD3QN's authors let the agent see, `(3, 84, 84)`; see envs/mazes.py."""
+"""The drawing of a maze that MD3QN's authors let the agent see, `(3, 84, 84)` (see envs/mazes.py)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ EDGE = 2  # half the width of a wall, in pixels of the canvas
 
 
 def draw(maze: Maze, cell: Cell, entered: frozenset[Cell]) -> np.ndarray:
-    """The drawing `(3, 84, 84)` uint8: squares that were left or are unused grey, walls black, one-way
-    passages yellow (down, right) or red (up, left), squares of colour where nobody has been."""
+    """The drawing `(3, 84, 84)` uint8. Squares that were left or are unused are grey, and walls black.
+
+    One-way passages are yellow (down, right) or red (up, left). Squares where nobody has been keep their
+    colour.
+    """
     canvas = np.full((CANVAS, CANVAS, 3), 255, np.uint8)
     for gone in (entered - {cell}) | set(maze.unused):
         _fill(canvas, maze, gone, (0, 1), (0, 1), GREY, margin=EDGE)

@@ -48,9 +48,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Maze:
-    """A map. Openings are spelled as `"row,column"`, with `>` for one way down or right, `<` for one way
-    up or left: in `tops` between a square and the one above it, in `lefts` and the one to its left.
-    A row or column beyond the last is the outer wall."""
+    """A map, with openings as `"row,column"`.
+
+    `>` is one way down or right, `<` one way up or left. Those in `tops` are between a square and the one
+    above it, those in `lefts` between it and the one to its left. A row or column beyond the last is the
+    outer wall.
+    """
 
     size: int
     start: Cell
@@ -65,7 +68,7 @@ class Maze:
 
     @cached_property
     def openings(self) -> dict[tuple[Cell, int], Cell]:
-        """Where an action leads from a square, for every pair with an opening; possibly outside."""
+        """Where an action leads from a square, for every pair with an opening, possibly outside."""
         found = {}
         for spelled, back, forth in ((self.tops, 0, 2), (self.lefts, 1, 3)):
             for word in spelled.split():
@@ -201,7 +204,7 @@ MAZES = {
 
 
 class MazeEnv(gymnasium.Env):
-    """One maze. The reward is the sum over sources; `info["reward_vector"]` `(K,)` has the parts.
+    """One maze. The reward is the sum over sources. `info["reward_vector"]` `(K,)` has the parts.
 
     Observations are drawings `(3, 84, 84)` uint8, or with `vector=True` the square one-hot and the
     squares that have been entered, `(2 * size * size,)` float32. Where the maze has bounds, the info of
@@ -274,7 +277,7 @@ class MazeEnv(gymnasium.Env):
         return features.reshape(-1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the episode stands; the generator is the caller's to keep."""
+        """Where the episode stands. The generator is the caller's to keep."""
         return {
             "cell": list(self._cell),
             "entered": sorted(map(list, self._entered)),
@@ -294,7 +297,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> MazeEnv:
-    """The maze `v0`, or `v0-vector`; CorerlError for a name that does not exist."""
+    """The maze `v0`, or `v0-vector`. CorerlError for a name that does not exist."""
     if name not in names():
         raise CorerlError(f"There is no maze {name}.{nearest(name, names())}")
     return MazeEnv(MAZES[name.removesuffix("-vector")], vector=name.endswith("-vector"))

@@ -63,7 +63,7 @@ def hazard() -> FiniteMDP:
 
 
 def coins() -> FiniteMDP:
-    """Four tosses, each of which may be declined for its mean."""
+    """Four tosses. Each may be declined for its mean."""
     return FiniteMDP(
         probabilities=[[[1.0, 0.0], [0.5, 0.5]]],
         rewards=[[[0.5, 0.5], [0.0, 1.0]]],
@@ -75,7 +75,7 @@ def coins() -> FiniteMDP:
 
 
 class FiniteEnv(Restorable):
-    """A finite MDP to act in. Attributes: `mdp`; `state`, `time`: where the episode is.
+    """A finite MDP to act in. Attributes: `mdp`. `state`, `time`: where the episode is.
 
     An observation is the state as a one-hot vector, followed by the time as one where there is a
     horizon, since the best action depends on it. The horizon is a true end (terminated), not a time

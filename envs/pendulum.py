@@ -32,7 +32,7 @@ UPRIGHT_ENERGY = 1.5 * G
 
 
 class Gains(NamedTuple):
-    """One value per episode; torques in N m, noise in units of the [-1, 1] action."""
+    """One value per episode. Torques in N m, noise in units of the [-1, 1] action."""
 
     swing: np.ndarray  # energy gain k
     catch: np.ndarray  # |theta| below which the PD law takes over, radians
@@ -88,7 +88,7 @@ def make(
 
 
 def draw_gains(rng: np.random.Generator, controller: np.ndarray) -> Gains:
-    """Gains per episode for controller indices (E,); the random controller's are not used."""
+    """Gains per episode for controller indices (E,). The random controller's are not used."""
     good = controller == 2
 
     def uniform(mediocre, best):

@@ -114,7 +114,7 @@ def make(seed: int = 0, episodes: int = 5_000) -> dict[str, np.ndarray]:
 
 
 def _control(position: np.ndarray, kind: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Towards the goal; those that go around first pass a corner of the square off the diagonal."""
+    """Towards the goal. Those that go around first pass a corner of the square off the diagonal."""
     corner = np.where(side[:, None] > 0, [0.1, 0.9], [0.9, 0.1])
     off_diagonal = (position[:, 0] - position[:, 1]) * side < -0.5
     beyond = position.sum(1) < 0.9

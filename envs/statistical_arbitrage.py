@@ -31,7 +31,7 @@ TRADE_COST, FINAL_COST = 0.005, 0.5
 
 
 class StatisticalArbitrage(Restorable):
-    """Actions in [-1, 1] are trades in [-2, 2]; an observation is t / 5, the price, inventory / 5."""
+    """Actions in [-1, 1] are trades in [-2, 2]. An observation is t / 5, the price, inventory / 5."""
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)
     observation_space = spaces.Box(

@@ -55,7 +55,7 @@ HAZARDS = {
 
 
 class StochasticPenalty(gymnasium.Wrapper):
-    """Adds the penalty; `info` tells whether the step was `risky` and whether it was `penalised`.
+    """Adds the penalty. `info` tells whether the step was `risky` and whether it was `penalised`.
 
     The draw comes from the simulator's own generator, so that it is seeded, saved and restored with it.
     """

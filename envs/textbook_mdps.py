@@ -19,7 +19,7 @@ from corerl.risk.finite_mdp import FiniteMDP
 
 
 def inventory(days: int = 8) -> FiniteMDP:
-    """An order costs 20, an item 10; what is left costs 5 apiece and day, what is missing 60 apiece."""
+    """An order costs 20, an item 10. What is left costs 5 apiece and day, what is missing 60 apiece."""
     demand, chances = np.array([0, 1, 2, 4]), [0.2, 0.4, 0.3, 0.1]
     room, orders = 4, np.array([0, 1, 2, 4])
     held = np.arange(room + 1)[:, None]
@@ -37,8 +37,10 @@ def inventory(days: int = 8) -> FiniteMDP:
 
 
 def machine(days: int = 24) -> FiniteMDP:
-    """Running pays 3, wears, and fails with 0.05 to 0.4, which costs 9 and a new machine; a service is free
-    and repairs one level of wear with 0.7; a replacement costs 4."""
+    """A machine that wears: running pays 3 and fails with 0.05 to 0.4, which costs 9 and a new machine.
+
+    A service is free and repairs one level of wear with 0.7. A replacement costs 4.
+    """
     levels = 4
     wear, fails = np.arange(levels), np.array([0.05, 0.1, 0.2, 0.4])
     new, sure = np.zeros(levels, int), np.ones(levels)

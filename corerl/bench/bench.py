@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def row(case: Case, processes: int, found: Measured) -> list[str]:
-    """Returns the cells of `COLUMNS`; `compile` says how updates ran, if otherwise than asked for."""
+    """Returns the cells of `COLUMNS`. `compile` says how updates ran, if otherwise than asked for."""
     ran = case.compile if case.compile == found.ran else f"{case.compile}: {found.ran}"
     numbers = (found.rate, min(found.rates), max(found.rates))
     memory = f"{found.memory / 2**20:,.0f}" if found.memory else "-"

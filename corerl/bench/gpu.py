@@ -66,7 +66,7 @@ TEST_FILE = "tests/nn/test_compile.py"
 
 @dataclass
 class Plan:
-    """The stages and their sizes; the defaults are the full measurement."""
+    """The stages and their sizes. The defaults are the full measurement."""
 
     out: Path
     runs: Path = Path("runs/gpu")
@@ -109,7 +109,7 @@ def dry(out: Path) -> Plan:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the stages asked for; the exit status is that of the tests."""
+    """Runs the stages asked for. The exit status is that of the tests."""
     parser = argparse.ArgumentParser("corerl.bench.gpu")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     parser.add_argument("--minutes", type=float, default=25.0, help="for all of them")
@@ -236,7 +236,7 @@ def _tests(plan: Plan, until: float, found: Found) -> Iterator[dict[str, Any]]:
 
 
 def _call(command: list[str], until: float) -> tuple[int, str]:
-    """Runs a command; returns its exit status and output.
+    """Runs a command and returns its exit status and output.
 
     Out of time it is asked to stop, so that a run saves and a later call goes on with it.
     """

@@ -77,7 +77,7 @@ def _child(results, cases: list[Case], windows: int, turn: Path) -> None:
 
 
 def turns(windows: int, turn: TextIO) -> Iterator[None]:
-    """Yields windows in which this process alone works; where it dies, the system gives the turn on."""
+    """Yields windows in which this process alone works. Where it dies, the system gives the turn on."""
     for _ in range(windows):
         fcntl.flock(turn, fcntl.LOCK_EX)  # in place of a share in it
         yield

@@ -1,4 +1,4 @@
-"""Times an algorithm's own training loop, in this process or in several at once; see bench.py."""
+"""Times an algorithm's own training loop, in this process or in several at once (see bench.py)."""
 
 import gc
 import importlib
@@ -30,7 +30,7 @@ TASKS = {
 
 
 class Case(NamedTuple):
-    """A case to time; `settings` are the algorithm's that differ from its defaults."""
+    """A case to time. `settings` are the algorithm's that differ from its defaults."""
 
     algo: str
     settings: dict[str, Any]
@@ -153,7 +153,7 @@ def measure(
 
 
 def _forget_memory(device: torch.device) -> None:
-    """Gives back what an earlier case of this process has left, and counts the most bytes anew."""
+    """Gives back what an earlier case of this process has left, and counts the most bytes from zero."""
     torch.cuda.init()  # the counters of a GPU that is named by number are not there before
     gc.collect()  # agents are in cycles with the steps that they hold
     torch.cuda.empty_cache()
@@ -188,7 +188,7 @@ def measure_processes(processes: int, case: Case, windows: int) -> Measured:
 
 
 def _collect(workers: list, results) -> list[Measured]:
-    """Gathers every worker's result; where one fails, the others would wait for it for ever."""
+    """Gathers every worker's result. Where one fails, the others would wait for it for ever."""
     found: list[Measured] = []
     while len(found) < len(workers):
         try:

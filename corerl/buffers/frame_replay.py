@@ -21,7 +21,7 @@ from corerl.runs.replay_files import Ring
 
 
 class DiscreteStep(NamedTuple):
-    """One step of S seeds with discrete actions; observations keep the environment's shape."""
+    """One step of S seeds with discrete actions. Observations keep the environment's shape."""
 
     observations: np.ndarray  # (S, ...) float32, or uint8 where the environment's are
     actions: np.ndarray  # (S,) int64
@@ -33,7 +33,7 @@ class DiscreteStep(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """n-step transitions of S seeds; the shape of an observation is the environment's."""
+    """n-step transitions of S seeds. The shape of an observation is the environment's."""
 
     observations: Tensor  # (S, B, ...) as the environment gives them: float32 or uint8
     actions: Tensor  # (S, B) int64
@@ -43,7 +43,7 @@ class Transitions(NamedTuple):
 
 
 class FrameReplay:
-    """The latest `capacity` steps of each of S seeds, on the device; the oldest is overwritten first.
+    """The latest `capacity` steps of each of S seeds, on the device. The oldest is overwritten first.
 
     What lies before an episode's first frame is black (zeros), as in Dopamine, so the environment has to
     stack its frames that way. A return that runs into a time limit counts the truncated step's reward
@@ -218,7 +218,7 @@ class FrameReplay:
         )
 
     def _reached_by(self, times: Tensor, cut: Tensor) -> Tensor:
-        """Returns the observations that steps `times` `(S, B)` reached; those `cut` were truncated."""
+        """Returns the observations that steps `times` `(S, B)` reached. Those `cut` were truncated."""
         following = self._gather(self._frames, times + 1)
         kept = self._gather(self._reached, self._gather(self._cuts, times).long())
         latest = torch.where(cut.view(*cut.shape, *[1] * len(self._frame)), kept, following)
@@ -226,7 +226,7 @@ class FrameReplay:
         return torch.cat([older, latest[:, :, None]], 2).flatten(2, 3)
 
     def _history(self, times: Tensor, back: Tensor) -> Tensor:
-        """Returns frames `(S, B, n, ...)` so many steps `back` `(n,)`; before the episode's first, zeros."""
+        """Returns frames `(S, B, n, ...)` so many steps `back` `(n,)`. Before the episode's first, zeros."""
         age = self._gather(self._ends, times)[..., 2:]
         frames = self._gather(self._frames, times[..., None] - back)
         known = (back <= age).to(frames.dtype)

@@ -207,7 +207,7 @@ class GoalBuffer(PackedRows):
         return self._rows.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
     def state_dict(self) -> dict:
-        """Returns the positions in the streams; the data is not part of a checkpoint."""
+        """Returns the positions in the streams. The data is not part of a checkpoint."""
         return {name: stream.state_dict() for name, stream in self._streams().items()}
 
     def load_state_dict(self, state: dict) -> None:

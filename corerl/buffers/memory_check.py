@@ -19,7 +19,7 @@ _checks = True
 def take(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, setting: str
 ) -> torch.Tensor:
-    """Returns an uninitialised tensor `(S, capacity, ...)`; prints its size where it is large.
+    """Returns an uninitialised tensor `(S, capacity, ...)` and prints its size where it is large.
 
     Args:
         setting: what to lower where there is not enough, as in `algo.capacity`.
@@ -59,7 +59,7 @@ def on_trial() -> Iterator[None]:
 
 
 def available(device: torch.device) -> int | None:
-    """Bytes that can still be had on the device; None where nobody tells."""
+    """Bytes that can still be had on the device, or None where nobody tells."""
     if device.type == "cuda":
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + idle

@@ -54,7 +54,7 @@ class MixedReplay:
         return _joined(data, replay), torch.cat([data_labels, replay_labels], 1)
 
     def state_dict(self) -> dict:
-        """Returns the stream of decisions; data and replay have their own state."""
+        """Returns the stream of decisions. Data and replay have their own state."""
         return self._coins.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
@@ -131,7 +131,7 @@ class EpisodeReplay(ReplayBuffer):
         return self._label(rewards)
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
-        """Samples the next batch of every seed and its labels `(S, B)`; every seed has ended an episode."""
+        """Samples the next batch of every seed and its labels `(S, B)`. Every seed has ended an episode."""
         chosen = self._numbers.next()[:, :count] % self._known + self._starts
         return self._take(chosen), self._labels.flatten()[chosen]
 

@@ -13,7 +13,7 @@ from corerl.config import require
 
 
 class Pieces(NamedTuple):
-    """H steps that follow each other, of S seeds; `counted` is 0.0 past a terminal."""
+    """H steps that follow each other, of S seeds. `counted` is 0.0 past a terminal."""
 
     observations: Tensor  # (S, B, O) at the first step
     actions: Tensor  # (S, B, H, A)
@@ -28,7 +28,7 @@ RUN = 128
 
 
 class PrioritizedReplay(ReplayBuffer):
-    """The latest steps of each seed; a step is the first of a piece in proportion to its priority.
+    """The latest steps of each seed. A step is the first of a piece in proportion to its priority.
 
     New steps get the largest priority that there has been, which never falls. A step can be the first
     of a piece once `horizon` further steps of its episode are there, or at once where the episode ends
@@ -92,7 +92,7 @@ class PrioritizedReplay(ReplayBuffer):
         self._length[torch.from_numpy(seeds).to(self._length.device)] = 0
 
     def require_ready(self, task: str) -> None:
-        """Raises CorerlError where a seed has no step that can be drawn yet; waits for the device."""
+        """Raises CorerlError where a seed has no step that can be drawn yet. Waits for the device."""
         require(
             bool((self._sums.sum(1) > 0).all()),
             f"No episode of {task} has had {self.horizon + 1} steps or a terminal in the first "
@@ -111,7 +111,7 @@ class PrioritizedReplay(ReplayBuffer):
         return self._pieces(places, length), places
 
     def _of_runs(self, run: Tensor) -> Tensor:
-        """Returns by what the steps in these runs are drawn, `(S, B)` to `(S, B, RUN)`; 0 for closed ones."""
+        """Returns by what the steps in these runs are drawn, `(S, B)` to `(S, B, RUN)`. 0 for closed ones."""
         rows = (run + self._first_runs).flatten()
         parts = (x.view(-1, RUN).index_select(0, rows) for x in (self._priorities, self._open))
         return torch.mul(*parts).view(*run.shape, RUN)
@@ -135,7 +135,7 @@ class PrioritizedReplay(ReplayBuffer):
         )
 
     def prioritise(self, places: Tensor, priorities: Tensor) -> None:
-        """Gives the steps at `places` `(S, B)` these priorities; one that is there twice, the larger."""
+        """Gives the steps at `places` `(S, B)` these priorities. One that is there twice, the larger."""
         self._priorities.scatter_reduce_(1, places, priorities, "amax", include_self=False)
         run = places // RUN
         self._sums.scatter_(1, run, self._of_runs(run).sum(-1, dtype=torch.float64))

@@ -77,7 +77,7 @@ class OfflineBuffer(PackedRows):
         return len(self._rows)
 
     def sample(self, count: int | None = None) -> Batch:
-        """Samples the next batch of every seed, drawn with replacement; of it the first `count`."""
+        """Samples the next batch of every seed, drawn with replacement, or its first `count` rows."""
         return self._draw(count)[0]
 
     def sample_labelled(self, count: int | None = None) -> tuple[Batch, Tensor]:
@@ -97,7 +97,7 @@ class OfflineBuffer(PackedRows):
         return fields._replace(**flat), labels
 
     def state_dict(self) -> dict:
-        """Returns the position in the stream of row numbers; the data is not part of a checkpoint."""
+        """Returns the position in the stream of row numbers. The data is not part of a checkpoint."""
         return self._indices.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
@@ -165,7 +165,7 @@ class ReplayBuffer:
         self._added += 1
 
     def sample(self, count: int | None = None) -> Batch:
-        """Samples the next batch of every seed, drawn uniformly with replacement; of it the first `count`."""
+        """Samples the next batch of every seed, drawn uniformly with replacement, or its first `count`."""
         return self._take(self._numbers.next()[:, :count] % len(self) + self._starts)
 
     def _take(self, chosen: Tensor) -> Batch:
@@ -184,7 +184,7 @@ class ReplayBuffer:
 
     def segments(self, first: Tensor, length: int) -> Tensor:
         """Returns observations and actions `(S, ..., L, O + A)` of segments whose first steps `(S, ...)` are
-        counted from the beginning of the run; their rows must still be kept."""
+        counted from the beginning of the run. Their rows must still be kept."""
         return self.at(self._steps_of(first, length))
 
     def transitions(self, first: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from corerl.buffers.packed import PackedRows
 
 
 class Windows(NamedTuple):
-    """Pieces of episodes of S seeds, K steps each; where `valid` is 0.0 there is only padding."""
+    """Pieces of episodes of S seeds, K steps each. Where `valid` is 0.0 there is only padding."""
 
     observations: Tensor  # (S, B, K, O)
     actions: Tensor  # (S, B, K, A)
@@ -108,7 +108,7 @@ class SequenceBuffer(PackedRows):
         return torch.where(valid, starts + steps, len(self)), valid
 
     def state_dict(self) -> dict:
-        """Returns the position in the stream of row numbers; the data is not part of a checkpoint."""
+        """Returns the position in the stream of row numbers. The data is not part of a checkpoint."""
         return self._indices.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
@@ -116,7 +116,7 @@ class SequenceBuffer(PackedRows):
 
 
 class ContextWindow:
-    """The last K steps of n episodes of each of S seeds; before an episode's first there are zeros.
+    """The last K steps of n episodes of each of S seeds. Before an episode's first there are zeros.
 
     Args:
         lead: S and n. length: K.

@@ -124,7 +124,7 @@ def _facts(console: Console, names: list[str]) -> None:
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Prints a table; into a file or a pipe without folded names."""
+    """Prints a table. Into a file or a pipe without folded names."""
     wide = console if console.is_terminal else Console(width=250)
     wide.print(table)
 
@@ -188,7 +188,7 @@ def _info(console: Console, task: tasks.Task) -> None:
 
 
 def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
-    """Describes a dataset as a paper's table would; return quartiles over episodes."""
+    """Describes a dataset as a paper's table would. Return quartiles over episodes."""
     lengths, returns = dataset.episode_lengths(), dataset.episode_returns()
     shape = "x".join(map(str, dataset.observations.shape[1:]))
     if dataset.discrete:

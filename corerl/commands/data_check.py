@@ -1,4 +1,4 @@
-"""`corerl data check`: a file of one's own, told as a person would look for its faults."""
+"""`corerl data check`: your own file, told as a person would look for its faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console, args: argparse.Namespace) -> int:
-    """Prints what the file holds, its faults and remarks; 2 where it cannot be trained on, else 0."""
+    """Prints what the file holds, its faults and remarks, or 2 where it cannot be trained on, else 0."""
     task = task_of(_id(args.path), args.settings)
     findings, contents, dataset = check(task)
     if contents is not None:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rollouts(agent: Loaded, episodes: int) -> tuple[Dataset, list[int]]:
-    """Plays `episodes` whole episodes of every seed; returns them, one after the other, and the seeds.
+    """Plays `episodes` whole episodes of every seed and returns them, one after the other, and the seeds.
 
     A seed whose environment crashes is left out: its last episodes have no end, and short ones no others.
     """
@@ -149,7 +149,7 @@ def _with_parts(dataset: Dataset, env: gymnasium.Env | None) -> Dataset:
 
 
 def _environment(task: Task) -> gymnasium.Env | None:
-    """Makes the task's environment; None without a simulator: the data's shapes are its spaces then."""
+    """Makes the task's environment. None without a simulator: the data's shapes are its spaces then."""
     try:
         return replace(task, history=1).make_env() if task.has_env else None
     except CorerlError:

@@ -18,7 +18,7 @@ Range = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def parse(given: Any) -> Range | None:
-    """Returns the setting `action_range`, `[low, high]`, each a number or a list of them; None as it is.
+    """Returns the setting `action_range`, `[low, high]`, each a number or a list of them. None as it is.
 
     Raises:
         CorerlError: it is something else, or low < high within [-1, 1] does not hold.

@@ -58,7 +58,7 @@ def reference(name: str) -> None:
 
 
 def relabel(dataset: Dataset, hand: str) -> Dataset:
-    """Makes rewards of -1, and 0 at an episode's first success, which ends it; later rows are left out.
+    """Makes rewards of -1, and 0 at an episode's first success, which ends it. Later rows are left out.
 
     An end of the file that is no success is none here. What follows it there is another episode's first
     state, so that its row makes no transition.
@@ -107,7 +107,7 @@ class Binary(gymnasium.Wrapper):
 
 
 def make_env(name: str) -> gymnasium.Env:
-    """Makes the hand with binary rewards, which unlike D4RL's pen goes on after a drop."""
+    """Makes the hand with binary rewards, whose episodes continue after a drop, unlike D4RL's pen."""
     hand = _hand(name)
     return Binary(simulators.make_hand(hand, d4rl.time_limit(hand)))
 

@@ -1,4 +1,4 @@
-"""`corerl data check PATH`: all that is wrong with a file of one's own, and what looks wrong.
+"""`corerl data check PATH`: all that is wrong with your own file, and what looks wrong.
 
 A fault keeps the file from being trained on. A remark is what a person would want to know before a day of
 training: it may be meant.
@@ -31,7 +31,7 @@ SHOWN = 10
 
 
 class Finding(NamedTuple):
-    """`fault` is whether the file cannot be trained on; `where` names the field or column and the row."""
+    """`fault` is whether the file cannot be trained on. `where` names the field or column and the row."""
 
     fault: bool
     where: str
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
-    """Checks the file of a `file/PATH` task; returns the findings, its contents, and its dataset if any."""
+    """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
     try:
         path = own_files.find(task.name) or own_files.fetch(task.name)
         contents = read(path, task.data.columns)
@@ -216,7 +216,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
 
 
 def _of_precision(contents: Contents, column: int, mean: float) -> str:
-    """Says that float32 does not tell a feature's values apart; empty where it does."""
+    """Says that float32 does not tell a feature's values apart, or empty where it does."""
     states = contents.arrays["observations"]
     spread = np.ptp(states.reshape(len(states), -1)[:, column].astype(np.float64))
     step = np.spacing(np.float32(abs(mean)))

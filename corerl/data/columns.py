@@ -16,7 +16,7 @@ AS_NUMBERED = "If they are discrete, write them as whole numbers (1, not 1.0, of
 
 
 def array(x: Any, field: str) -> np.ndarray:
-    """Returns an array of numpy, of whatever holds one; of a tensor its numbers, in float32 from bfloat16.
+    """Returns whatever holds an array as one of numpy. A bfloat16 tensor becomes float32.
 
     Raises:
         CorerlError: some of it is masked, and would count as what lies under the mask.
@@ -50,7 +50,7 @@ def flags(x: np.ndarray, field: str) -> np.ndarray:
 
 
 def floats(x: np.ndarray, field: str) -> np.ndarray:
-    """Returns float32 numbers, infinite where that cannot hold them; bytes of observations stay bytes.
+    """Returns float32 numbers, infinite where that cannot hold them. Bytes of observations stay bytes.
 
     Raises:
         CorerlError: complex numbers, texts or objects; or some are masked.
@@ -102,7 +102,7 @@ def _refuse_kind(x: np.ndarray, field: str) -> None:
 
 
 def column(x: np.ndarray) -> np.ndarray:
-    """Returns (N,) where there is one column, (N, 1); everything else as it is."""
+    """Returns (N,) where there is one column, (N, 1). Everything else as it is."""
     x = x if isinstance(x, np.ma.MaskedArray) else array(x, "")  # refused where the field is known
     return x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
 
@@ -129,7 +129,7 @@ def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
 
 
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
-    """Scales actions of the box [low, high] to [-1, 1]; discrete ones, (N,) integers, as they are.
+    """Scales actions of the box [low, high] to [-1, 1]. Discrete ones, (N,) integers, as they are.
 
     True and false are the numbers 1 and 0.
 

@@ -90,7 +90,7 @@ def fetch(name: str) -> Path:
 
 
 def read(path: Path | str, id: str | None = None, time_limit: int | None = None) -> Dataset:
-    """Reads one file in D4RL's layout; `time_limit` is needed only where it has no `timeouts`.
+    """Reads one file in D4RL's layout. `time_limit` is needed only where it has no `timeouts`.
 
     Raises CorerlError for a file that is cut off, lacks a key, or holds arrays that do not agree.
     """

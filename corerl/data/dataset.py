@@ -20,7 +20,7 @@ from corerl.errors import CorerlError
 
 
 class Transitions(NamedTuple):
-    """Rows (s, a, r, s', d) for temporal-difference learning; `terminated` is d.
+    """Rows (s, a, r, s', d) for temporal-difference learning. `terminated` is d.
 
     `rows` are their indices in the dataset, to line up per-step extras such as returns to go.
     """
@@ -36,7 +36,7 @@ class Transitions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """N recorded steps in E episodes; arrays are read, never written.
+    """N recorded steps in E episodes. Arrays are read, never written.
 
     Shapes: observations and next_observations (N, *obs_shape) float32, or uint8 for images;
     actions (N, A) float32 in [-1, 1], or (N,) int64 when discrete; rewards (N,) float32;
@@ -127,7 +127,7 @@ class Dataset:
         high: np.ndarray | float | None = None,
         id: str = "arrays",
     ) -> Dataset:
-        """Returns a Dataset from N recorded steps of one's own, in the order in which they happened.
+        """Returns a Dataset from N recorded steps of your own, in the order in which they happened.
 
         Args:
             observations: (N, O) numbers, or (N, ...) bytes of images; a dictionary's parts, each (N,) or
@@ -353,8 +353,10 @@ class Dataset:
         )
 
     def with_ends(self, over: np.ndarray) -> Dataset:
-        """Returns the same steps, of which those of `over` `(N,)` make transitions also where no next state
-        was recorded: nothing bootstraps from an end, and the step's own state stands for it."""
+        """Returns the same steps, where those of `over` `(N,)` make transitions without a next state, too.
+
+        Nothing bootstraps from an end, and the step's own state stands for the next one.
+        """
         rows = np.flatnonzero(over & ~self.has_next)
         if not len(rows):
             return self

@@ -47,7 +47,7 @@ def leaps(dataset: Dataset) -> np.ndarray:
 
 
 def too_many_actions(dataset: Dataset) -> str:
-    """Says that an action's number is larger than networks take; empty where none is."""
+    """Says that an action's number is larger than networks take, or empty where none is."""
     largest, most = int(dataset.actions.max()) if dataset.discrete else 0, LARGEST["width"]
     if largest < most:
         return ""

@@ -34,7 +34,7 @@ TIMEOUT = 30  # seconds without a byte before a transfer counts as broken
 
 
 def data_dir(collection: str = "") -> Path:
-    """Returns the folder that downloads and made datasets of a collection go to; it may not exist yet."""
+    """Returns the folder that downloads and made datasets of a collection go to. It may not exist yet."""
     root = os.environ.get("CORERL_DATA")
     return (Path(root).expanduser() if root else _cache()) / collection
 

@@ -62,7 +62,7 @@ def names() -> list[str]:
 
 
 def load(name: str, seed: int = 0) -> Dataset:
-    """Loads the dataset `corerl/<name>` from its file; those made in seconds also freshly, of this seed."""
+    """Loads the dataset `corerl/<name>` from its file. Those made in seconds also freshly, of this seed."""
     if name in mixtures.ENVIRONMENTS:
         return mixtures.load(name)
     if name in suites.ENVIRONMENTS:
@@ -72,7 +72,7 @@ def load(name: str, seed: int = 0) -> Dataset:
 
 
 def make(name: str, seed: int = 0) -> Dataset:
-    """Makes the dataset and writes its file to the cache folder; only warns where it cannot write."""
+    """Makes the dataset and writes its file to the cache folder. Only warns where it cannot write."""
     if name in PACKAGED:
         raise CorerlError(
             f"corerl/{name} comes with the package and is not made here"
@@ -117,7 +117,7 @@ def _read_packaged(path: Path, id: str) -> Dataset:
 
 
 def find(name: str) -> Path | None:
-    """Finds the task's file on this machine; the one of seed 0 for those made in seconds."""
+    """Finds the task's file on this machine. The one of seed 0 for those made in seconds."""
     if name in mixtures.ENVIRONMENTS:
         return mixtures.find(name)
     if name in suites.ENVIRONMENTS:
@@ -129,7 +129,7 @@ def find(name: str) -> Path | None:
 
 
 def reference(name: str) -> tuple[float, float] | None:
-    """Returns that score 0 and 100: our own for pendulum, else the suite's; None where success counts."""
+    """Returns that score 0 and 100: our own for pendulum, else the suite's, or None where success counts."""
     if name in GOAL_TASKS:
         return None
     return REFERENCE[name] if name in REFERENCE else suites.reference(PACKAGED.get(name, name))

@@ -58,7 +58,7 @@ def to_hdf5(dataset: Dataset, path: Path, facts: dict[str, Any]) -> None:
 
 
 def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[str, Any]) -> int:
-    """Writes `dataset` as the Minari dataset `id`; the number of steps that were left out.
+    """Writes `dataset` as the Minari dataset `id`. The number of steps that were left out.
 
     Args:
         env: the environment with actions in [-1, 1], as a task makes it; None: spaces are the data's.

@@ -98,7 +98,7 @@ class Contents:
 
     @property
     def done(self) -> str:
-        """The name of the ends where it is `done` or `dones`, which mark time limits too; else empty."""
+        """The name of the ends where it is `done` or `dones`, which mark time limits too, else empty."""
         name = self.labels.get("terminated", [""])[0].removeprefix("column ")
         return name if name.lower() in ("done", "dones") else ""
 
@@ -122,7 +122,7 @@ def first_text(contents: Contents, field: str) -> tuple[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Tells whether a cell holds a number; an empty one holds NaN, which counts."""
+    """Tells whether a cell holds a number. An empty one holds NaN, which counts."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -267,7 +267,7 @@ def _flattened(file: h5py.File) -> Mapping[str, Any]:
 
 
 def _episodes(file: h5py.File) -> Iterator[h5py.Group]:
-    """Finds the groups of episodes; whatever stands beside them, or beside rewards of all, is no episode."""
+    """Finds the groups of episodes. Whatever stands beside them, or beside rewards of all, is no episode."""
     groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
     return iter(()) if "rewards" in file else groups
 
@@ -289,7 +289,7 @@ def _number(name: str) -> int:
 
 
 def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Joins episodes one after the other; where they have a last observation, it is what followed."""
+    """Joins episodes one after the other. Where they have a last observation, it is what followed."""
     parts: dict[str, list[np.ndarray]] = {}
     for number, episode in enumerate(episodes):
         steps = len(episode["rewards"])

@@ -99,7 +99,7 @@ def one_line(error: Exception) -> str:
 
 
 def first_column(bad: np.ndarray) -> int | tuple[int, ...] | None:
-    """Returns the column of the first bad entry of a row; None where a row is one number."""
+    """Returns the column of the first bad entry of a row, or None where a row is one number."""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
     return at if len(at) > 1 else next(iter(at), None)
 

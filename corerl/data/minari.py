@@ -52,7 +52,7 @@ def names() -> list[str]:
 
 
 def is_id(name: str) -> bool:
-    """Tells whether this is a Minari id, `namespace/name-v0`; only a download tells whether it exists."""
+    """Tells whether this is a Minari id, `namespace/name-v0`. Only a download tells whether it exists."""
     return re.fullmatch(r"[\w-]+(/[\w-]+)*-v\d+", name) is not None
 
 
@@ -80,7 +80,7 @@ def reference(id: str) -> tuple[float, float] | None:
 
 
 def metadata(id: str) -> dict[str, Any]:
-    """Reads what a dataset on this machine says of itself; empty where it is not here."""
+    """Reads what a dataset on this machine says of itself, or empty where it is not here."""
     path = find(id)
     if path is None:
         return {}
@@ -89,13 +89,13 @@ def metadata(id: str) -> dict[str, Any]:
 
 
 def find(id: str) -> Path | None:
-    """Finds the dataset's metadata file on this machine; None unless its data are there too."""
+    """Finds the dataset's metadata file on this machine. None unless its data are there too."""
     folder = _folder(id)
     return folder / "metadata.json" if _is_whole(folder) else None
 
 
 def fetch(id: str) -> Path:
-    """Downloads by minari, anew where only a part is there; CorerlError says what stands in the way."""
+    """Downloads by minari, again where only a part is there. CorerlError says what stands in the way."""
     where = f"put its folder at {_folder(id).parent}"
     if download.offline():
         raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
@@ -243,7 +243,7 @@ def _whole_ids(root: Path) -> list[str]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tells whether data stand beside the metadata; a killed download leaves one without the other."""
+    """Tells whether data stand beside the metadata. A killed download leaves one without the other."""
     metadata = folder / "metadata.json"
     if not metadata.is_file():
         return False
@@ -329,7 +329,7 @@ def _width(space: spaces.Space) -> int:
 
 
 def _inside(space: spaces.Space, value) -> Iterator[tuple[spaces.Space, Any]]:
-    """Yields the parts of a dictionary or a tuple, each with its values; HDF5 holds a tuple by name."""
+    """Yields the parts of a dictionary or a tuple, each with its values. HDF5 holds a tuple by name."""
     if isinstance(space, spaces.Dict):
         yield from ((part, value[key]) for key, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple):
@@ -364,7 +364,7 @@ def _episodes(source) -> Iterator[dict]:
 
 
 def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
-    """Returns (T + 1, D), the observations as gymnasium flattens them; an image stays as it is."""
+    """Returns (T + 1, D), the observations as gymnasium flattens them. An image stays as it is."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = [_numbers(part, inner, image) for part, inner in _inside(space, value)]
         return np.concatenate(parts, axis=1)

@@ -37,7 +37,7 @@ def find(name: str) -> Path | None:
 
 
 def load(name: str) -> Dataset:
-    """Loads the mixture; CorerlError with the command that makes a part which is missing."""
+    """Loads the mixture. Raises CorerlError with the command that makes a part which is missing."""
     random, better, share = parts(name)
     return mixed(f"corerl/{name}", suites.load(random), suites.load(better), share)
 
@@ -64,7 +64,7 @@ def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
 
 
 def joined(id: str, datasets: list[Dataset]) -> Dataset:
-    """Joins the episodes of several datasets one after another; propensities only where all have them."""
+    """Joins the episodes of several datasets one after another. Propensities only where all have them."""
     fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
     arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in fields}
     likely = [d.behaviour_log_prob for d in datasets]

@@ -70,7 +70,7 @@ def find(name: str, split: str = "train") -> Path | None:
 
 
 def fetch(name: str, split: str = "train") -> Path:
-    """Downloads the file of a task; its digest must be the released one."""
+    """Downloads the file of a task. Its digest must be the released one."""
     release, repository = _file_names(name, split)
     old = name == "Pipeline"
     url = f"{RELEASE}/{name}/{release}" if old else f"{REPOSITORY}/{name}/{repository}"

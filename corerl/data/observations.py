@@ -16,7 +16,7 @@ from corerl.data.dataset import Dataset
 
 
 class Flat(gymnasium.ObservationWrapper):
-    """Lays the parts of a dictionary side by side, in the order `names`; without them, the space's.
+    """Lays the parts of a dictionary side by side, in the order `names`. Without them, the space's.
 
     Those of a dictionary in it are `arm/position`, and `arm` is all of them. Gymnasium sorts the space of a
     plain dictionary by name.
@@ -182,7 +182,7 @@ def kept_as(shape: Sequence[int], dtype: np.dtype) -> type:
 
 
 def wrapper(env: gymnasium.Env | None, kind: type) -> Any:
-    """Returns the outermost wrapper of this kind around `env`; None where there is none."""
+    """Returns the outermost wrapper of this kind around `env`, or None where there is none."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, kind):
             return env
@@ -196,7 +196,7 @@ def first(observation: np.ndarray, length: int) -> np.ndarray:
 
 
 def later(frames: np.ndarray, observation: np.ndarray) -> np.ndarray:
-    """Returns the frames one step later; the oldest is dropped."""
+    """Returns the frames one step later. The oldest is dropped."""
     return np.concatenate([frames[1:], np.asarray(observation)[None]])
 
 

@@ -82,18 +82,18 @@ def reference(name: str) -> None:
 
 
 def find(name: str) -> Path | None:
-    """Finds the file of the task's dataset; all tasks of a dataset share it."""
+    """Finds the file of the task's dataset. All tasks of a dataset share it."""
     return download.find("ogbench", [_file_name(name)])
 
 
 def fetch(name: str) -> Path:
-    """Downloads the dataset; OGBench publishes no checksums."""
+    """Downloads the dataset. OGBench publishes no checksums."""
     file = _file_name(name)
     return download.fetch(f"{URL}/{file}", download.data_dir("ogbench") / file)
 
 
 def read(path: Path, name: str) -> Dataset:
-    """Reads one npz file in OGBench's layout, with the rewards of the task `name`; 0 where it has goals."""
+    """Reads one npz file in OGBench's layout, with the rewards of task `name`, or 0 with goals."""
     needed = (*KEYS, "qpos") if is_single(name) else KEYS
     with npz(path, "an npz file") as file:
         missing = [key for key in needed if key not in file.files]

@@ -1,4 +1,4 @@
-"""`file/PATH`: a file of one's own, npz, HDF5, CSV or Parquet, with the names that it came with.
+"""`file/PATH`: your own file, npz, HDF5, CSV or Parquet, with the names that it came with.
 
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
@@ -39,13 +39,13 @@ def reference(name: str) -> None:
 
 
 def find(name: str) -> Path | None:
-    """Finds the file; None where it does not exist."""
+    """Finds the file, or None where it does not exist."""
     path = Path(name).expanduser()
     return path if path.is_file() else None
 
 
 def fetch(name: str) -> Path:
-    """Raises CorerlError: a file of one's own comes from nowhere."""
+    """Raises CorerlError: your own file comes from nowhere."""
     raise CorerlError(f"There is no file {name} below {Path.cwd()}, which task=file/{name} names.")
 
 
@@ -84,7 +84,7 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
 
 
 def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
-    """Returns a file's arrays as a Dataset; raises CorerlError as `load` does.
+    """Returns a file's arrays as a Dataset and raises CorerlError as `load` does.
 
     Actions that the file says are scaled already are left, unless `data` has bounds of them.
     """
@@ -143,7 +143,7 @@ def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def write(path: Path, dataset: Dataset) -> None:
-    """Writes all of a dataset as npz; `load` reads the same back (continuous actions with bounds -1, 1)."""
+    """Writes all of a dataset as npz. `load` reads the same back (continuous actions with bounds -1, 1)."""
     with replacing(path) as part, open(part, "wb") as file:
         np.savez(file, **fields_of(dataset))
 
@@ -163,7 +163,7 @@ def listed(data: Data | None) -> list[str]:
 
 
 def with_parts(name: str, columns: Columns) -> Columns:
-    """Returns the columns with the order of the observation's parts, where it has some and none is told."""
+    """Returns the columns with the order of the observation's parts, where the file gives none."""
     if columns.observations is not None:
         return columns
     found = observation_names(find(name) or fetch(name))

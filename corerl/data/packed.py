@@ -26,14 +26,14 @@ def path_in(folder: Path, task_id: str, split: str = "train") -> Path:
 
 
 def find(task_id: str, split: str = "train") -> Path | None:
-    """Finds the packed data of a task in `$CORERL_PACKED`; None where there is none."""
+    """Finds the packed data of a task in `$CORERL_PACKED`, or None where there is none."""
     folder = os.environ.get(VARIABLE)
     path = path_in(Path(folder), task_id, split) if folder else None
     return path if path is not None and path.is_file() else None
 
 
 def write(dataset: Dataset, path: Path) -> None:
-    """Writes a dataset; next observations are those of the next row, where they can be, or of each end."""
+    """Writes a dataset. Next observations are those of the next row, where they can be, or of each end."""
     arrays = {name: getattr(dataset, name) for name in ARRAYS}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     last = dataset.next_observations[dataset.episode_ends - 1]

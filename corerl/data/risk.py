@@ -184,6 +184,6 @@ def _hazard(name: str) -> Hazard:
 
 
 def _level(name: str) -> str:
-    """Returns the key in HAZARDS of a stochastic MuJoCo task; another name for any other task."""
+    """Returns the key in HAZARDS of a stochastic MuJoCo task. Another name for any other task."""
     set_of = name.partition("-stochastic-")[0]
     return ONLINE.get(name) or (set_of if set_of in HAZARDS else set_of.partition("-")[0])

@@ -67,7 +67,7 @@ NEORL2 = (
 
 
 def make_d4rl(name: str) -> gymnasium.Env:
-    """Makes the nearest maintained environment of a D4RL dataset; CorerlError where none is faithful."""
+    """Makes the nearest maintained environment of a D4RL dataset. Raises CorerlError if none fits."""
     family = name.partition("-")[0]
     if family in LOCOMOTION:
         env = make(LOCOMOTION[family])
@@ -80,7 +80,7 @@ def make_d4rl(name: str) -> gymnasium.Env:
 
 
 def make_hand(family: str, limit: int) -> gymnasium.Env:
-    """Makes gymnasium-robotics' AdroitHand v1 as it is, but for its time limit."""
+    """Makes gymnasium-robotics' AdroitHand v1 as it is, except for its time limit."""
     _import("gymnasium_robotics", ROBOTICS)
     return make(ADROIT[family], max_episode_steps=limit)
 
@@ -178,7 +178,7 @@ def make_gym(id: str, columns: Sequence[str] = ()) -> gymnasium.Env:
 
 
 def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
-    """Says why a policy learned on `dataset` cannot act in `env`; empty where it can."""
+    """Says why a policy learned on `dataset` cannot act in `env`, or empty where it can."""
     shape = dataset.observations.shape[1:]
     if env.observation_space.shape != shape:
         return f"observations are {shape} in the data and {env.observation_space.shape} there"
@@ -198,7 +198,7 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
 
 
 def is_gym(id: str) -> bool:
-    """Tells whether `make_gym` knows this id; gymnasium-robotics' ids count where it is installed."""
+    """Tells whether `make_gym` knows this id. Gymnasium-robotics' ids count where it is installed."""
     if ":" not in id and id not in gymnasium.registry:
         with contextlib.suppress(ImportError):
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
@@ -206,11 +206,11 @@ def is_gym(id: str) -> bool:
 
 
 class UnitBox(wrappers.RescaleAction):
-    """Scales actions in [-1, 1]; no other `RescaleAction`, which an environment may come with, is one."""
+    """Scales actions in [-1, 1]. No other `RescaleAction`, which an environment may come with, is one."""
 
 
 def unit_box(env: gymnasium.Env) -> gymnasium.Env:
-    """Returns `env` with continuous actions in [-1, 1]; discrete ones are left."""
+    """Returns `env` with continuous actions in [-1, 1]. Discrete ones are left."""
     space = env.action_space
     if isinstance(space, spaces.Box) and space.dtype.kind != "f":
         raise CorerlError(
@@ -230,7 +230,7 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
 
 
 def unscaled(env: gymnasium.Env | None) -> gymnasium.Env | None:
-    """Returns the environment whose actions `unit_box` scales; None where they were in [-1, 1] already."""
+    """Returns the environment whose actions `unit_box` scales, or None where they were in [-1, 1] already."""
     scaling = wrapper(env, UnitBox)
     return scaling and scaling.env
 
@@ -266,7 +266,7 @@ def _flat(env: gymnasium.Env, parts: Sequence[str] = ()) -> gymnasium.Env:
 
 
 def _order(env: gymnasium.Env, columns: Sequence[str]) -> list[str]:
-    """Returns the names of the observation's parts in the data's order; none where the data tells none.
+    """Returns the names of the observation's parts in the data's order. None where the data tells none.
 
     Columns of a table that are named one by one are no parts, nor is one array that holds them all.
     """

@@ -61,7 +61,7 @@ def folder(name: str) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """Finds the set's metadata file; None unless the set is complete."""
+    """Finds the set's metadata file. None unless the set is complete."""
     path = minari.find(minari_id(name))
     return path if path and recipe(name) else None
 
@@ -77,7 +77,7 @@ def facts(name: str) -> dict:
 
 
 def load(name: str) -> Dataset:
-    """Loads the set from this machine; CorerlError with the command that makes it where it is missing."""
+    """Loads the set from this machine. If it is missing, raises CorerlError with the command for it."""
     if find(name) is None:
         raise CorerlError(
             f"corerl/{name} has not been made on this machine: corerl data make corerl/{name}"
@@ -86,7 +86,7 @@ def load(name: str) -> Dataset:
 
 
 def reference(name: str) -> tuple[float, float] | None:
-    """Returns that score 0 and 100: D4RL's of this robot; for a maze our own of the recipe's controller.
+    """Returns that score 0 and 100: D4RL's of this robot. For a maze our own of the recipe's controller.
 
     None for a task of MetaWorld, which is scored by success.
     """

@@ -15,7 +15,7 @@ from corerl.errors import CorerlError
 
 
 def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
-    """Reads the columns by name. An empty cell is NaN; "NA" is text, since an episode may be called so.
+    """Reads the columns by name. An empty cell is NaN. "NA" is text, since an episode may be called so.
 
     Raises:
         CorerlError: there are no rows, they have more values than names, or Parquet cannot be read here.
@@ -85,7 +85,7 @@ def numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
 
 
 def stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Lays columns side by side, (N, K); one of lists becomes (N, K), any other stays (N,)."""
+    """Lays columns side by side, (N, K). One of lists becomes (N, K), any other stays (N,)."""
     if len(parts) > 1:
         return np.stack(parts, 1)
     (part,) = parts

@@ -64,7 +64,7 @@ READERS = {
 
 @dataclass(frozen=True)
 class Task:
-    """A task as `resolve` finds it for an id; loads nothing by itself.
+    """A task as `resolve` finds it for an id. Loads nothing by itself.
 
     For a user's own file, `env` names the evaluation environment and `data` says how the file is read.
     """
@@ -179,7 +179,7 @@ class Task:
 
     @property
     def has_env(self) -> bool:
-        """Tells whether there is an environment to evaluate in; a user's own file may have none."""
+        """Tells whether there is an environment to evaluate in. A user's own file may have none."""
         return self.collection != "file" or self.env is not None
 
     def make_training_env(self) -> gymnasium.Env:
@@ -191,14 +191,14 @@ class Task:
 
     @property
     def reference(self) -> tuple[float, float] | None:
-        """Returns that score 0 and 100; None where nobody has published them."""
+        """Returns that score 0 and 100, or None where nobody has published them."""
         if self.collection not in READERS:
             return None
         return READERS[self.collection].reference(self.name)
 
     @property
     def goal_tasks(self) -> int:
-        """Counts the goals of the environment, whose observations end with one; 0 without goals."""
+        """Counts the goals of the environment, whose observations end with one. 0 without goals."""
         if self.collection == "ogbench":
             return 0 if ogbench.is_single(self.name) else ogbench.TASKS
         return embedded.GOAL_TASKS.get(self.name, 0) if self.collection == "corerl" else 0
@@ -235,7 +235,7 @@ def _making(task_id: str) -> Iterator[None]:
 
 
 def resolve(task_id: str, trust: bool = False) -> Task:
-    """Returns the task of an id such as `d4rl/hopper-medium-v2`; `trust` as in `Task`.
+    """Returns the task of an id such as `d4rl/hopper-medium-v2`. `trust` as in `Task`.
 
     Raises CorerlError with the nearest names for one that does not exist. A Minari id that is not
     in our list is taken on trust, since new datasets appear there; so is a `gym/module:id`.
@@ -254,7 +254,7 @@ def resolve(task_id: str, trust: bool = False) -> Task:
 
 
 def of(cfg: Config) -> Task:
-    """Returns the task of a run's settings: of a file of one's own, with the environment that `env` names.
+    """Returns the task of a run's settings: of your own file, with the environment that `env` names.
 
     Raises:
         CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.
@@ -271,7 +271,7 @@ def of(cfg: Config) -> Task:
 
 
 def another(task: Task, task_id: str | None) -> Task:
-    """Returns the task of `task_id` with observations and actions as `task` has its own; None is `task`.
+    """Returns the task of `task_id` with observations and actions as `task` has its own. None is `task`.
 
     Another file of one's own is read as the run's was, and belongs to the same environment.
     """
@@ -301,8 +301,10 @@ def known_tasks() -> list[str]:
 
 
 def is_atari(env: gymnasium.Env) -> bool:
-    """Tells whether this is a game of `atari/...`, whose observations are stacked frames and whose lives may
-    end episodes; an environment of one's own may call other things `stack` or `game_over`."""
+    """Tells whether this is a game of `atari/...`, with stacked frames and lives that may end episodes.
+
+    A custom environment may call other things `stack` or `game_over`.
+    """
     return isinstance(env.unwrapped, atari.Atari)
 
 

@@ -112,7 +112,7 @@ def sweeps() -> list[str]:
 
 
 def _sweep(given: str) -> str:
-    """Registers the sweep of a name, or of a file of one's own, and returns the name for Hydra."""
+    """Registers the sweep of a name, or of your own file, and returns the name for Hydra."""
     own = Path(given).absolute()
     is_own = own.suffix == ".yaml" and own.is_file()
     if given not in sweeps() and not is_own:
@@ -153,7 +153,7 @@ def _stored(file: Path | Traversable, name: str) -> DictConfig:
 
 
 def _grid(node: DictConfig) -> DictConfig:
-    """Returns `hydra.sweeper.params` of a sweep; empty where it has none."""
+    """Returns `hydra.sweeper.params` of a sweep, or empty where it has none."""
     for key in ("hydra", "sweeper", "params"):
         node = node.get(key) if OmegaConf.is_dict(node) else None
     return node if OmegaConf.is_dict(node) else OmegaConf.create({})

@@ -53,7 +53,7 @@ def cells_of(command: Command) -> list[Config]:
 
 
 def search_folder(command: Command) -> Path | None:
-    """Returns the folder of a search, whose sweeper chooses its cells as it goes; None of other commands."""
+    """Returns the folder of a search, whose sweeper chooses its cells as it goes. None of other commands."""
     if not command.multirun:
         return None
     with _hydra():
@@ -167,9 +167,13 @@ def _defaults(algo: type) -> DictConfig:
 
 
 def _with_checksum(cfg: Config) -> Config:
-    """Adds what is found in a user's own files: a checksum, for other content is another run, and the order
-    in which the parts of a dataset's observations are laid side by side. CorerlError where `crop` does not
-    fit a file's labels."""
+    """Adds what is found in a user's own files: a checksum, and the order of the observations' parts.
+
+    Other content is another run.
+
+    Raises:
+        CorerlError: `crop` does not fit a file's labels.
+    """
     if cfg.task.startswith("file/"):
         name = tasks.of(cfg).name
         cfg.data.sha256 = own_files.checksum(name)

@@ -1,4 +1,4 @@
-"""Longer training: `steps=20000` after `steps=10000` goes on from the shorter run where that is exact.
+"""Longer training: `steps=20000` after `steps=10000` continues the shorter run where that is exact.
 
 It is exact where no number of the first updates depends on how many come: no schedule is over the run, no
 evaluation or line of metrics falls at its end alone, and updates run the same way. Then the longer run
@@ -72,13 +72,15 @@ def continue_shorter(cfg: Config) -> None:
 
 
 def made(cfg: Config) -> dict[int, int]:
-    """Returns the steps that seeds which have not begun would go on from, of those that would."""
+    """Returns the steps from which new seeds would continue a shorter run, of those that can."""
     return {seed: steps for _, steps, seeds in _found(cfg).shorter for seed in seeds}
 
 
 class _Found(NamedTuple):
-    """Groups of shorter runs to go on from, with their steps; of the others why not; and the seeds asked
-    for that have none to go on from, and those that have begun."""
+    """Groups of shorter runs to continue with their steps, or why not.
+
+    Also the seeds asked for that have none to continue, and those that have begun.
+    """
 
     shorter: list[tuple[Path, int, list[int]]]
     refused: dict[Path, tuple[int, str]]
@@ -135,7 +137,7 @@ def _others(cfg: Config, cell: Path):
 
 
 def _reason(cfg: Config, shorter: Path, steps: int) -> str:
-    """Returns why a run of so many steps is not the beginning of this one; nothing where it is."""
+    """Returns why a run of so many steps is not the beginning of this one, or nothing where it is."""
     algo = vars(cfg.algo)
     needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
     if steps > cfg.steps:
@@ -179,7 +181,7 @@ def _is_done(directory: Path, steps: int) -> bool:
 
 
 def _is_begun(directory: Path) -> bool:
-    """Tells whether an attempt was made there; a copy that was cut short is none."""
+    """Tells whether an attempt was made there. A copy that was cut short is none."""
     return (directory / "status.json").exists() or exists(path_in(directory))
 
 
@@ -197,7 +199,7 @@ def _go_on(old: Path, new: Path, cfg: Config, steps: int, seeds: list[int]) -> N
 
 
 def _copy(old: Path, new: Path, cfg: Config, steps: int) -> None:
-    """Copies what a run that goes on needs; rows of scores get the new run's name."""
+    """Copies what a continued run needs. Rows of scores get the new run's name."""
     for log in ("metrics.jsonl", "returns.jsonl", "scores.csv"):
         with suppress(FileNotFoundError):
             content = (old / log).read_bytes()

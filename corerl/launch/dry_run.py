@@ -24,7 +24,7 @@ COLUMNS = ("task", "algorithm", "seeds\ndone", "steps\nleft", "hours", "memory",
 
 
 class Row(NamedTuple):
-    """One cell. `hours` are of one device, or of one CPU core; None where no rate is known."""
+    """One cell. `hours` are of one device, or of one CPU core, or None where no rate is known."""
 
     cfg: Config
     seeds: int
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def show(cells: list[Config]) -> int:
-    """Prints the plan; the exit status."""
+    """Prints the plan. The exit status."""
     cells = status.distinct(cells)
     gpu = _gpu(cells[0])
     rows = [row(cfg, gpu) for cfg in cells]
@@ -72,7 +72,7 @@ def _noted(row: Row, notes: dict[str, int]) -> str:
 
 
 def _hours(row: Row) -> str:
-    """Returns the hours; `~` where their rate is estimated."""
+    """Returns the hours. `~` where their rate is estimated."""
     if row.rate is None:
         return "?"
     return f"{'~' if row.rate.estimated else ''}{_number(row.hours)}"
@@ -130,7 +130,7 @@ def row(cfg: Config, gpu: str | None) -> Row:
 
 
 def _kept(group: status.Group) -> int:
-    """Returns the step from which a group goes on: what came after its last save, a kill has lost."""
+    """Returns the step from which a group resumes. A kill has lost what came after its last save."""
     if group.state == "running":
         return group.step
     return checkpoint.saved_step(checkpoint.path_in(group.cell / group_name(group.seeds)))

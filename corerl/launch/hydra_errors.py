@@ -40,7 +40,7 @@ EXTRAS = {
 
 
 def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
-    """Says what is wrong with a setting and how to mend it; None: of the command line's arguments."""
+    """Says what is wrong with a setting and how to mend it. None: of the command line's arguments."""
     chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
     if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
         return unreadable(error)
@@ -77,7 +77,7 @@ def unreadable(error: Exception) -> str:
 
 
 def _of_a_file(cause: OmegaConfBaseException) -> str:
-    """Explains what a sweep's file says; its algorithms and their settings stand elsewhere in it."""
+    """Explains what a sweep's file says. Its algorithms and their settings stand elsewhere in it."""
     key = getattr(cause, "full_key", None) or "algo"
     if key.partition(".")[0] == "algo":
         return f"{key} is chosen under hydra.sweeper.params, as {{algo: iql, algo.expectile: 0.8}}."
@@ -133,7 +133,7 @@ def _has(algorithm: str, key: str) -> bool:
 
 
 def _listed(algorithm: str) -> str:
-    """Says where settings are told whose name is not even near to one, such as another library's."""
+    """Says where to find the settings, for a name that is near to none, such as another library's."""
     name = algos.own().get(algorithm, algorithm)
     return f" corerl train algo={name} --help lists them." if algorithm else ""
 
@@ -177,7 +177,7 @@ def _names(group: type, prefix: str = "") -> Iterator[str]:
 
 
 def _similar(key: str, known: list[str]) -> str:
-    """Suggests settings whose own name is near; people forget or mistake the group in front."""
+    """Suggests settings whose own name is near. People forget or mistake the group in front."""
     by_name = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     close = difflib.get_close_matches(key.rsplit(".", 1)[-1], by_name, n=3, cutoff=0.6)
     return f" Did you mean {', '.join(by_name[name] for name in close)}?" if close else ""

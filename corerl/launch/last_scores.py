@@ -44,7 +44,7 @@ def objective(cfg: Config) -> float:
 
 
 def _parsed(row: dict[str, str]) -> dict[str, Any]:
-    """Parses a row; names stay text, since a run's hash may look like a number, 1234e567."""
+    """Parses a row. Names stay text, since a run's hash may look like a number, 1234e567."""
     return {key: text if key in NAMES else _number(text) for key, text in row.items()}
 
 

@@ -48,7 +48,7 @@ NO_DATA = "no dataset, and the algorithm learns from one"
 
 
 class SeedsFailed(CorerlError):
-    """Some seeds of a cell failed; their directories say why."""
+    """Some seeds of a cell failed. Their directories say why."""
 
 
 class Diverged(SeedsFailed):
@@ -56,7 +56,7 @@ class Diverged(SeedsFailed):
 
 
 def launch(cfg: Config, place: str = "") -> None:
-    """Trains every seed of `cfg` that is missing or unfinished; returns when all are done.
+    """Trains every seed of `cfg` that is missing or unfinished and returns when all are done.
 
     `place` is which cell of a sweep it is, for people.
 
@@ -95,7 +95,7 @@ def _processes(cfg: Config, device: torch.device) -> int:
 
 
 def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
-    """Checks a cell, writes its settings and returns the groups of its seeds to train; none if all are done.
+    """Checks a cell, writes its settings and returns the groups of its seeds to train. None if all are done.
 
     Raises:
         CorerlError: a setting, the data or the machine does not allow it.
@@ -232,7 +232,7 @@ def refuse_diverged(cfg: Config) -> None:
 
 
 def _status(directory: Path) -> dict:
-    """Reads a status; empty also where it is damaged: the checkpoint then tells what is unfinished."""
+    """Reads a status. Empty also where it is damaged: the checkpoint then tells what is unfinished."""
     try:
         return read_status(directory)
     except CorerlError as error:
@@ -287,7 +287,7 @@ def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
 
 
 def _try(env: gymnasium.Env, task: str) -> None:
-    """Makes one step: what an environment of one's own does wrong is told before hours of training."""
+    """Makes one step, to find a custom environment's fault before hours of training."""
     try:
         step(env, env.action_space.sample(), reset(env, None, seed=0).shape)
     except ValueError as error:

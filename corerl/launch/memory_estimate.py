@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """What a device holds of both; data and an update's intermediate values come on top."""
+        """What a device holds of both. Data and an update's intermediate values come on top."""
         return self.state + self.replay
 
     @property
@@ -78,7 +78,7 @@ class _Unstarted(Run):
 
 
 class _Operations(TorchDispatchMode):
-    """A count of what matrix products take, forward and backward; torch's own counter trips over leaves."""
+    """A count of what matrix products take, forward and backward. Torch's own counter trips over leaves."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class _Counted(_Unstarted):
 
 
 def operations(cfg: Config) -> int | None:
-    """Operations of the matrix products in one update of one seed; None where it is not known."""
+    """Operations of the matrix products in one update of one seed, or None where it is not known."""
     return _operations(_Cell(cfg, (cfg.task, cfg.history, cfg.algo)))
 
 
@@ -126,7 +126,7 @@ def _operations(cell: "_Cell") -> int | None:
 
 
 def of_seed(cfg: Config) -> Size | None:
-    """Returns the size of one seed; None where it is not known."""
+    """Returns the size of one seed, or None where it is not known."""
     return _of_seed(_Cell(cfg, (cfg.task, cfg.history, cfg.steps, cfg.algo)))
 
 
@@ -150,7 +150,7 @@ def _of_seed(cell: _Cell) -> Size | None:
 
 
 def _built(cfg: Config, kind: type[_Unstarted]) -> Any:
-    """Returns what a run of this kind ends with; None where it cannot even begin."""
+    """Returns what a run of this kind ends with, or None where it cannot even begin."""
     try:
         with memory_check.on_trial():
             importlib.import_module(f"corerl.algos.{cfg.algo.name}").train(cfg.algo, kind(cfg))

@@ -25,7 +25,7 @@ from corerl.training.evaluation import Evaluator
 
 
 def play(path: Path, device: str = "cpu") -> int:
-    """Plays what is pending in a group of seeds, a run, or all runs below a folder; returns the exit status.
+    """Plays what is pending in a group of seeds, a run, or all runs below a folder. Returns the exit status.
 
     A group that another process holds is left to it, with a message.
 
@@ -55,7 +55,7 @@ def _groups(path: Path) -> list[Path]:
 
 
 def _play_group(directory: Path, device: str) -> int:
-    """Plays the pending evaluations of one group; returns how many."""
+    """Plays the pending evaluations of one group and returns how many."""
     if not pending.steps(directory):
         return 0
     cfg, seeds = settings(directory.parent), seeds_of_group(directory.name)

@@ -19,7 +19,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 @contextmanager
 def numerics(cfg: Config, threads: int | None = None) -> Iterator[None]:
-    """Applies numeric settings to this process for a while; `threads` leaves torch's own choice where None.
+    """Applies numeric settings to this process for a while. `threads` leaves torch's own choice where None.
 
     What a caller had set returns: `corerl.train` runs in the process of a notebook or of other tests.
 
@@ -77,7 +77,7 @@ def lasting_output() -> Iterator[None]:
 
 
 class _Lasting:
-    """A text stream, but for the errors of writing to it."""
+    """A text stream, except for the errors of writing to it."""
 
     def __init__(self, stream: TextIO | None):
         self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  None: closed before we began

@@ -49,7 +49,7 @@ class Trained:
         return os.fspath(self.path)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Reads the last evaluation of every seed, as rows of `scores.csv`; `pandas.DataFrame` takes them."""
+        """Reads the last evaluation of every seed, as rows of `scores.csv`. `pandas.DataFrame` takes them."""
         return last_scores.last(self.path, self.seeds)
 
     def load(self, seed: int | None = None) -> Loaded:
@@ -107,7 +107,7 @@ def train(
 
 
 def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
-    """Returns the settings of a user's own data; arrays are written once, named by their content."""
+    """Returns the settings of a user's own data. Arrays are written once, named by their content."""
     if not isinstance(dataset, Dataset):
         require(
             isinstance(dataset, str | os.PathLike),

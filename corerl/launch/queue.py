@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains the cells, or packs them; returns 2 where one failed, 130 where a signal stopped it."""
+    """Trains the cells, or packs them and returns 2 where one failed, 130 where a signal stopped it."""
     require(args.minutes > 0, f"--minutes {args.minutes:g} must be positive")
     require(args.at_once is None or args.at_once > 0, f"--at-once {args.at_once} must be positive")
     listed = status.distinct(read(args.file, args.settings))
@@ -196,7 +196,7 @@ class _Choice:
         return size is not None and size.memory * len(job.seeds) < room
 
     def _fits(self, job: Job, seconds: float) -> bool:
-        """Tells whether a job ends within so many seconds, by what is known; True where nothing is."""
+        """Tells whether a job ends within so many seconds, by what is known. True where nothing is."""
         if id(job) not in self._seconds:  # asked again and again while others run
             self._seconds[id(job)] = seconds_of(job)
         estimate = self._seconds[id(job)]
@@ -204,7 +204,7 @@ class _Choice:
 
 
 def seconds_of(job: Job) -> float | None:
-    """Estimates how long the updates that a job lacks take; None where this device has no measured rate."""
+    """Estimates how long the updates that a job lacks take, or None if this device has no rate."""
     cfg, seeds = job
     gpu = provenance.environment(pick_device(cfg.device))["gpu"]
     rate = rates.known(cfg, gpu)
@@ -233,7 +233,7 @@ class _Lines:
 
 
 def _tell_end(listed: list[Config], refused: set[Path], dry: bool) -> bool:
-    """Prints which cells are complete and which can be resumed; tells whether one failed."""
+    """Prints which cells are complete and which can be resumed and tells whether one failed."""
     states = []
     for cfg, label in zip(listed, status.names(listed), strict=True):
         state, detail = _state(cfg, cell_directory(cfg) in refused)

@@ -32,7 +32,7 @@ def data_folder(file: str) -> Path:
 
 
 def pack(cells: list[Config], file: str, folder: Path) -> list[str]:
-    """Writes a queue's file and its datasets into `folder`; returns a line for each file.
+    """Writes a queue's file and its datasets into `folder` and returns a line for each file.
 
     Raises:
         CorerlError: the datasets take more than `PACK`, or a cell learns from a user's own file.
@@ -52,7 +52,7 @@ def pack(cells: list[Config], file: str, folder: Path) -> list[str]:
 
 
 def _needed(task: Task, cells: list[Config]) -> list[str]:
-    """Returns the splits to pack of a task's data; none of what is made each time or comes with corerl."""
+    """Returns the splits to pack of a task's data. None of what is made each time or comes with corerl."""
     if task.collection == "file":
         raise CorerlError(
             f"--pack cannot pack {task.id}, since the path is part of the run's name. Copy the file to the "
@@ -78,7 +78,7 @@ def _check_total(sizes: dict[str, int], folder: Path) -> None:
 
 
 def write_results(cells: list[Config], folder: Path) -> list[Path]:
-    """Writes what the cells' runs left as `results.tar.0`, `.1`, ...; returns the files that do not fit.
+    """Writes what the cells' runs left as `results.tar.0`, `.1`, ... and returns the files that do not fit.
 
     Logs come first, then pending evaluations, then checkpoints, of runs that are not done before others.
     """
@@ -102,7 +102,7 @@ def write_results(cells: list[Config], folder: Path) -> list[Path]:
 
 
 def _units(cells: list[Config]) -> list[list[Path]]:
-    """Returns the files of all runs, most valuable first; those of a list are of use together."""
+    """Returns the files of all runs, most valuable first. Those of a list are of use together."""
     ranked: list[tuple[int, list[Path]]] = []
     for cfg in cells:
         cell = cell_directory(cfg)

@@ -36,7 +36,7 @@ LEAST_SECONDS = 5e-4
 
 
 class Rate(NamedTuple):
-    """Updates per second, the seeds of a program added up; `source` says who measured."""
+    """Updates per second, the seeds of a program added up. `source` says who measured."""
 
     updates_per_s: float
     device: str
@@ -46,7 +46,7 @@ class Rate(NamedTuple):
 
 
 def known(cfg: Config, gpu: str | None) -> Rate | None:
-    """Returns the rate of a cell's updates on the GPU of that name, or this CPU; None if nothing is known.
+    """Returns the rate of a cell's updates on the GPU of that name, or this CPU. None if nothing is known.
 
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """

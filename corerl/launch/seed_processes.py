@@ -67,7 +67,7 @@ def run(
     choose: Callable[[list[Job]], Job | None] = lambda waiting: waiting[0],
     end: float = math.inf,
 ) -> list[tuple[int, Job]]:
-    """Runs one process per job, `processes` at a time; returns those that ended, with their exit status.
+    """Runs one process per job, `processes` at a time and returns those that ended, with their exit status.
 
     Args:
         show: called again and again with a running job, its exit status or None, and when it began.
@@ -135,7 +135,7 @@ def _started(job: Job, threads: int) -> Child:
 
 @contextmanager
 def _spawning() -> Iterator[None]:
-    """Makes `spawn` the start method that children inherit; joblib's own one is unknown to them."""
+    """Makes `spawn` the start method that children inherit. Joblib's own one is unknown to them."""
     method = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_start_method("spawn", force=True)
     try:
@@ -146,7 +146,7 @@ def _spawning() -> Iterator[None]:
 
 @contextmanager
 def _stderr_to_file() -> Iterator[TextIO]:
-    """Points this process's stderr at a file without a name, for a child to inherit; yields its reader."""
+    """Points this process's stderr at a file without a name, for a child to inherit. Yields its reader."""
     with tempfile.NamedTemporaryFile("ab") as file:
         reader = open(file.name, encoding="utf-8", errors="replace")  # noqa: SIM115  read while it runs
         sys.stderr.flush()
@@ -193,7 +193,7 @@ def _without_script() -> Iterator[None]:
 
 
 def _show_status(display: Display, job: Job, since: float) -> None:
-    """Shows how far a group is; an older status than `since` tells of an attempt that has ended."""
+    """Shows how far a group is. An older status than `since` tells of an attempt that has ended."""
     cfg, name = job.cfg, group_name(job.seeds)
     with suppress(CorerlError):
         status = read_status(cell_directory(cfg) / name)
@@ -202,7 +202,7 @@ def _show_status(display: Display, job: Job, since: float) -> None:
 
 
 def _child(cfg: Config, seeds: list[int], threads: int, parent: int) -> None:
-    """Trains one group in a child process, quietly; the parent reads `status.json`."""
+    """Trains one group in a child process, quietly. The parent reads `status.json`."""
     with numerics(cfg, threads), lasting_output():
         _work(cfg, seeds, parent)
 
@@ -257,7 +257,7 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 
 def _children() -> list[int]:
-    """Returns the ids of this process's children; none where no /proc tells."""
+    """Returns the ids of this process's children. None where no /proc tells."""
     files = Path("/proc/self/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text(encoding="utf-8").split()]
 
@@ -284,7 +284,7 @@ def _stop(running: Iterable[Child]) -> None:
 
 @contextmanager
 def _handled(handler: Callable | signal.Handlers, *numbers: int) -> Iterator[None]:
-    """Handles these signals so, and afterwards as before; outside the main thread the caller handles them."""
+    """Handles these signals so, and afterwards as before. Outside the main thread the caller handles them."""
     old = {}
     with suppress(ValueError):
         for number in numbers:

@@ -17,7 +17,7 @@ from corerl.errors import CorerlError, nearest
 
 
 def table(name: str, task: str) -> dict[str, Any]:
-    """Returns the settings that a table changes for `task`; none for an algorithm without a file.
+    """Returns the settings that a table changes for `task`. None for an algorithm without a file.
 
     Raises:
         CorerlError: there is neither a file nor an algorithm of that name.
@@ -82,7 +82,7 @@ def _embedded(name: str, task: str) -> list[dict[str, Any]]:
 
 @cache
 def rows_of(name: str) -> dict[str, Any]:
-    """Returns the content of `configs/<name>.yaml`; empty where there is no such file.
+    """Returns the content of `configs/<name>.yaml`, or empty where there is no such file.
 
     Raises:
         CorerlError: the file, a user's own, is no table.

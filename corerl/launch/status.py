@@ -104,7 +104,7 @@ def _of(cell: Path, label: str, task: str, wanted: list[int], steps: int) -> Ite
 
 
 def _last_line(path: Path) -> str:
-    """Returns the last line of a traceback, without the name of our own exception; else empty."""
+    """Returns the last line of a traceback, or empty. The name of our own exception is left out."""
     if not path.exists():
         return ""
     line = path.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]

@@ -37,7 +37,7 @@ def quoted(text: str) -> str:
 
 
 def task_of(id: str, settings: list[str]) -> tasks.Task:
-    """Returns a task by its id; of a file of one's own, with settings as on training's command line.
+    """Returns a task by its id, or of your own file, with settings as on training's command line.
 
     Raises:
         CorerlError: as `tasks.resolve`; a setting is none, or is given for a task that has its own.

@@ -170,7 +170,7 @@ def _tell_best(folder: Path) -> None:
 
 
 def _count(command: Command) -> int | None:
-    """Counts the cells; None where a sweeper chooses them as it goes, or they do not compose."""
+    """Counts the cells, or None where a sweeper chooses them as it goes, or they do not compose."""
     if not command.multirun:
         return 1
     try:
@@ -315,7 +315,7 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
 
 
 def _place(count: int | None) -> str:
-    """Names the place: `cell 2 of 9`; nothing where there is one."""
+    """Names the place: `cell 2 of 9`, or nothing where there is one."""
     if HydraConfig.get().mode != RunMode.MULTIRUN:
         return ""
     number = HydraConfig.get().job.num + 1

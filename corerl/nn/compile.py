@@ -141,7 +141,7 @@ def _mode(mode: str) -> Mode:
 
 
 class _Fallback:
-    """Calls the compiled function; where compiling fails, goes on eager and says so, once a process.
+    """Calls the compiled function. Where compiling fails, runs eagerly and warns once a process.
 
     On a GPU not every failure is torch's own exception: Triton calls a C compiler when it first launches.
     So what the eager function can do and the compiled one cannot is the compiler's fault.
@@ -189,7 +189,7 @@ class CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
 
     def rehearse(self, call: Callable[[], Any]) -> Any:
-        """Runs `call` on the stream on which it will be recorded; returns its outputs."""
+        """Runs `call` on the stream on which it will be recorded and returns its outputs."""
         before = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(before)
         with torch.cuda.stream(self._stream):
@@ -198,7 +198,7 @@ class CudaGraph:
         return outputs
 
     def record(self, call: Callable[[], Any]) -> Any:
-        """Returns the tensors that every `replay` will overwrite; `call` is recorded, not run."""
+        """Returns the tensors that every `replay` will overwrite. `call` is recorded, not run."""
         before = torch.cuda.current_stream(self._device)
         try:
             with _no_collection(), torch.cuda.graph(self._graph, stream=self._stream):

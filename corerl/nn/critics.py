@@ -112,7 +112,7 @@ class ActionValues(nn.Module):
 
 
 def action_values(cfg: Any, spec: Spec, *sizes: int, **others) -> ActionValues:
-    """Builds `ActionValues` for a spec, on its device; each action has numbers of `sizes`.
+    """Builds `ActionValues` for a spec, on its device. Each action has numbers of `sizes`.
 
     Args:
         cfg: with `hidden_layers`, `hidden_width` and `between` (nn/mlp_settings.py).

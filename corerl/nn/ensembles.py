@@ -43,7 +43,7 @@ def check(cfg: Any) -> None:
 
 
 def call(network: nn.Module, chosen: Tensor | None, *inputs: Tensor) -> Tensor:
-    """Calls `network(*inputs)` with the heads `chosen` `(S, M)` alone, in their order; None is all."""
+    """Calls `network(*inputs)` with the heads `chosen` `(S, M)` alone, in their order. None is all."""
     if chosen is None:
         return network(*inputs)
     seeds = torch.arange(len(chosen), device=chosen.device)[:, None]

@@ -57,5 +57,5 @@ def euler(field: Field, noise: Tensor, steps: int) -> Tensor:
 
 
 def guided(unconditional: Tensor, conditional: Tensor, weight: float) -> Tensor:
-    """Returns the velocity of classifier-free guidance: 0 is without the label, 1 with it, more goes on."""
+    """Returns the velocity of classifier-free guidance: 0 without the label, 1 with it, more beyond it."""
     return unconditional + weight * (conditional - unconditional)

@@ -14,7 +14,7 @@ from corerl.nn import compile, optim
 
 @dataclass
 class Spec:
-    """Sizes, seeds and device of an agent; `Run.spec` makes one, `Spec(3, 2, rngs)` is enough to try one.
+    """Sizes, seeds and device of an agent. `Run.spec` makes one, `Spec(3, 2, rngs)` is enough to try one.
 
     Attributes:
         observation_dim: features of an observation, or the shape of an image.
@@ -116,7 +116,7 @@ class Stateful:
 
 
 def _device_of(state: dict[str, Any]) -> torch.device:
-    """Returns where most tensors lie; counters and generators may be on the host."""
+    """Returns where most tensors lie. Counters and generators may be on the host."""
     devices = [x.device for x in pytree.tree_leaves(state) if isinstance(x, Tensor)]
     return max(set(devices), key=devices.count, default=torch.device("cpu"))
 

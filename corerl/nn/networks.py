@@ -38,7 +38,7 @@ def orthogonal(gain: float = math.sqrt(2)) -> Init:
 
 
 def uniform(bound: float | None = None, bias: float | None = None, fan: str = "in") -> Init:
-    """Initialises: weights on ±`bound` or 1/sqrt of inputs (`fan="in"`) or outputs; bias `bias`, or alike."""
+    """Initialises: weights on ±`bound` or 1/sqrt of inputs (`fan="in"`) or outputs. Bias `bias`, or alike."""
 
     def init(weight: Tensor, bias_: Tensor, rng: torch.Generator) -> None:
         limit = 1 / math.sqrt(weight.shape[fan == "out"]) if bound is None else bound
@@ -109,7 +109,7 @@ class Linear(nn.Module):
                     init(weight, bias, rng)
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """Maps `(*lead, B, in)` to `(*lead, B, out)`; with `relu` negative numbers become 0."""
+        """Maps `(*lead, B, in)` to `(*lead, B, out)`. With `relu` negative numbers become 0."""
         lead, (inputs, outputs) = self.weight.shape[:-2], self.weight.shape[-2:]
         batch = x.shape[-2]
         out = fused_linear.linear(
@@ -232,7 +232,7 @@ class MLP(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
-        """Maps `x`; `keep` holds a multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
+        """Maps `x`. `keep` holds a multiplier per hidden layer (a dropout mask), `(*lead, B, features)`."""
         for i in range(len(self.norms)):
             x = self._hidden(x, i)
             if keep is not None:
@@ -258,7 +258,7 @@ def dropout_masks(uniforms: Tensor, rate: float) -> Tensor:
 
 
 def layer_masks(uniforms: Tensor | None, rate: float) -> tuple[Tensor, ...] | None:
-    """Returns a mask for each hidden layer from draws `(S, layers, B, width)`; None is without dropout."""
+    """Returns a mask for each hidden layer from draws `(S, layers, B, width)`. None is without dropout."""
     return None if uniforms is None else dropout_masks(uniforms, rate).unbind(1)
 
 

@@ -72,7 +72,7 @@ class Adam:
         )
 
     def _fusible_step(self, grads: list[Tensor]) -> None:
-        """Takes the step in operations of which torch's compiler makes one kernel for all parameters."""
+        """Takes the step in operations that torch's compiler fuses into one kernel for all parameters."""
         beta1, beta2, eps, decay = (
             self._options[name] for name in ("beta1", "beta2", "eps", "weight_decay")
         )
@@ -98,7 +98,7 @@ class Adam:
 
 
 def target_of(network: nn.Module) -> nn.Module:
-    """Makes a copy that no gradient reaches; move it with `polyak`."""
+    """Makes a copy that no gradient reaches. Move it with `polyak`."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
@@ -116,7 +116,7 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
 
 @torch.no_grad()
 def polyak_where(now: Tensor, target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Moves as `polyak` does where `now` `()` is true; else not at all. A captured graph can replay both."""
+    """Moves as `polyak` does where `now` `()` is true, else not at all. A captured graph can replay both."""
     targets, sources = _tensors_of(target), _tensors_of(online)
     moves = torch._foreach_sub(sources[0], targets[0])
     torch._foreach_mul_(moves, torch.where(now, rate, 0.0))
@@ -162,7 +162,7 @@ def restart(*optimizers: Adam) -> None:
 
 
 class Schedule:
-    """A learning rate that depends on the number of steps taken; call `step` after the optimiser's.
+    """A learning rate that depends on the number of steps taken. Call `step` after the optimiser's.
 
     The rate is a tensor on the parameters' device, advanced by tensor operations, so that a captured
     graph replays the schedule as well.
@@ -201,7 +201,7 @@ class Schedule:
 
 
 def cosine_schedules(steps: int | None, *optimizers: Adam) -> list[Schedule | None]:
-    """Schedules each optimiser from its rate down to 0 over `steps`; with None the rates stay."""
+    """Schedules each optimiser from its rate down to 0 over `steps`. With None the rates stay."""
     if steps is None:
         return [None] * len(optimizers)
     return [Schedule(optimizer, cosine(steps)) for optimizer in optimizers]

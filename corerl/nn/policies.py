@@ -50,7 +50,7 @@ class GaussianPolicy(nn.Module):
         self.bound = bound
 
     def forward(self, observations: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
-        """Returns the mean; `keep` holds dropout masks, as for `MLP`."""
+        """Returns the mean. `keep` holds dropout masks, as for `MLP`."""
         return self.bound(self.body(observations, keep))
 
     @property
@@ -110,7 +110,7 @@ class CategoricalPolicy(nn.Module):
         self.body = MLP(sizes, (len(rngs),), rngs, **others)
 
     def forward(self, observations: Tensor, keep: Sequence[Tensor] | None = None) -> Tensor:
-        """Returns the logits; `keep` holds dropout masks, as for `MLP`."""
+        """Returns the logits. `keep` holds dropout masks, as for `MLP`."""
         return self.body(observations, keep)
 
     def log_prob(self, logits: Tensor, actions: Tensor) -> Tensor:
@@ -183,11 +183,11 @@ class TanhGaussian(nn.Module):
         return mean, log_std.clamp(*self.limits)
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples actions `(*lead, B, A)`, with log-densities `(*lead, B)`; `noise` is standard normal."""
+        """Samples actions `(*lead, B, A)`, with log-densities `(*lead, B)`. `noise` is standard normal."""
         return squash(*self(observations), noise)
 
     def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples K actions per state `(S, K, B, A)`, from noise of that shape; log-densities `(S, K, B)`."""
+        """Samples K actions per state `(S, K, B, A)`, from noise of that shape. Log-densities `(S, K, B)`."""
         mean, log_std = self(observations)
         return squash(mean[:, None], log_std[:, None], noise)
 
@@ -196,7 +196,7 @@ class TanhGaussian(nn.Module):
         return torch.tanh(self(observations)[0])
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns the log-density `(*lead, B)` of given actions; those at ±1 count as the nearest inside."""
+        """Returns the log-density `(*lead, B)` of given actions. Those at ±1 count as the nearest inside."""
         limit = 1 - 2**-20  # a power of two, which float32 holds exactly
         u = torch.atanh(actions.clamp(-limit, limit))
         return gaussian_log_prob(*self(observations), u) - log_tanh_slope(u).sum(-1)
@@ -230,7 +230,7 @@ def log_tanh_slope(u: Tensor) -> Tensor:
 
 
 def smoothed(actions: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
-    """Adds clipped noise to a target policy's actions (TD3; Fujimoto et al. 2018, eq. 14)."""
+    """Adds clipped noise to a target policy's actions (TD3, Fujimoto et al. 2018, eq. 14)."""
     return (actions + (noise * std).clamp(-clip, clip)).clamp(-1, 1)
 
 

@@ -1,4 +1,4 @@
-"""What static CVaR learns of a state and a stock: the law of the return to come, or its shortfall alone."""
+"""Critics of static CVaR at a state and a stock: the return's distribution, or its shortfall."""
 
 import math
 from typing import Any
@@ -55,9 +55,9 @@ class StockShortfalls(ActionValues):
         self.gap = (cfg.high - cfg.low) / (cfg.stocks - 1)
 
     def forward(self, observations: Tensor, stock: Tensor | None = None) -> Tensor:
-        """Returns the logits; they are of all stocks at once, whatever `stock` is."""
+        """Returns the logits. They are of all stocks at once, whatever `stock` is."""
         return super().forward(observations)
 
     def on_grid(self, logits: Tensor) -> Tensor:
-        """Returns the shortfalls `(..., G)`; at `low` it is 0."""
+        """Returns the shortfalls `(..., G)`. At `low` it is 0."""
         return F.pad(self.gap * logits.sigmoid().cumsum(-1), (1, 0))

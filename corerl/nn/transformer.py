@@ -159,7 +159,7 @@ def causal(valid: Tensor) -> Tensor:
 
 
 def both_ways(valid: Tensor) -> Tensor:
-    """Lets each token, padded ones too, look at all valid ones: `(S, B, T, T)`; `valid` as for `causal`."""
+    """Lets each token, padded ones too, look at all valid ones: `(S, B, T, T)`. `valid` as for `causal`."""
     return valid[:, :, None].expand(-1, -1, valid.shape[-1], -1)
 
 

@@ -34,7 +34,7 @@ NAMED = 12
 
 
 class Watch:
-    """Names, once, what of a run's parts has changed since and is none of the tensors that are kept."""
+    """Names, once, what has changed in a run's parts and is not one of the tensors that are kept."""
 
     def __init__(self, parts: dict[str, Any]):
         self._parts, self._before = parts, _marks_of(parts)
@@ -66,7 +66,7 @@ def _marks_of(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lost(before: dict[str, Any], now: dict[str, Any], kept: Iterable[Tensor]) -> list[str]:
-    """Returns the names of what differs in two of `_marks_of`, but for the tensors `kept`."""
+    """Returns the names of what differs in two of `_marks_of`, except for the tensors `kept`."""
     memory = {_place(tensor) for tensor in kept}
     names: list[str] = []
     for name in before | now:

@@ -123,7 +123,7 @@ class _Model:
 
 
 def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
-    """Marks, `(N,)` bool, the rows of a tenth of the episodes, at least one; none where there is one."""
+    """Marks, `(N,)` bool, the rows of a tenth of the episodes, at least one. None where there is one."""
     n = dataset.n_episodes
     if n == 1:
         raise CorerlError(f"{dataset.id} has one episode: too few to fit a model of its behaviour.")

@@ -126,7 +126,7 @@ def _settings() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judges every run and prints a table; with --select, how well the estimates choose."""
+    """Judges every run and prints a table. With --select, how well the estimates choose."""
     args.acting = [text for text in args.runs if text.startswith("algo.") and "=" in text]
     args.runs = [text for text in args.runs if text not in args.acting]
     require(bool(args.runs), "corerl evaluate needs a run's folder beside the settings to act with")
@@ -187,7 +187,7 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: s
 
 
 def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
-    """Raises CorerlError where an option was given that none of the methods has a use for."""
+    """Raises CorerlError where no method uses an option that was given."""
     if not weighs(methods):
         _refuse(args, ("behaviour", "clip", *_OF_KERNELS), "fqe weighs no episodes")
     if set(methods).isdisjoint(NEEDS_MODEL):
@@ -212,7 +212,7 @@ def _keep(reported: str, write: Callable[[], Path], show: Callable[[], None]) ->
 
 
 def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None:
-    """Raises CorerlError where estimates would be of different returns; names the first run that differs."""
+    """Raises CorerlError where estimates would be of different returns. Names the first run that differs."""
     (first, discount), (one, *_) = next(iter(questions.items()))
     for (task, other), (agent, *_) in questions.items():
         require(
@@ -270,7 +270,7 @@ def _acting(settings: list[str]) -> list[dict[str, Any]]:
 
 
 def _steering(args: argparse.Namespace) -> list[tuple[int, float] | None]:
-    """Returns every pair of samples and temperature to steer with; [None] without --steer."""
+    """Returns every pair of samples and temperature to steer with, or [None] without --steer."""
     if not args.steer:
         return [None]
     counts = _numbers(args.samples or "10", int, "--samples", "a whole number")
@@ -368,7 +368,7 @@ def _fqe(settings: list[str]) -> fqe.Settings:
 
 
 def _parsed(text: str, kind: type) -> int | float | bool:
-    """Reads a value, `1e5` as a whole number too; ValueError or KeyError where it is of another type."""
+    """Reads a value, `1e5` as a whole number too. ValueError or KeyError where it is of another type."""
     if kind is bool:
         return {"true": True, "false": False}[text.lower()]
     number = float(text)

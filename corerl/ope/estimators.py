@@ -36,7 +36,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Values of an estimate and the weights to normalise, `(E, K)` each; None as weights is ones."""
+    """Values of an estimate and the weights to normalise, `(E, K)` each. None as weights is ones."""
 
     values: np.ndarray
     weights: np.ndarray | None = None

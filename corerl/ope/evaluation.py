@@ -27,7 +27,7 @@ STATISTICS = ("mean", "variance", "cvar 0.1", "quantile 0.1", "quantile 0.5", "q
 
 @dataclass
 class Options:
-    """The options of judging policies; every estimate of one table shares them."""
+    """The options of judging policies. Every estimate of one table shares them."""
 
     discount: float = 0.99
     horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
@@ -337,7 +337,7 @@ def _fitting(cfg: Settings) -> str:
 
 
 def _too_few(cfg: Settings) -> str:
-    """Warns of an endless critic that remembers its start; after three constants 5 % of it are left."""
+    """Warns of an endless critic that remembers its start. After three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
     few = (
         f", too few: this critic forgets its start with a time constant of {constant:,.0f} updates"

@@ -141,7 +141,7 @@ class FQE:
                 show(step, loss.cpu().numpy())
 
     def update(self) -> Tensor:
-        """Takes one step on the next batch of every policy; returns its loss `(S,)`."""
+        """Takes one step on the next batch of every policy and returns its loss `(S,)`."""
         chosen = self._numbers.next()
         rows = self._rows.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         following = self._next.index_select(0, (chosen + self._offsets).flatten())

@@ -36,7 +36,7 @@ def interval(
     replicates: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Returns low and high; NaN where the method does not apply: one episode, or self-normalised weights.
+    """Returns low and high, or NaN where the method does not apply: one episode, or self-normalised weights.
 
     Args:
         bounds: of an episode's contribution, for `hoeffding` and `bernstein`.

@@ -14,7 +14,7 @@ from corerl.errors import CorerlError
 
 @dataclass(frozen=True, eq=False)
 class Logs:
-    """E episodes of T steps and fewer; after an episode's end everything is 0.
+    """E episodes of T steps and fewer. After an episode's end everything is 0.
 
     Attributes:
         rewards: `(E, T)` float64. alive: `(E, T)` bool, whether the step was made.
@@ -39,7 +39,7 @@ class Logs:
         leave_out_cut: bool = False,
         keep_cut: bool = False,
     ) -> Logs:
-        """Returns the first `horizon` steps of every episode; None is the longest episode's length.
+        """Returns the first `horizon` steps of every episode. None is the longest episode's length.
 
         An episode is whole if it ended in a terminal state or lasted `horizon` steps; one that stops
         earlier, where the recording did, says nothing of the rewards that would have followed.

@@ -21,7 +21,7 @@ AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """S policies to judge; every function takes raw observations `(n, O)` and returns NumPy arrays.
+    """S policies to judge. Every function takes raw observations `(n, O)` and returns NumPy arrays.
 
     One with discrete actions has `probabilities`; another has `actions`, and `log_prob` if it has chance.
 

@@ -24,7 +24,7 @@ KEYS = ("data", "discount", "facts")
 
 
 def write(agent: Loaded, data: str, judgement: Judgement) -> Path:
-    """Adds the rows to `ope.csv` in the run's folder; those of the same question are replaced."""
+    """Adds the rows to `ope.csv` in the run's folder. Those of the same question are replaced."""
     path = agent.path / FILE
     mine = [
         {k: str(v) for k, v in row._asdict().items()}
@@ -41,7 +41,7 @@ def write(agent: Loaded, data: str, judgement: Judgement) -> Path:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of an `ope.csv`; none where there is no file.
+    """Reads the rows of an `ope.csv`. None where there is no file.
 
     Raises:
         CorerlError: it is none of ours, or was damaged.

@@ -43,7 +43,7 @@ def members(labels: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def rank_correlation(estimates: np.ndarray, truths: np.ndarray) -> float:
-    """Returns Spearman's correlation; NaN for fewer than three policies, or where one side is constant."""
+    """Returns Spearman's correlation. NaN for fewer than three policies, or where one side is constant."""
     estimates, truths = _checked(estimates, truths)
     if len(truths) < 3 or np.ptp(estimates) == 0 or np.ptp(truths) == 0:
         return math.nan
@@ -99,7 +99,7 @@ def regret(estimates: np.ndarray, truths: np.ndarray, k: int = 1) -> float:
 
 
 def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k: int) -> float:
-    """Returns SharpeRatio@k; NaN where the k policies have no spread, as one alone."""
+    """Returns SharpeRatio@k, or NaN where the k policies have no spread, as one alone."""
     of = top(estimates, truths, k)
     # Not by the deviation: that of equal numbers may be one of rounding.
     return (of.best - behaviour) / of.std if of.best > of.worst else math.nan
@@ -108,7 +108,7 @@ def sharpe_ratio(estimates: np.ndarray, truths: np.ndarray, behaviour: float, k:
 def error_rates(
     estimates: np.ndarray, truths: np.ndarray, thresholds: tuple[float, float]
 ) -> tuple[float, float]:
-    """Returns type I and type II error rates; NaN where no policy is bad, or none is good.
+    """Returns type I and type II error rates, or NaN where no policy is bad, or none is good.
 
     Args:
         thresholds: from which an estimate and from which a true value counts as good.

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def export(
     path: str | Path, out: Path, seed: int | None = None, *, units: str = "unit"
 ) -> dict[str, Any]:
-    """Writes one seed's policy to `out`; what it is, and its largest difference from the original.
+    """Writes one seed's policy to `out`. What it is, and its largest difference from the original.
 
     Args:
         path: the run. out: `.onnx` or `.pt2` (`torch.export.load`). seed: None is the run's first.
@@ -135,7 +135,7 @@ def export(
 
 
 class Policy(nn.Module):
-    """`(n, O)` to `(n, A)`, for one seed; continuous actions from [-1, 1] to [low, high] where given."""
+    """`(n, O)` to `(n, A)`, for one seed. Continuous actions from [-1, 1] to [low, high] where given."""
 
     def __init__(
         self, act: Callable[[Tensor], Tensor], low: np.ndarray | None, high: np.ndarray | None
@@ -209,7 +209,7 @@ def _units(task: Task) -> tuple[np.ndarray | None, np.ndarray | None]:
 
 def _observations(task: Task, shape: tuple[int, ...], count: int = 256) -> Tensor:
     """Returns observations to compare on: the data's where it is on this machine, or else the environment's
-    under random actions; without either, Gaussian numbers."""
+    under random actions. Without either, Gaussian numbers."""
     if not (task.is_here or task.has_env):
         return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
     if task.is_here:

@@ -1,4 +1,4 @@
-"""The agents of a run, to act, to judge or to go on with.
+"""The agents of a run, to act, to judge or to resume.
 
     agent = load("runs/corerl/pendulum/iql-1a2b3c4d")
     action = agent.act(observation)
@@ -168,7 +168,7 @@ def _cells(root: Path) -> list[Path]:
 
 
 def settings(cell: Path) -> Config:
-    """Returns the settings in a run's `config.yaml`; what has been added since has its default.
+    """Returns the settings in a run's `config.yaml`. What has been added since has its default.
 
     Raises:
         CorerlError: the file is broken, or names an algorithm or a setting that is unknown here.

@@ -83,7 +83,7 @@ class Loaded:
 
     @property
     def tau(self) -> float | None:
-        """The level of CVaR that it plays for; None where that is not chosen in play."""
+        """The level of CVaR that it plays for, or None where that is not chosen in play."""
         act = self._parts[0].act
         return act.tau if isinstance(act, OfflineStockPlayer) else None
 
@@ -146,7 +146,7 @@ class Loaded:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """Names of an observation's parts, in the order of training; none where it is no dictionary."""
+        """Names of an observation's parts, in the order of training. None where it is no dictionary."""
         if names := own_files.parts(self.task.data):
             return tuple(names)
         if not self.task.has_env:
@@ -155,7 +155,7 @@ class Loaded:
 
     @cached_property
     def _spaces(self) -> dict[str, spaces.Space]:
-        """Spaces of an observation's parts in the environment; none where it is no dictionary."""
+        """Spaces of an observation's parts in the environment. None where it is no dictionary."""
         env = self.task.make_env()
         env.close()
         return getattr(wrapper(env, Flat), "parts", {})
@@ -186,7 +186,7 @@ class Loaded:
         return np.concatenate(list(self._frames), -1)
 
     def _follow(self, episodes: int) -> None:
-        """Begins the episodes of a policy that remembers, where nobody did; refuses another number."""
+        """Begins the episodes of a policy that remembers, where nobody did. Refuses another number."""
         if self._begun is None:
             self.begin(len(self.seeds), episodes)
         require(
@@ -224,7 +224,7 @@ class Loaded:
         return self._gather(lambda part, x: part.act(x), observations)
 
     def begin(self, seeds: int, episodes: int) -> None:
-        """Forgets; n episodes of each seed begin."""
+        """Forgets. n episodes of each seed begin."""
         self._begun, self._acted = episodes, None
         for part in self._parts:
             if hasattr(part.act, "begin"):
@@ -263,7 +263,7 @@ class Loaded:
         self._parts[0].critic()
 
     def propose(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples actions `(S, n, A)` of normal noise, discrete ones one-hot; no density need be known."""
+        """Samples actions `(S, n, A)` of normal noise, discrete ones one-hot. No density need be known."""
         return self._gather(lambda part, *x: part.proposals()(*x), observations, noise)
 
     @torch.no_grad()
@@ -291,7 +291,7 @@ class Loaded:
         return [(part.seeds, part.state) for part in self._parts]
 
     def _gather(self, function: Callable, *inputs: Tensor) -> Any:
-        """Calls `function` on every group's share of the inputs `(S, ...)`; joins outputs in seed order."""
+        """Calls `function` on every group's share of the inputs `(S, ...)`. Joins outputs in seed order."""
         if self._seed is not None:  # the group's other seeds are asked about the same
             part = self._parts[0]
             wide = [x.expand(len(part.seeds), *x.shape[1:]) for x in inputs]

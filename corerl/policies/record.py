@@ -95,7 +95,7 @@ class Camera(gymnasium.Wrapper):
 
 
 def drawn(env: gymnasium.Env, mode: str, id: str) -> gymnasium.Env:
-    """Returns `env` with a way to be drawn, `human` or `rgb_array`; CorerlError where it has none."""
+    """Returns `env` with a way to be drawn, `human` or `rgb_array`, or raises CorerlError if it has none."""
     modes = env.unwrapped.metadata.get("render_modes") or []
     if mode not in modes:
         what = "in a window" if mode == "human" else "as a film"
@@ -131,7 +131,7 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
 
 
 def _writer(out: Path):
-    """Returns a function that writes frames; its requirements are checked before anything is played."""
+    """Returns a function that writes frames. Its requirements are checked before anything is played."""
     try:
         import imageio.v2 as imageio
 

@@ -32,7 +32,7 @@ ANCHOR = 10
 
 @dataclass
 class Queries(Settings):
-    """Settings for questions during training; part of an algorithm's `Config`, as `queries`."""
+    """Settings for questions during training. Part of an algorithm's `Config`, as `queries`."""
 
     prefix: ClassVar[str] = "algo.queries."
 
@@ -142,7 +142,7 @@ class Answers(Stateful):
         self.asked, self.sessions = (torch.zeros((), dtype=torch.int64) for _ in range(2))
 
     def add(self, segments: Tensor, labels: np.ndarray) -> None:
-        """Keeps the answered ones of `(S, n, 2, L, O + A)`; labels `(S, n)` are NaN where skipped."""
+        """Keeps the answered ones of `(S, n, 2, L, O + A)`. Labels `(S, n)` are NaN where skipped."""
         for i, row in enumerate(labels):
             kept = np.flatnonzero(~np.isnan(row))
             start, stop = int(self.count[i]), int(self.count[i]) + len(kept)

@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
 
 
 def transitions(pairs: Pairs) -> Batch:
-    """Returns the steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`; nothing ends there.
+    """Returns the steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`. Nothing ends there.
 
     The last step is only the state that the one before it leads to. Rewards are 0.
     """
@@ -37,7 +37,7 @@ def transitions(pairs: Pairs) -> Batch:
 
 
 class PairBuffer(PackedRows):
-    """Comparisons on the device; each seed draws its own, uniformly with replacement.
+    """Comparisons on the device. Each seed draws its own, uniformly with replacement.
 
     Attributes:
         batch_size: B.
@@ -113,7 +113,7 @@ class PairBuffer(PackedRows):
         return Pairs(*packed.split(self._sizes, dim=-1), self._labels[chosen])
 
     def state_dict(self) -> dict:
-        """Returns the positions in the streams; the comparisons are not part of a checkpoint."""
+        """Returns the positions in the streams. The comparisons are not part of a checkpoint."""
         offsets = None if self._offsets is None else self._offsets.state_dict()
         return {"indices": self._indices.state_dict(), "offsets": offsets}
 

@@ -206,7 +206,7 @@ class Comparisons:
         return self.actions.shape[1]
 
     def first(self, pairs: int | None) -> Comparisons:
-        """Returns the first `pairs` comparisons; None keeps all.
+        """Returns the first `pairs` comparisons. None keeps all.
 
         Raises:
             CorerlError: there are fewer.
@@ -227,7 +227,7 @@ class Comparisons:
         )
 
     def pairs(self) -> Comparisons:
-        """Returns all pairs of each ranking, the better first; pairs are returned as they are."""
+        """Returns all pairs of each ranking, the better first. Pairs are returned as they are."""
         if self.size == 2:
             return self
         better, worse = np.triu_indices(self.size, 1)

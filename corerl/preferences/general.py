@@ -33,7 +33,7 @@ from corerl.preferences.reward_models import preference_loss
 
 @dataclass
 class General(Settings):
-    """The model that answers for a teacher; part of an algorithm's `Config`, as `model`."""
+    """The model that answers for a teacher. Part of an algorithm's `Config`, as `model`."""
 
     prefix: ClassVar[str] = "algo.model."
 
@@ -60,7 +60,7 @@ class General(Settings):
 
 
 def score(one: Tensor, other: Tensor) -> Tensor:
-    """Returns how much the first is preferred, `(...)`, of vectors `(..., D)`; antisymmetric."""
+    """Returns how much the first is preferred, `(...)`, of vectors `(..., D)`. Antisymmetric."""
     if one.shape[-1] == 1:
         return (one - other).squeeze(-1)
     return (one[..., 0::2] * other[..., 1::2] - one[..., 1::2] * other[..., 0::2]).sum(-1)
@@ -107,18 +107,18 @@ class PreferenceModel(Stateful):
         return loss, {"model_loss": loss, "model_accuracy": accuracy}
 
     def update(self) -> dict[str, Tensor]:
-        """Takes one step on answers so far; a seed without any does not move."""
+        """Takes one step on answers so far. A seed without any does not move."""
         return self._update(self.answers.draw(self.uniforms.next()))
 
     def question(self, i: int) -> np.random.Generator | None:
-        """Returns what draws the next question of seed number i; None where the budget is spent."""
+        """Returns what draws the next question of seed number i, or None where the budget is spent."""
         asked = int(self.answers.count[i])
         if asked == self.cfg.budget:
             return None
         return np.random.default_rng(seeding.derive(self._seeds[i], f"question {asked}"))
 
     def keep(self, i: int, first: Tensor, second: Tensor, label: float) -> None:
-        """Keeps an answer about two episodes `(n, O + A)` of seed number i; 1.0 prefers the second."""
+        """Keeps an answer about two episodes `(n, O + A)` of seed number i. 1.0 prefers the second."""
         self.answers.keep(i, torch.stack([self._filled(first), self._filled(second)]), label)
 
     def _filled(self, episode: Tensor) -> Tensor:

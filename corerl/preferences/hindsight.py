@@ -40,7 +40,7 @@ PIECE = 64
 
 @dataclass
 class World(transformer.TransformerSettings):
-    """The world model behind `algo.reward.prior`; part of an algorithm's `Config`, as `world`."""
+    """The world model behind `algo.reward.prior`. Part of an algorithm's `Config`, as `world`."""
 
     prefix: ClassVar[str] = "algo.world."
 
@@ -62,7 +62,7 @@ class Windows(NamedTuple):
 
 
 def prior_loss(rewards: Tensor, importance: Tensor) -> Tensor:
-    """Returns the mean over segments and steps of (r_t - w_t * sum r)^2; both `(..., B, K, L)`."""
+    """Returns the mean over segments and steps of (r_t - w_t * sum r)^2. Both `(..., B, K, L)`."""
     redistributed = importance * rewards.sum(-1, keepdim=True)
     return (rewards - redistributed).square().mean((-3, -2, -1))
 
@@ -81,7 +81,7 @@ class WorldTransformer(SegmentTransformer):
         return transformer.each(self.head, self.hidden(observations, actions, valid, keys))
 
     def importance(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns how much the last token looks at each step, `(S, n, L)`; sums are 1."""
+        """Returns how much the last token looks at each step, `(S, n, L)` and sums are 1."""
         x, allowed = self.embedded(observations, actions, torch.ones_like(observations[..., 0]))
         looks = []
         for block in self.blocks:
@@ -104,7 +104,7 @@ class WorldModel(Stateful):
         self._update = compile.captured(self._step, spec.mode)
 
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the mean absolute error of the next states; `keys` are for dropout."""
+        """Computes the mean absolute error of the next states. `keys` are for dropout."""
         found = self.network.predicted(windows.observations, windows.actions, keys)
         loss = (found - windows.next_observations).abs().mean((1, 2, 3))
         return loss, {"world_loss": loss}
@@ -130,7 +130,7 @@ class WorldModel(Stateful):
 def model(
     cfg: World, sizes: tuple[int, int], seeds: Sequence[int], length: int, **options: Any
 ) -> WorldModel:
-    """Returns a world model that has learned nothing yet; `options` are of `Spec`."""
+    """Returns a world model that has learned nothing yet. `options` are of `Spec`."""
     rngs = seeding.generators(seeds, "world")
     return WorldModel(cfg, Spec(*sizes, rngs, identities=seeds, **options), length)
 
@@ -164,7 +164,7 @@ class WindowBuffer(PackedRows):
         return Windows(*self._rows[rows].split(self._sizes, -1))
 
     def state_dict(self) -> dict:
-        """Returns the position in the stream; the data is not part of a checkpoint."""
+        """Returns the position in the stream. The data is not part of a checkpoint."""
         return self._indices.state_dict()
 
     def load_state_dict(self, state: dict) -> None:

@@ -95,7 +95,7 @@ class Pictures:
 
 
 def placer(env: gymnasium.Env) -> Put | None:
-    """Returns the function that puts `env` into an observed state; None where none is known."""
+    """Returns the function that puts `env` into an observed state, or None where none is known."""
     inner = env.unwrapped
     name = type(inner).__name__.removesuffix("Env")
     if name == "Pendulum":

@@ -64,7 +64,7 @@ class Server(ThreadingHTTPServer):
             return self.session.state() | more
 
     def answer(self, pair: int, answer: str | list[int]) -> dict[str, Any]:
-        """Keeps an answer, a word or the order of all segments; the new state."""
+        """Keeps an answer, a word or the order of all segments. The new state."""
         with self._lock:
             if isinstance(answer, list):
                 self.session.answer(pair, 0.0, answer)
@@ -73,7 +73,7 @@ class Server(ThreadingHTTPServer):
         return self.state()
 
     def undo(self) -> dict[str, Any]:
-        """Takes the last one back; the new state."""
+        """Takes the last one back. The new state."""
         with self._lock:
             self.session.undo()
         return self.state()
@@ -120,7 +120,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`GET /` the page, `state`, `pair/N`; `POST answer` and `undo`, each answered with the state."""
+    """`GET /` the page, `state`, `pair/N`. `POST answer` and `undo`, each answered with the state."""
 
     server: Server
 
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _path(self) -> str | None:
-        """Returns the path below the token; None, and an answer, where the request is not ours."""
+        """Returns the path below the token. None, and an answer, where the request is not ours."""
         host, begin = self.headers.get("Host", "").partition(":")[0], f"/{self.server.token}/"
         if host not in (HOST, "localhost") or not self.path.startswith(begin):
             self.send_error(HTTPStatus.NOT_FOUND)

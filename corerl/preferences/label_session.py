@@ -141,7 +141,7 @@ class Session:
             self.order = [*(other for other in self.order if other != pair), pair]
 
     def undo(self) -> int | None:
-        """Takes the last answer back, in the file too; the pair, or None where there is none.
+        """Takes the last answer back, in the file too. The pair, or None where there is none.
 
         Raises:
             CorerlError: the disk is full.
@@ -203,7 +203,7 @@ class Session:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """Reads all arrays of a file that a session wrote; CorerlError where it is another kind of file."""
+    """Reads all arrays of a file that a session wrote, or raises CorerlError if it is another kind."""
     with npz(path, "an npz file of labels") as file:
         missing = [
             name for name in ("starts", "labels", "length", "sha256", *OWN) if name not in file
@@ -238,7 +238,7 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
 
 
 def pairs_of_file(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yields each pair that was judged, with its label; those of rankings with the lower row first."""
+    """Yields each pair that was judged, with its label. Those of rankings with the lower row first."""
     for starts, label in zip(file["starts"].tolist(), file["labels"].tolist(), strict=True):
         if len(starts) == 2:
             yield tuple(starts), label

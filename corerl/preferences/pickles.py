@@ -28,7 +28,7 @@ LARGEST = (
 
 
 def read_integers(path: Path) -> np.ndarray:
-    """Reads the one array of integers, or plain list of them, in the pickle; as int64.
+    """Reads the one array of integers, or plain list of them, in the pickle, as int64.
 
     Raises:
         CorerlError: the file asks for anything but arrays, holds other values, or is cut off.
@@ -49,7 +49,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 class _Global(NamedTuple):
-    """A name that the file asks for; never the thing itself."""
+    """A name that the file asks for. Never the thing itself."""
 
     name: str
 
@@ -64,7 +64,7 @@ class _Dtype:
 
 @dataclass
 class _Array:
-    """An array that is being read; `values` is None until its state has been read."""
+    """An array that is being read. `values` is None until its state has been read."""
 
     values: np.ndarray | None = None
 
@@ -78,7 +78,7 @@ class _Stack:
         self.memo: dict[int, Any] = {}
 
     def read(self, content: bytes) -> Any:
-        """Runs the opcodes of `content`; returns the top of the stack at the end."""
+        """Runs the opcodes of `content` and returns the top of the stack at the end."""
         for opcode, argument, _ in pickletools.genops(io.BytesIO(content)):
             if opcode.name == "STOP":
                 return self.values.pop()

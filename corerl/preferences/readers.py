@@ -285,7 +285,7 @@ def save(path: Path, **arrays: Any) -> None:
 
 
 def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
-    """Reads comparisons that `write` wrote; their `source` is the teacher's. `history` is the dataset's.
+    """Reads comparisons that `write` wrote. Their `source` is the teacher's. `history` is the dataset's.
 
     Raises:
         CorerlError: the file is broken, or of another dataset or version of it.
@@ -306,6 +306,6 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
 
 
 def read_length(path: Path) -> int:
-    """Reads how many steps the segments have in a file that `write` wrote; CorerlError as `read_own`."""
+    """Reads how many steps the segments have in a file that `write` wrote. CorerlError as `read_own`."""
     with npz(path, "an npz file of comparisons") as file:
         return one_length(_keys(file, ("length",))["length"])

@@ -54,7 +54,7 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
 
 
 def compared_rows(compared: Comparisons) -> Rows:
-    """Returns the steps of all compared segments, one after the other; each segment is a piece."""
+    """Returns the steps of all compared segments, one after the other. Each segment is a piece."""
     values = (compared.observations, compared.actions, compared.terminated)
     flat = [compared.segments(x).reshape(-1, *x.shape[1:]) for x in values]
     length = compared.length
@@ -180,7 +180,7 @@ class RelabelledBuffer(OfflineBuffer):
 
 
 class RewardedWindows(NamedTuple):
-    """`Windows` with what a critic needs; in padding, rewards are 0."""
+    """`Windows` with what a critic needs. In padding, rewards are 0."""
 
     observations: Tensor  # (S, B, K, O)
     actions: Tensor  # (S, B, K, A)
@@ -217,7 +217,7 @@ class RelabelledSequences(SequenceBuffer):
         self._terminated = F.pad(ended, (0, 1), value=1.0)
 
     def relabel(self, rewards: Tensor) -> None:
-        """Replaces the rewards by `(S, N)`; those of rows that are not recorded come last."""
+        """Replaces the rewards by `(S, N)`. Those of rows that are not recorded come last."""
         rewards = rewards[:, : len(self)]
         self._rewards[:, :-1].copy_(rewards)
         to_go = returns_to_go(rewards, self._episode_ends) / self._scale

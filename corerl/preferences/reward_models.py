@@ -31,7 +31,7 @@ INITS = {"torch": networks.torch_init, "orthogonal": networks.orthogonal(1.0)}
 
 @dataclass
 class Markov(Settings):
-    """A reward of one state and action; part of an algorithm's `Config`, as `reward`."""
+    """A reward of one state and action. Part of an algorithm's `Config`, as `reward`."""
 
     prefix: ClassVar[str] = "algo.reward."
 
@@ -94,7 +94,7 @@ def _ranking_loss(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MarkovReward(Stateful):
-    """S ensembles of M networks r(s, a); every update uses M * B comparisons.
+    """S ensembles of M networks r(s, a). Every update uses M * B comparisons.
 
     Args:
         epoch: updates after which the accuracy is looked at; a seed that has exceeded
@@ -120,7 +120,7 @@ class MarkovReward(Stateful):
         return torch.tanh(rewards) if self.cfg.bounded else rewards
 
     def combined(self, rewards: Tensor) -> Tensor:
-        """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)`; see `pessimistic`."""
+        """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)` (see `pessimistic`)."""
         if self.cfg.ensemble == "mean":
             return rewards.mean(1)
         return pessimistic(rewards, self.cfg.ensemble, self.cfg.penalty)
@@ -140,7 +140,7 @@ class MarkovReward(Stateful):
         return loss.sum(1), metrics
 
     def update(self, pairs: Pairs) -> dict[str, Tensor]:
-        """Takes one step; a seed that has stopped does not move."""
+        """Takes one step. A seed that has stopped does not move."""
         limit = self.cfg.stop_accuracy
         if limit is None:
             return self._step(pairs)
@@ -177,13 +177,13 @@ def markov(
 
 
 def unfitted(cfg: Markov, spec: Spec, epoch: int = 1) -> MarkovReward:
-    """Returns the Markovian reward of `spec.identities` before its first update; `epoch` as there."""
+    """Returns the Markovian reward of `spec.identities` before its first update. `epoch` as there."""
     rngs = seeding.generators(cfg.seeds(spec.identities), "reward")
     return MarkovReward(cfg, replace(spec, rngs=rngs), epoch)
 
 
 class Stopping:
-    """The end of each seed's training, by the mean accuracy of its epochs; `going` marks the others."""
+    """The end of each seed's training, by the mean accuracy of its epochs. `going` marks the others."""
 
     def __init__(self, seeds: int, device: torch.device | str = "cpu"):
         self.going = torch.ones(seeds, dtype=torch.bool, device=device)
@@ -192,7 +192,7 @@ class Stopping:
 
     @torch.no_grad()
     def look(self, accuracy: Tensor, epoch: int, limit: float) -> None:
-        """Counts an update's accuracy `(S,)`; an epoch whose mean exceeds `limit` is a seed's last."""
+        """Counts an update's accuracy `(S,)`. An epoch whose mean exceeds `limit` is a seed's last."""
         self._count += 1
         self._sum += accuracy
         over = self._count == epoch

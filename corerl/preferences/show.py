@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(console: Console, args: argparse.Namespace, task: Task) -> None:
-    """Prints how many labels there are of each kind, and an example; writes `--out`.
+    """Prints how many labels there are of each kind, and an example and writes `--out`.
 
     Raises:
         CorerlError: as `sources.load`, or `--out` is asked of segments that are no dataset's rows, or is

@@ -32,7 +32,7 @@ OF_TEACHERS = ("seed", "ranked", "judge", "beta", "gamma", "epsilon", "skip", "e
 
 @dataclass
 class Preferences(Settings):
-    """Settings for the comparisons to learn from; part of an algorithm's `Config`."""
+    """Settings for the comparisons to learn from. Part of an algorithm's `Config`."""
 
     prefix: ClassVar[str] = "algo.preferences."
 
@@ -87,7 +87,7 @@ class Preferences(Settings):
 
 
 def checksum(cfg: Preferences) -> str | None:
-    """Computes the SHA-256 of the labels' file; None where they are no single file.
+    """Computes the SHA-256 of the labels' file, or None where they are no single file.
 
     Raises:
         CorerlError: `source=file`, and there is none.
@@ -123,7 +123,7 @@ def _root(cfg: Preferences) -> Path:
 
 
 def load(run: Run, cfg: Preferences) -> Comparisons:
-    """Loads the comparisons that `cfg` asks for, on the run's data; the same for each of its seeds.
+    """Loads the comparisons that `cfg` asks for, on the run's data. The same for each of its seeds.
 
     Raises:
         CorerlError: the labels are missing, broken, or of another version of the data, or the data has

@@ -186,7 +186,7 @@ def _possible(dataset: Dataset, cfg: Preferences) -> np.ndarray:
 def _draw(
     dataset: Dataset, cfg: Preferences, sums: Sums, pairs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Starts (P, 2) of the pairs that are answered, uniform over all starts; and their numbers (P,)."""
+    """Starts (P, 2) of the pairs that are answered, uniform over all starts, and their numbers (P,)."""
     possible = _possible(dataset, cfg)
     rng = np.random.default_rng(seeding.derive(cfg.seed, "preferences/segments"))
     answered, numbers = [], []

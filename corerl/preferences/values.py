@@ -30,7 +30,7 @@ PIECE = 65_536
 
 @dataclass
 class Values(Settings):
-    """Settings of the fit; part of `Preferences`, as `values`."""
+    """Settings of the fit. Part of `Preferences`, as `values`."""
 
     prefix: ClassVar[str] = "algo.preferences.values."
 
@@ -45,7 +45,7 @@ class Values(Settings):
 
 
 class Fit:
-    """A fit of V to transitions of normalised states, for one seed; rewards are divided by `scale`."""
+    """A fit of V to transitions of normalised states, for one seed. Rewards are divided by `scale`."""
 
     def __init__(self, cfg: Values, observation_dim: int, seed: int):
         self.cfg = cfg
@@ -60,7 +60,7 @@ class Fit:
     def loss(
         self, states: Tensor, rewards: Tensor, next_states: Tensor, discounts: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the module's L; states are `(1, B, O)`, the others `(1, B)`; true ends have discount 0."""
+        """Computes the module's L. States are `(1, B, O)`, the others `(1, B)`. True ends have discount 0."""
         with torch.no_grad():
             target = rewards + discounts * self.target(next_states)
         return expectile_loss(target - self.value(states), self.cfg.expectile).mean(-1), {}

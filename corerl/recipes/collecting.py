@@ -1,4 +1,4 @@
-"""Collects episodes into a Minari dataset; a kill at any moment costs at most one chunk of work."""
+"""Collects episodes into a Minari dataset. A kill at any moment costs at most one chunk of work."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def _last(episode: Episode, value: bool) -> np.ndarray:
 
 
 def checksum(episodes: list[Episode]) -> str:
-    """Hashes the episodes' numbers (SHA-256); the file's own hash changes with its library's version."""
+    """Hashes the episodes' numbers (SHA-256). The file's own hash changes with its library's version."""
     sha = hashlib.sha256()
     for episode in episodes:
         for array in (episode.observations, episode.actions, episode.rewards):
@@ -278,7 +278,7 @@ def cut_episodes(
     terminated: np.ndarray,
     truncated: np.ndarray,
 ) -> list[Episode]:
-    """Cuts recorded rows into episodes; the last one may be unfinished."""
+    """Cuts recorded rows into episodes. The last one may be unfinished."""
     ends = np.flatnonzero(terminated | truncated) + 1
     if len(ends) == 0 or ends[-1] < len(rewards):
         ends = np.append(ends, len(rewards))

@@ -54,7 +54,7 @@ VERSION = 1  # raised when the recipe changes
 
 
 def make(wanted: list[str], seed: int, size: int | None, steps: int | None) -> dict[str, bool]:
-    """Makes these sets; `{name: False}` for one that was there already. `steps` is not used.
+    """Makes these sets. `{name: False}` for one that was there already. `steps` is not used.
 
     Raises:
         CorerlError: metaworld is missing, or a set exists with other contents.

@@ -56,7 +56,7 @@ VERSION = 1  # raised when the recipe changes
 
 
 def make(wanted: list[str], seed: int, size: int | None, steps: int | None) -> dict[str, bool]:
-    """Makes these sets; `{name: False}` for one that was there already.
+    """Makes these sets. `{name: False}` for one that was there already.
 
     Raises:
         CorerlError: a set exists with other contents, or SAC never reached the medium score.
@@ -68,7 +68,7 @@ def make(wanted: list[str], seed: int, size: int | None, steps: int | None) -> d
 
 
 def make_one(name: str, seed: int, size: int, steps: int) -> bool:
-    """Makes one set of `size` steps (both halves of medium-expert; medium-replay has its own size)."""
+    """Makes one set of `size` steps (both halves of medium-expert, while medium-replay has its own size)."""
     environment, quality = suites.ENVIRONMENTS[name], _parts(name)[1]
     cfg = settings(environment, seed, steps)
     recipe = {"version": VERSION, "seed": seed, "environment": environment}
@@ -179,7 +179,7 @@ def _stands_at_medium(cfg: Config, checkpoint: Path) -> bool:
 
 
 def _train(kind: type[Run], cfg: Config, directory: Path) -> None:
-    """Goes on with the run to its end, or for `UntilMedium` to where that stops it."""
+    """Resumes the run to its end, or for `UntilMedium` to where that stops it."""
     goal = f", until it scores {MEDIUM:.1f}" if kind is UntilMedium else ""
     title = f"{cfg.algo.label} {cfg.task}{goal}"
     display = Display(title, [cfg.seeds], 1, cfg.steps)
@@ -213,7 +213,7 @@ def _uniform(observations: np.ndarray, rng: np.random.Generator, actions: int) -
 
 
 def _sampled(cfg: Config, saved: dict[str, Any]) -> Act:
-    """Returns the saved policy's sampled actions, as D4RL's; its mean is never recorded."""
+    """Returns the saved policy's sampled actions, as D4RL's. Its mean is never recorded."""
     agent = _agent(cfg)
     agent.load_state_dict(saved["state"]["agent"])
 

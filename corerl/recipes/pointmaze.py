@@ -33,7 +33,7 @@ VERSION = 1
 
 
 def make(wanted: list[str], seed: int, size: int | None, steps: int | None) -> dict[str, bool]:
-    """Makes these sets; `{name: False}` for one that was there already. `steps` is not used.
+    """Makes these sets. `{name: False}` for one that was there already. `steps` is not used.
 
     Raises:
         CorerlError: gymnasium-robotics is missing, or a set exists with other contents.
@@ -69,7 +69,7 @@ def _make(environment: str, reset_target: bool) -> gymnasium.Env:
 
 
 class Controller:
-    """A controller of n balls; observations are achieved goal, desired goal, position and velocity."""
+    """A controller of n balls. Observations are achieved goal, desired goal, position and velocity."""
 
     def __init__(self, envs: list[gymnasium.Env], noise: float = NOISE):
         self._maze = envs[0].unwrapped.maze
@@ -105,7 +105,7 @@ class Controller:
 def shortest_way(
     walls: np.ndarray, start: tuple[int, int], end: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """Cells from `start` to `end`, both included, by breadth-first search; `walls` is True in a wall."""
+    """Cells from `start` to `end`, both included, by breadth-first search. `walls` is True in a wall."""
     came_from = {end: end}
     frontier = deque([end])
     while frontier and start not in came_from:

@@ -38,7 +38,7 @@ SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 
 
 def build(args: argparse.Namespace) -> int:
-    """Writes everything under `args.out`; 1 if a figure failed (all else is written), else 0."""
+    """Writes everything under `args.out`. 1 if a figure failed (all else is written), else 0."""
     if args.replicates < 1:
         raise CorerlError(f"--replicates is {args.replicates}. Give at least 1.")
     make_folder(args.out)
@@ -104,7 +104,7 @@ def _beside(parts: list[Section]) -> bool:
 
 
 def _files(parts: list[Section], pictures: Mapping[str, Iterable[str]]) -> list[str]:
-    """Lists the files of a report as named below its folder; `pictures` are each section's, by stem."""
+    """Lists the files of a report as named below its folder. `pictures` are each section's, by stem."""
     names = ["scores.csv", "index.html"]
     for section in parts:
         for table in [*section.tables, *section.others]:
@@ -151,7 +151,7 @@ def _draw(
     feet: dict[str, str],
     failures: list[str],
 ) -> list[Picture]:
-    """Draws and writes what the section has data for; a figure that fails is noted, not fatal."""
+    """Draws and writes what the section has data for. A figure that fails is noted, not fatal."""
     pictures = []
     for name, (caption, draw) in plan.items():
         try:

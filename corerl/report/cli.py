@@ -1,4 +1,4 @@
-"""Scores of runs or score files as tables, figures and one HTML page; docs/reports.md says what they mean."""
+"""Scores of runs or score files as tables, figures and one HTML page. See docs/reports.md."""
 
 import argparse
 from pathlib import Path
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the report and prints its table; 0, or 1 if a figure could not be drawn."""
+    """Writes the report and prints its table. 0, or 1 if a figure could not be drawn."""
     from corerl.report.build import build  # pandas and matplotlib only when asked for
 
     return build(args)

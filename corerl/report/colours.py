@@ -21,7 +21,7 @@ _SETTING = re.compile(r",? \S+=\S+| \[\w+\]")
 
 
 def looks(algorithms: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Returns matplotlib's `color` and `linestyle` by name; up to 20 algorithms have their own colour.
+    """Returns matplotlib's `color` and `linestyle` by name. Up to 20 algorithms have their own colour.
 
     Configurations of one algorithm (`IQL expectile=0.9`) share its colour and differ in shade and dash.
     """

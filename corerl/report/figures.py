@@ -118,7 +118,7 @@ def profile_taus(scores: pd.Series) -> np.ndarray:
 
 
 def improvement(table: pd.DataFrame, look: dict) -> Figure:
-    """Draws P(x > y) with intervals, of all x over one y or of one x over all y; one half is none."""
+    """Draws P(x > y) with intervals, of all x over one y or of one x over all y. One half is none."""
     rows = table.iloc[::-1].reset_index(drop=True)
     if rows["x"].nunique() > 1:
         names, event = rows["x"], f"… > {rows['y'][0]}"
@@ -148,7 +148,7 @@ def _pitch(names: Iterable[str]) -> float:
 
 
 def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figure:
-    """Draws the aggregate over tasks against steps, with 95% bands; one step is no curve."""
+    """Draws the aggregate over tasks against steps, with 95% bands. One step is no curve."""
     table = table[table.groupby("algorithm")["step"].transform("size") > 1]
     figure, (axis,) = grid(1, 1, *HALF)
     for name, rows in table.groupby("algorithm", sort=False):
@@ -225,7 +225,7 @@ def tradeoff(points: pd.DataFrame) -> Figure:
 
 
 def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
-    """Writes the tau beside every point; points of an algorithm in one place share a label."""
+    """Writes the tau beside every point. Points of an algorithm in one place share a label."""
     spans = np.ptp([axis.get_xlim(), axis.get_ylim()], axis=1)
     for name, rows in points.sort_values("tau").groupby("algorithm"):
         labels: list[tuple[np.ndarray, list[str]]] = []
@@ -243,7 +243,7 @@ def _name_levels(axis, points: pd.DataFrame, look: dict) -> None:
 
 
 def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
-    """Makes a figure of a panel per task, three in a row, each `height` inches high; panels by task."""
+    """Makes a figure of a panel per task, three in a row, each `height` inches high, by task."""
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
     width = max(HALF[0], 3.1 * across)
@@ -267,7 +267,7 @@ def curve_scores(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def seeds_by_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns a cell's scores at the steps that every seed evaluated; no step of a seed stands twice."""
+    """Returns a cell's scores at the steps that every seed evaluated. No step of a seed stands twice."""
     seeds, row = np.unique(rows["seed"].to_numpy(), return_inverse=True)
     steps, column = np.unique(rows["step"].to_numpy(), return_inverse=True)
     scores = np.full((len(seeds), len(steps)), np.nan)
@@ -279,7 +279,7 @@ def seeds_by_steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def thinned(steps: Iterable[int]) -> list[int]:
-    """Returns at most `MOST_POINTS` of these steps, evenly, in ascending order; the last one always stays."""
+    """Returns at most `MOST_POINTS` of these steps, evenly, in ascending order. The last one always stays."""
     steps = sorted(set(steps))
     return steps[:: -max(1, math.ceil(len(steps) / MOST_POINTS))][::-1]
 
@@ -363,7 +363,7 @@ def render(draw: Callable[[], Figure], name: str, foot: str = "") -> tuple[bytes
 
 
 def _write_below(figure: Figure, text: str) -> None:
-    """Writes a text below all panels, in lines that fit; the figure grows by them."""
+    """Writes a text below all panels, in lines that fit. The figure grows by them."""
     lines = textwrap.wrap(text, int(72 * figure.get_figwidth() / (LETTER * LEGEND)))
     figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=LEGEND)

@@ -106,7 +106,7 @@ def _line(name: str, first: int, texts: list[str]) -> str:
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
-    """Groups the columns in runs that fit beside the names; a column that never fits stands alone."""
+    """Groups the columns in runs that fit beside the names. A column that never fits stands alone."""
     blocks: list[list[int]] = [[]]
     for i, width in enumerate(widths):
         if blocks[-1] and sum(2 + widths[k] for k in blocks[-1]) + 2 + width > room:
@@ -131,7 +131,7 @@ def escaped(text: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Returns a GitHub table; what is emphasised is bold, the spread of few seeds is small."""
+    """Returns a GitHub table. What is emphasised is bold, the spread of few seeds is small."""
     heads = [table.corner, *(head_text(head, table) for head in table.columns)]
     lines = [
         f"**{escaped(title_text(table))}**",
@@ -173,7 +173,7 @@ def _tex(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Returns a booktabs `tabular`; the title and notes are comments. Needs booktabs and xcolor."""
+    """Returns a booktabs `tabular`. The title and notes are comments. Needs booktabs and xcolor."""
     lines = [
         *("% " + " ".join(note.split()) for note in (title_text(table), *table.notes)),
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",

@@ -16,7 +16,7 @@ from corerl.report.tables import (
 
 
 def to_html(table: Table, caption: bool = True) -> str:
-    """Renders a `<figure>` with the table and its notes; styled by the page."""
+    """Renders a `<figure>` with the table and its notes, which the page styles."""
     e = html.escape
     head = "".join(_head(column, table) for column in table.columns)
     body = "".join(_row(row, table) for row in table.rows)

@@ -53,8 +53,10 @@ def split(
 
 
 def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings]) -> list[str]:
-    """Names in place the rows of score files after their file, where several hold a task of a label: with
-    several configurations, or with the same seeds."""
+    """Names in place the rows of score files after their file, where several hold a task of a label.
+
+    They hold it with several configurations, or with the same seeds.
+    """
     known = [key in configs for key in zip(scores["task"], scores["config"], strict=True)]
     origin = scores["file"].mask(pd.Series(known, scores.index), "")
     names = _file_names(set(origin) - {""})

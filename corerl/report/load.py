@@ -113,7 +113,7 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
 
 
 def _places(path: Path) -> list[Path]:
-    """Returns what is below a folder, or a score file; a run's own is its folder, which knows what counts."""
+    """Returns what is below a folder, or a score file. A run's own is its folder, which knows what counts."""
     if not path.is_file():
         return _seed_folders(path)
     of_run = path.name == "scores.csv" and (path.parent / "status.json").exists()
@@ -121,7 +121,7 @@ def _places(path: Path) -> list[Path]:
 
 
 def _seed_folders(root: Path) -> list[Path]:
-    """Returns the folders of groups of seeds and of score files; not those of reports that lie among them."""
+    """Returns the folders of groups of seeds and of score files. Not those of reports that lie among them."""
     folders = {file.parent for file in below(root, "scores.csv", "status.json")}
     folders = {folder for folder in folders if not (folder / "scores.tex").exists()}  # tables
     reports = {folder for folder in folders if (folder / "index.html").exists()}
@@ -197,7 +197,7 @@ def pretrained(config: dict[str, Any]) -> int:
 
 
 def _begun_from(environment: dict[str, Any]) -> int:
-    """Counts the steps of the finished run that this one went on from (`training.pretrained.restore`)."""
+    """Counts the steps of the finished run that this one continued (`training.pretrained.restore`)."""
     said = environment.get("pretrained")
     steps = said.get("steps") if isinstance(said, dict) else None
     return steps if isinstance(steps, int) else 0
@@ -277,7 +277,7 @@ def ranges(seeds: list) -> str:
 
 
 def _settings(file: Path) -> dict[str, Any]:
-    """Reads a run's settings, as far as a report needs them; empty where the file is absent."""
+    """Reads a run's settings, as far as a report needs them, or empty where the file is absent."""
     found = read_yaml(file) if file.exists() else {}
 
     def hold(name: str, value: Any, kind: type) -> Any:

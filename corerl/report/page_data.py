@@ -134,7 +134,7 @@ def _section(
 
 
 def _lines(table: pd.DataFrame | None, x: str, most: int) -> dict[str, list[list[float]]]:
-    """Returns {algorithm: [[x, value, low, high]]}, thinned to about `most` points; the last one stays."""
+    """Returns {algorithm: [[x, value, low, high]]}, thinned to about `most` points. The last one stays."""
     if table is None:
         return {}
     found = {}
@@ -170,7 +170,7 @@ def _curves(section: Section) -> list[dict[str, Any]]:
 
 
 def _jsonable(value: Any, digits: int = 12) -> Any:
-    """Converts to plain types; numbers that are not finite are null, others keep so many digits."""
+    """Converts to plain types. Numbers that are not finite are null, others keep so many digits."""
     if isinstance(value, dict):
         return {str(key): _jsonable(part, digits) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -78,7 +78,7 @@ def _columns_of(rows: pd.DataFrame) -> pd.Series:
 
 
 def _twice(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Tells of which columns some task has several numbers."""
+    """Names the columns that have several numbers of a task."""
     again = pd.DataFrame({"a": rows["algorithm"], "t": rows["task"], "n": names}).duplicated()
     return names.isin(names[again])
 

@@ -119,7 +119,7 @@ def numbers(folder: Path, returns: list) -> np.ndarray:
 
 
 def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
-    """Returns the objective in the settings, `static, tau 0.25`, and tau; `mean` where they name nothing.
+    """Returns the objective in the settings, `static, tau 0.25`, and tau. `mean` where they name nothing.
 
     IQN's `risk` is the level at which it chooses actions at each state.
     """

@@ -138,7 +138,7 @@ class Link:
 
 
 def plain(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Returns a table of text; the page's script adds the button that copies it."""
+    """Returns a table of text. The page's script adds the button that copies it."""
     e = html.escape
     top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
     body = "".join(

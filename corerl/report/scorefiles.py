@@ -134,7 +134,7 @@ def _check_units(path: Path, rows: pd.DataFrame) -> None:
 
 
 def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
-    """Reads a CSV: fields as text without surrounding blanks; the header and all rows equally long."""
+    """Reads a CSV: fields as text without surrounding blanks. The header and all rows equally long."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as e:

@@ -61,7 +61,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One line; `key` is the full name in the CSV, where the shown one is shortened."""
+    """One line. `key` is the full name in the CSV, where the shown one is shortened."""
 
     name: str
     cells: tuple[Cell | None, ...]
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is the stem of its files; `corner` heads the rows; notes go below."""
+    """`name` is the stem of its files. `corner` heads the rows. Notes go below."""
 
     name: str
     title: str
@@ -122,7 +122,7 @@ def plural(count: int, word: str) -> str:
 
 
 def digits_of(cells: Iterable[Cell | None]) -> int:
-    """Returns the decimals with which every spread, or mean without one, shows a digit; at least 1.
+    """Returns the decimals with which every spread, or mean without one, shows a digit. At least 1.
 
     What rounding leaves of a zero beside the table's other numbers counts as zero.
     """
@@ -167,7 +167,7 @@ def spread_text(cell: Cell | None, head: Column, table: Table) -> str:
 
 
 def _interval(cell: Cell, digits: int) -> str:
-    """Writes `[low, high]`; where seeds do not differ at all, the width would be 0 and says nothing."""
+    """Writes `[low, high]`. Where seeds do not differ at all, the width would be 0 and says nothing."""
     if math.isnan(cell.low) or cell.low == cell.high:
         return "[n/a]"
     return f"[{number(cell.low, digits)}, {number(cell.high, digits)}]"

@@ -1,4 +1,4 @@
-"""Expected conditional risk (ECRM; Yu and Shen 2022) as rewards that a policy gradient can maximise.
+"""Expected conditional risk (ECRM, Yu and Shen 2022) as rewards that a policy gradient can maximise.
 
     sum_t discount^t rho_t,   rho = (1 - weight) E + weight CVaR_tau of one step's reward
 

@@ -19,7 +19,7 @@ from corerl.config import Settings, one_of, require, within
 
 @dataclass
 class Distortion(Settings):
-    """Settings of the measure; part of an algorithm's `Config`."""
+    """Settings of the measure. Part of an algorithm's `Config`."""
 
     objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
     tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (wang: null)
@@ -37,7 +37,7 @@ class Distortion(Settings):
 
 
 def fractions(cfg: Distortion, uniforms: Tensor) -> Tensor:
-    """Returns the fractions whose quantiles, averaged, are the measure; from uniform draws of any shape."""
+    """Returns the fractions whose quantiles, averaged, are the measure, from uniform draws of any shape."""
     if cfg.objective == "wang":
         return torch.special.ndtr(torch.special.ndtri(uniforms) + cfg.eta)
     return uniforms * (cfg.tau if cfg.objective == "naive" else 1.0)

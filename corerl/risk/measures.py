@@ -46,7 +46,7 @@ def check_tau(tau: float) -> None:
 
 
 def check_samples(samples: np.ndarray, tau: float) -> np.ndarray:
-    """Returns samples (n,) as float64; raises CorerlError where one is not finite, or tau no fraction."""
+    """Returns samples (n,) as float64 and raises CorerlError where one is not finite, or tau no fraction."""
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim != 1 or not samples.size or not np.isfinite(samples).all():
         raise CorerlError("CVaR needs a one-dimensional array of at least one finite sample.")

@@ -32,7 +32,7 @@ def huber_quantile_loss(
     kappa: float = 1.0,
     masses: Tensor | None = None,
 ) -> Tensor:
-    """Compares every predicted quantile with every target; sums over the former, averages over the latter.
+    """Compares every predicted quantile with every target and sums over the former, averages over the latter.
 
     Dabney et al. 2018 (arXiv:1710.10044), eqs. 9 and 10, with the division by kappa of
     arXiv:1806.06923, eq. 3; with kappa 0 the absolute error of plain quantile regression.

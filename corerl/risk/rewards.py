@@ -72,8 +72,9 @@ def epic(
     states: np.ndarray | None = None,
     actions: np.ndarray | None = None,
 ) -> float:
-    """Returns the EPIC distance of two rewards `(S, A, S')`, with all of states, actions and next states
-    independent of laws `(S,)` and `(A,)` (uniform), as in the paper's definition 4.7.
+    """Returns the EPIC distance of two rewards `(S, A, S')` (definition 4.7).
+
+    States, actions and next states are independent, with probabilities `(S,)` and `(A,)` (uniform).
 
     Unlike STARC's, it knows nothing of which steps are possible.
 
@@ -192,7 +193,7 @@ def potentials(
 
 
 def _basis(columns: np.ndarray) -> np.ndarray:
-    """Returns an orthonormal basis `(N, K)` of the columns; dependent ones add nothing."""
+    """Returns an orthonormal basis `(N, K)` of the columns. Dependent ones add nothing."""
     directions, upper, _ = linalg.qr(columns, mode="economic", pivoting=True)
     added = np.abs(np.diag(upper))
     return directions[:, added > 1e-10 * added.max()]

@@ -23,7 +23,7 @@ class ScoringFunction:
         self.objective, self.weight, self.beta = objective, weight, beta
 
     def score(self, u: Tensor, tau: Tensor) -> Tensor:
-        """Returns f without its -v, of u = X - v of any shape; `tau` `()` is cvar's."""
+        """Returns f without its -v, of u = X - v of any shape. `tau` `()` is cvar's."""
         if self.objective == "cvar":
             return (-u).clamp(min=0) / tau
         if self.objective == "variance":
@@ -35,7 +35,7 @@ class ScoringFunction:
         return -u
 
     def best_v(self, returns: Tensor, tau: Tensor) -> Tensor:
-        """Returns the v `(S,)` of the least mean score of returns `(S, E)`; of several the largest."""
+        """Returns the v `(S,)` of the least mean score of returns `(S, E)`, the largest of several."""
         if self.objective == "entropic":
             worst = torch.logsumexp(-self.beta * returns, -1) - math.log(returns.shape[-1])
             return -worst / self.beta

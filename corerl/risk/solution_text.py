@@ -1,18 +1,18 @@
-"""An exact solution as text: the optimum, the law of the return, the policy."""
+"""An exact solution as text: the optimum, the distribution of returns, the policy."""
 
 from corerl.risk import measures
 from corerl.risk.finite_mdp import FiniteMDP, Solution, Visit
 
 
 def describe(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
-    """Writes the optimum, the law of the return and the policy where it leads; at most `rows` of each."""
+    """Writes the optimum, the returns' distribution and the policy where it leads. At most `rows` of each."""
     found = "" if solution.budget is None else f", reached at c = {solution.budget:.10g}"
     head = f"{solution.objective} CVaR at tau {solution.tau:g}: {solution.value:.10g}{found}"
     return f"{head}\n{describe_policy(solution, mdp, rows)}"
 
 
 def describe_policy(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
-    """Writes the law of the return and the policy where it leads; at most `rows` of each."""
+    """Writes the distribution of returns and the policy where it leads. At most `rows` of each."""
     law, budget = solution.law, solution.budget
     lines = [
         f"return: mean {law.mean:.10g}, standard deviation {law.variance**0.5:.10g}, static CVaR "

@@ -93,7 +93,7 @@ def _markov_solution(
     action_values: Callable[[np.ndarray], np.ndarray],
     resolution: float,
 ) -> Solution:
-    """Solves V_t(s) = max_a Q(V_{t+1})(s, a) backwards; V has a last entry, 0, for the end."""
+    """Solves V_t(s) = max_a Q(V_{t+1})(s, a) backwards. V has a last entry, 0, for the end."""
     value, table = np.zeros(mdp.sizes[0] + 1), []
     for _ in range(mdp.steps):
         q = action_values(value)
@@ -106,7 +106,7 @@ def _markov_solution(
 
 def naive(mdp: FiniteMDP, tau: float, resolution: float = EXACT) -> Solution:
     """Solves the aim of IQN-CVaR, O-RAAC and CODAC: at each state the action whose return to come has
-    the largest CVaR. It optimises neither the static nor the iterated CVaR; `value` is its static CVaR."""
+    the largest CVaR. It optimises neither the static nor the iterated CVaR. `value` is its static CVaR."""
     measures.check_tau(tau)
     zero = Law(np.zeros(1), np.ones(1))
     laws, table = [zero] * (mdp.sizes[0] + 1), []

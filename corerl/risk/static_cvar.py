@@ -55,7 +55,7 @@ def static(
 
 
 def attainable(mdp: FiniteMDP, resolution: float = EXACT) -> tuple[list[np.ndarray], np.ndarray]:
-    """Lists the sums that any policy may collect before each step, and all returns; ascending."""
+    """Lists the sums that any policy may collect before each step, and all returns. Ascending."""
     live, collected, returns = mdp.start > 0, [np.zeros(1)], []
     for t in range(mdp.steps):
         possible = live[:, None, None] & (mdp.probabilities > 0)
@@ -119,7 +119,7 @@ def _merged(values: np.ndarray, resolution: float) -> np.ndarray:
 
 
 def _sums(x: np.ndarray, y: np.ndarray, resolution: float) -> np.ndarray:
-    """Returns every sum of an x and a y, ascending; or the lattice around them where that is smaller."""
+    """Returns every sum of an x and a y, ascending. Or the lattice around them where that is smaller."""
     if not y.size:
         return y
     low, high = x.min() + y.min(), x.max() + y.max()

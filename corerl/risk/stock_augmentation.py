@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def next_stock(stock: Tensor, rewards: Tensor, discounts: Tensor | float) -> Tensor:
-    """Returns (c - r) / discount; 0 where the discount is 0, past the end of an episode. Shapes broadcast.
+    """Returns (c - r) / discount, or 0 where the discount is 0, past the end of an episode. Shapes broadcast.
 
     With n-step returns, `rewards` are their discounted sums and `discounts` are discount ** n.
     """
@@ -83,7 +83,7 @@ def successive_halving(
 
 
 def cvar(quantiles: Tensor, tau: float) -> Tensor:
-    """Returns CVaR_tau `(...)` of N equally likely values `(..., N)`; the one at the boundary is split."""
+    """Returns CVaR_tau `(...)` of N equally likely values `(..., N)`. The one at the boundary is split."""
     weights = tail_weights(quantiles.shape[-1], tau, quantiles)
     return (quantiles.sort(-1).values * weights).sum(-1)
 

@@ -30,7 +30,7 @@ DAMAGE = (
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], replay: ReplayFiles | None = None) -> None:
-    """Writes nested dicts, lists, numbers, tensors and arrays as one file; see `tensorfile.write`.
+    """Writes nested dicts, lists, numbers, tensors and arrays as one file (see `tensorfile.write`).
 
     The checkpoint that was at `path` is kept as `previous(path)`. With `replay` the new steps of a
     replay (each `Ring`) are written as a part beside it, and not into it; else they are part of it.
@@ -73,7 +73,7 @@ def replay_files_of(path: Path) -> ReplayFiles:
 
 
 def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]:
-    """Loads the checkpoint at `path`; where that is damaged or missing, the one before it takes its place.
+    """Loads the checkpoint at `path`. Where that is damaged or missing, the one before it takes its place.
 
     `replay` goes on with the parts that the loaded one names.
 
@@ -95,7 +95,7 @@ def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]
 
 
 def saved_step(path: Path) -> int:
-    """Returns the step from which a run goes on, by the header of its checkpoint; 0 without one."""
+    """Returns the step from which a run resumes, by the header of its checkpoint. 0 without one."""
     for at in (path, previous(path)):
         with suppress(*DAMAGE), safetensors.safe_open(at, framework="pt") as file:
             state = dict(json.loads(file.metadata()["skeleton"])["dict"])
@@ -112,7 +112,7 @@ class Damaged(CorerlError):
 
 
 def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]:
-    """Reads what `save_checkpoint` wrote, tensors on the CPU; `replay` as for `load_latest`.
+    """Reads what `save_checkpoint` wrote, tensors on the CPU. `replay` as for `load_latest`.
 
     Raises:
         Damaged: the file is not what was written.
@@ -170,7 +170,7 @@ def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _tensor(array: np.ndarray | np.generic) -> Tensor | None:
-    """Returns a copy, for numpy's memory may have gaps; None where torch has no such numbers."""
+    """Returns a copy, for numpy's memory may have gaps, or None where torch has no such numbers."""
     try:
         return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError):

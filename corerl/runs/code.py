@@ -50,14 +50,14 @@ def trees(name: str) -> dict[str, ast.Module]:
 
 
 def of_another(folders: Iterable[tuple[Path, list[int]]], name: str) -> list[int]:
-    """Returns the seeds, of folders of a run, that were begun with other code; not those that do not tell."""
+    """Returns the seeds, of folders of a run, that were begun with other code. Not those that do not tell."""
     reported = [(begun, seeds) for folder, seeds in folders if (begun := _begun_with(folder))]
     now = digest(name) if reported else ""  # reads files, which a fresh run need not
     return sorted(seed for begun, seeds in reported if begun != now for seed in seeds)
 
 
 def goes_on(folder: Path, name: str) -> bool:
-    """Tells whether a run goes on with other code than its last updates had, and notes that in `env.json`."""
+    """Tells whether a run resumes with other code than its last updates had, and notes that in `env.json`."""
     made = _begun_with(folder)
     made = [made] if isinstance(made, str) else made
     now = digest(name)
@@ -69,7 +69,7 @@ def goes_on(folder: Path, name: str) -> bool:
 
 
 def _begun_with(folder: Path) -> str | list[str] | None:
-    """Returns the code of a run; several, in their order, where its updates had them one after the other."""
+    """Returns the code of a run. Several, in their order, where its updates had them one after the other."""
     with suppress(CorerlError, AttributeError):  # a damaged file tells nothing
         return read_json(folder / "env.json").get("code")
     return None

@@ -54,7 +54,7 @@ def _alike(group: list[dict[str, Any]], key: str) -> Iterable[list[dict[str, Any
 
 
 def value(flat: dict[str, Any], key: str) -> str:
-    """Shows a setting; of a checksum the start, which is enough to compare."""
+    """Shows a setting, or the start of a checksum, which is enough to compare."""
     text = str(flat.get(key))
     return text[:8] if key.endswith("sha256") else text
 
@@ -65,8 +65,10 @@ def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
 
 
 def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:
-    """Names runs, each of them (label, task, flat settings): by the label and, where a task has it with
-    several settings, the fewest that tell them apart."""
+    """Names runs, each of them (label, task, flat settings), by the label.
+
+    Where a task has it with several settings, the fewest that tell them apart follow.
+    """
     groups: dict[tuple[str, str], list[dict]] = {}
     for label, task, flat in known:
         groups.setdefault((label, task), []).append(flat)

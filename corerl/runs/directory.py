@@ -74,7 +74,7 @@ def cell_directory(cfg: Config) -> Path:
 
 
 def _below(task: str) -> str:
-    """Returns a task's id; a user's path without its root and `..`, which would leave the runs' root."""
+    """Returns a task's id, or a user's path without its root and `..`, which would leave the runs' root."""
     if not task.startswith("file/"):
         return task
     return str(PurePosixPath(*(p for p in PurePosixPath(task).parts if p not in ("..", "~"))))
@@ -154,7 +154,7 @@ def counted(cell: Path) -> Iterator[tuple[Path, list[int]]]:
 
 
 def _is_kept(directory: Path) -> bool:
-    """Tells whether a group is done, or has saved what it goes on from."""
+    """Tells whether a group is done, or has saved a checkpoint to resume."""
     from corerl.runs import checkpoint  # loads torch, for which few cells have a reason
 
     with suppress(CorerlError):  # a damaged status: the checkpoint tells
@@ -169,7 +169,7 @@ def strays(cell: Path) -> list[Path]:
 
 
 def read_status(directory: Path) -> dict[str, Any]:
-    """Reads the `status.json` of a group; empty where there is none.
+    """Reads the `status.json` of a group, or empty where there is none.
 
     Raises:
         CorerlError: it is damaged.

@@ -77,7 +77,7 @@ class Busy(CorerlError):
 
 @contextmanager
 def held(lock: Path, busy: str) -> Iterator[None]:
-    """Holds the file `lock` against other processes; its folder is made where it is missing.
+    """Holds the file `lock` against other processes. Its folder is made where it is missing.
 
     Raises:
         Busy: another process holds it; `busy` says so.
@@ -118,14 +118,14 @@ def is_held(lock: Path) -> bool:
 
 
 def remove_half_written(directory: Path) -> None:
-    """Deletes what processes that were killed left of `write_atomically`; the caller holds the folder."""
+    """Deletes what processes that were killed left of `write_atomically`. The caller holds the folder."""
     for part in directory.glob("*.part"):
         with suppress(OSError):
             part.unlink()
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Appends all of the lines or none; they begin on a line of their own, where a kill cut the last one.
+    """Appends all of the lines or none. They begin on a line of their own, where a kill cut the last one.
 
     Raises:
         CorerlError: the disk is full, or the file cannot be written.
@@ -164,7 +164,7 @@ def _write_error(path: Path, error: OSError) -> CorerlError:
 
 
 def below(root: Path, *names: str) -> list[Path]:
-    """Finds files of these names below a folder, also where links to folders lead; no folder is read twice.
+    """Finds files of these names below a folder, also where links to folders lead. No folder is read twice.
 
     Path.rglob follows no such link, and os.walk would follow one that leads up for ever.
     """
@@ -229,7 +229,7 @@ class Log:
         return {"bytes": self._size, "sha256": self._sha.hexdigest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Cuts what was written after the checkpoint; it will be computed again.
+        """Cuts what was written after the checkpoint. It will be computed again.
 
         A file that is gone begins anew, and that is said.
         """
@@ -328,7 +328,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path, **wanted: type) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a JSON Lines file; none where there is no file, and not a last one cut by a kill.
+    """Yields the objects of a JSON Lines file. None where there is no file, and not a last one cut by a kill.
 
     Args:
         wanted: keys that every object must have, and the types of their values.

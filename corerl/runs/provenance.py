@@ -15,7 +15,7 @@ from corerl.runs.checkpoint import FORMAT
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Versions, hardware and source revision, for `env.json`; `gpu` where the `device` is one."""
+    """Versions, hardware and source revision, for `env.json`. `gpu` where the `device` is one."""
     import gymnasium
 
     try:
@@ -45,7 +45,7 @@ def _gpu(device: torch.device) -> str | None:
 
 
 def _kernel() -> str:
-    """Names the library that multiplies float32 matrices on the CPU; see corerl/launch/matmul_library.py."""
+    """Names the library that multiplies float32 matrices on the CPU (see corerl/launch/matmul_library.py)."""
     if not torch.backends.mkl.is_available():
         return "torch's"
     return "onednn" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "mkl"
@@ -58,7 +58,7 @@ def _git_revision() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Returns what git says in this folder; None where it fails."""
+    """Returns what git says in this folder, or None where it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         result = subprocess.run(command, capture_output=True, text=True)

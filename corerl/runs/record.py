@@ -62,7 +62,7 @@ def _reported(names: list[str], values: np.ndarray) -> str:
 
 
 def _status_so_far(directory: Path) -> dict[str, Any]:
-    """Returns the `status.json` of the attempts before this one; empty where there is none."""
+    """Returns the `status.json` of the attempts before this one, or empty where there is none."""
     try:
         return read_status(directory)
     except CorerlError:  # it is damaged, and will be written anew
@@ -117,7 +117,7 @@ class Record:
     # Beginning and going on.
 
     def begin_anew(self, device: torch.device | str = "cpu") -> None:
-        """Clears what an earlier attempt left that no checkpoint covers; the run is on this `device`."""
+        """Clears what an earlier attempt left that no checkpoint covers. The run is on this `device`."""
         files.make_directory(self.directory)
         own = self.facts | {"code": code.digest(self.cfg.algo.name)}
         files.write_json(self.directory / "env.json", provenance.environment(device) | own)
@@ -139,7 +139,7 @@ class Record:
         )
 
     def start_clock(self, done: int) -> None:
-        """Starts counting updates per second; `done` were made before."""
+        """Starts counting updates per second. `done` were made before."""
         (self.directory / "error.txt").unlink(missing_ok=True)
         self._clock = (done, time.monotonic(), 0.0)
         self._latest, self._seen = set(), set()
@@ -154,7 +154,7 @@ class Record:
 
     @property
     def seconds(self) -> float | None:
-        """Wall-clock of this attempt and of those that it goes on from; None where that is not known."""
+        """Wall-clock of this attempt and of those that it resumes, or None where that is not known."""
         if self._began is None or self._earlier is None:
             return self._earlier
         return self._earlier + time.monotonic() - self._began
@@ -169,7 +169,7 @@ class Record:
         }
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Goes on as after `step`: what was written later is cut, since it will be computed again."""
+        """Resumes as after `step`. What was written later is cut, since it will be computed again."""
         self.means.load_state_dict(state)
         self.diverged = state["diverged"]
         self.status |= state["status"]
@@ -191,12 +191,12 @@ class Record:
     # Metrics.
 
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Adds `{name: (S,)}` to the running means; raises as `Means.add`."""
+        """Adds `{name: (S,)}` to the running means and raises as `Means.add`."""
         self._note_names(step, set(metrics))
         self.means.add(metrics)
 
     def _note_names(self, step: int, names: set[str]) -> None:
-        """Starts the clock anew at the first metrics, and where new names take the place of others.
+        """Starts the clock again at the first metrics, and where new names take the place of others.
 
         A metric that not every update gives does neither.
         """
@@ -345,7 +345,7 @@ class Record:
         self._show(self.name, status)
 
     def wait_for(self, text: str) -> None:
-        """Shows what no update can go on without; "" when it is over. The time between does not count."""
+        """Shows what updates wait for, or "" when that is over. The time between does not count."""
         now = time.monotonic()
         if self._waiting_since is not None:
             self.pause_clock(now - self._waiting_since)

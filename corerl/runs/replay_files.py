@@ -25,7 +25,7 @@ METADATA = "history"
 
 
 class Ring(Tensor):
-    """The filled places `(S, n, ...)` of a ring of `capacity` steps, of which `added` have come in all.
+    """The filled places `(S, n, ...)` of a ring of `capacity` steps, after `added` steps in all.
 
     In a `state_dict` it stands for a tensor that only `ReplayFiles` knows to save by its new steps. Step t
     lies at place `t % capacity` and must never change while it is there.
@@ -98,7 +98,7 @@ class ReplayFiles:
         return {METADATA: json.dumps(reported)} if self.parts else {}
 
     def adopt(self, metadata: dict[str, str]) -> None:
-        """Goes on with the parts that a checkpoint names."""
+        """Continues with the parts that a checkpoint names."""
         reported = _reported(metadata)
         self.added, self.capacity = reported["added"], reported["capacity"]
         self.parts = [Part(*part) for part in reported["parts"]]
@@ -131,7 +131,7 @@ class ReplayFiles:
             raise ValueError(f"{self.folder.name}/{part.file}: {error}") from error
 
     def prune(self) -> None:
-        """Deletes files that no checkpoint in the folder above names; one that cannot be read keeps all."""
+        """Deletes files that no checkpoint in the folder above names. One that cannot be read keeps all."""
         named = {part.file for part in self.parts}
         try:
             for path in self.folder.parent.glob("*.safetensors"):

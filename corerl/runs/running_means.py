@@ -71,7 +71,7 @@ class Means:
         return list(self.sums), torch.stack(sums).cpu().numpy() if sums else empty
 
     def take(self) -> dict[str, list[float | None]]:
-        """Returns the means and begins anew; None is an `EPISODIC` that was never known."""
+        """Returns the means and starts over. None is an `EPISODIC` that was never known."""
         counts = self.counts | {EPISODIC: self.sums.get(KNOWN)}
         means = {
             name: (total / counts[name]).tolist()

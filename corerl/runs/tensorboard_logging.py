@@ -1,4 +1,4 @@
-"""The optional copy of a run's numbers as TensorBoard's event files; the other files are the record."""
+"""The optional copy of a run's numbers as TensorBoard's event files. The other files are the record."""
 
 import sys
 from pathlib import Path

@@ -31,7 +31,7 @@ CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')
 def write(
     path: Path, tensors: dict[str, Tensor], metadata: dict[str, str], keep: Path | None = None
 ) -> str:
-    """Writes tensors and texts as one file; returns its SHA-256, taken with zeros in the digest's place.
+    """Writes tensors and texts as one file and returns its SHA-256, taken with zeros in the digest's place.
 
     Tensors are read while they are written: beside them no more than one seed's part of one of them is in
     memory. With `keep` the file that was at `path` is kept under that name.
@@ -83,7 +83,7 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def check(path: Path) -> str | None:
-    """Reads the whole file; returns its checksum, or None where it has none.
+    """Reads the whole file and returns its checksum, or None where it has none.
 
     Raises:
         ValueError: the file is cut off, or its checksum is of other bytes.

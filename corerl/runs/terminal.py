@@ -31,7 +31,7 @@ def table(columns: Iterable[str], left: Collection[str] = (), title: str | None 
 
 
 def console() -> Console:
-    """Returns the console of standard output; in a file or a pipe, wide enough for every table."""
+    """Returns the console of standard output. In a file or a pipe, wide enough for every table."""
     own = Console()
     return own if own.is_terminal else Console(width=180)
 

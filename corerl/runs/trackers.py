@@ -41,7 +41,7 @@ class Mirrors:
             mirror.send(step, named)
 
     def catch_up(self) -> None:
-        """Sends what the logs hold and a mirror lacks, where a run goes on."""
+        """Sends what the logs hold and a mirror lacks, where a run resumes."""
         lacking = [(mirror, mirror.lacks_from()) for mirror in self._all]
         if all(first is None for _, first in lacking):
             return

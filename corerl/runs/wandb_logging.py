@@ -1,4 +1,4 @@
-"""The optional copy of a run's numbers on Weights & Biases; the files in the run directory are the record."""
+"""The optional copy of a run's numbers on Weights & Biases. The files in the run directory are the record."""
 
 import secrets
 import sys
@@ -43,7 +43,7 @@ class WandbLogger:
             self._give_up(error)
 
     def lacks_from(self) -> int | None:
-        """Returns the first step that is not there; None where there is no mirror. Offline none is."""
+        """Returns the first step that is not there, or None where there is no mirror. Offline none is."""
         return None if self._run is None else self._run.step
 
     def send(self, step: int, values: dict[str, float]) -> None:

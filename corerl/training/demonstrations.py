@@ -21,7 +21,7 @@ from corerl.training.run import Run
 
 @dataclass
 class Demos(Settings):
-    """Settings for the imitated rows of a batch; part of an algorithm's `Config`, beside `batch_size`."""
+    """Settings for the imitated rows of a batch. Part of an algorithm's `Config`, beside `batch_size`."""
 
     prefix: ClassVar[str] = "algo.demos."
 
@@ -54,7 +54,7 @@ class Ranked(OfflineBuffer):
 
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
-    """Loads the run's data by the returns of its episodes; raises as `preprocessing.load`."""
+    """Loads the run's data by the returns of its episodes and raises as `preprocessing.load`."""
     weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
     rows = max(cfg.demos.rows, cfg.batch_size)
     labels = partial(_returns, shift=cfg.data.reward_shift)
@@ -104,7 +104,7 @@ class Rows:
         return Batch(*(torch.where(_beside(from_data, a), a, b) for a, b in pairs))
 
     def state_dict(self) -> dict:
-        """Returns the stream of decisions; data and replay have their own state."""
+        """Returns the stream of decisions. Data and replay have their own state."""
         return self._coins.state_dict()
 
     def load_state_dict(self, state: dict) -> None:

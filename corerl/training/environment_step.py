@@ -37,7 +37,7 @@ def reset(
 
 
 def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
-    """Steps the environment; returns what `env.step` does, checked.
+    """Steps the environment and returns what `env.step` does, checked.
 
     Raises:
         ValueError: the observation has another shape than before, which would be broadcast, or it or the
@@ -91,15 +91,16 @@ def begin(
 
 
 def goal_tasks(env: gymnasium.Env) -> int:
-    """Returns how many tasks with a goal an environment has; 0 without goals."""
+    """Returns how many tasks with a goal an environment has. 0 without goals."""
     return env.get_wrapper_attr("goal_tasks") if env.has_wrapper_attr("goal_tasks") else 0
 
 
 def note_crash(
     crashed: set[int], i: int, seeds: Sequence[int], error: BaseException, where: str = ""
 ) -> None:
-    """Adds seed number i to those whose environment crashed: raised, ended the program, or gave what is
-    no observation or reward. The others go on.
+    """Adds seed number i to those whose environment crashed. The others continue.
+
+    A crash is an exception, the end of the program, or an observation or reward that is none.
 
     Raises:
         The error, where none is left; to end the program is none of an environment's rights.
@@ -117,7 +118,7 @@ def note_crash(
 
 
 def close(envs: Iterable[gymnasium.Env]) -> None:
-    """Closes environments; one that raises or hangs there keeps no finished run from its end."""
+    """Closes environments. One that raises or hangs there keeps no finished run from its end."""
 
     def each() -> None:
         for env in envs:

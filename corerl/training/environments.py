@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Episodes that cannot go on in a resumed run, because their simulator could not be restored."""
+    """Episodes that cannot continue in a resumed run, because their simulator could not be restored."""
 
     seeds: np.ndarray  # (S,) bool: whose episode was running
     reached: np.ndarray  # (S, ...): the observation after its last step
@@ -109,7 +109,7 @@ class Environments:
         return self._incoming.receive(actions)
 
     def step(self, actions: Tensor) -> Step:
-        """Steps every environment with `(S, 1, A)`; NaN, from a seed that diverged, acts as 0."""
+        """Steps every environment with `(S, 1, A)`. NaN, from a seed that diverged, acts as 0."""
         return self._advance(np.nan_to_num(actions[:, 0].numpy()))[0]
 
     def _advance(self, actions: np.ndarray) -> tuple[Step, list[dict[str, Any]]]:

@@ -29,7 +29,7 @@ Act = Callable[[Tensor], Tensor]
 
 @dataclass
 class Collect(Settings):
-    """Settings for gathering experience and learning from it; part of an algorithm's `Config`."""
+    """Settings for gathering experience and learning from it. Part of an algorithm's `Config`."""
 
     prefix: ClassVar[str] = "algo.data."
 
@@ -112,7 +112,7 @@ class DiscreteEnvironments(Environments):
 
     @property
     def stack(self) -> int:
-        """Frames of an observation, the latest last; zeros before an episode's first."""
+        """Frames of an observation, the latest last. Zeros before an episode's first."""
         game = self._envs[0]
         return game.unwrapped.stack if is_atari(game) else 1
 
@@ -199,12 +199,12 @@ class Experience(Stateful):
         return self.envs.sources if self._by_source else 1
 
     def play(self, step: int, act: Act) -> None:
-        """Plays the `train_every` steps of which `step` is the last."""
+        """Plays the `train_every` steps up to `step`."""
         for number in range(step - self.cfg.train_every + 1, step + 1):
             self.play_one(number, act)
 
     def play_one(self, number: int, act: Act) -> tuple[DiscreteStep, dict[str, Tensor]]:
-        """Plays and stores step `number`; returns it, and what `FrameReplay.add` does."""
+        """Plays and stores step `number` and returns it, and what `FrameReplay.add` does."""
         epsilon = self.cfg.epsilon_at(number)
         greedy = act(self.envs.look()) if epsilon < 1 else None
         actions = mixed(greedy, self._draws.next(), epsilon, self.envs.actions)
@@ -221,7 +221,7 @@ class Experience(Stateful):
 
     @property
     def cut(self) -> Cut | None:
-        """Episodes that a resumed run cannot go on with."""
+        """Episodes that a resumed run cannot continue."""
         return self.envs.cut
 
     def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:

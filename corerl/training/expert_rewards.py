@@ -125,7 +125,7 @@ def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
 
 
 def otr(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
-    """Returns OTR's rewards `(N,)`; of several demonstrations, each episode goes by its own best."""
+    """Returns OTR's rewards `(N,)`. With several demonstrations, each episode goes by its own best."""
     mean, std = dataset.obs_stats(1e-6)
     states, known = ((part.observations - mean) / std for part in (dataset, expert))
     episodes = np.split(states, dataset.episode_ends[:-1])

@@ -18,7 +18,7 @@ from corerl.training.run import Run
 
 @dataclass
 class GoalSettings(MLPSettings):
-    """Base of the `Config` of an algorithm that learns to reach goals; the defaults are OGBench's."""
+    """Base of the `Config` of an algorithm that learns to reach goals. The defaults are OGBench's."""
 
     knows_goals = True
 

@@ -36,7 +36,7 @@ PHASES = ("offline", "online", "both")
 
 @dataclass
 class Online(Settings):
-    """Settings for training on in the environment; part of an algorithm's `Config`, beside `phase`."""
+    """Settings for training on in the environment. Part of an algorithm's `Config`, beside `phase`."""
 
     prefix: ClassVar[str] = "algo.online."
 
@@ -54,7 +54,7 @@ class Online(Settings):
 
 @dataclass
 class FineTuning(Settings):
-    """Settings of an algorithm that can go on online; part of its `Config`."""
+    """Settings of an algorithm that can fine-tune online. Part of its `Config`."""
 
     phase: str = "offline"  # offline | both: then fine-tuning | online: from a checkpoint, or none
     online: Online = group(Online)
@@ -174,17 +174,17 @@ class Phases:
         return not self.online(step) or step - self.after > self.warmup
 
     def left(self, step: int) -> float:
-        """Returns the share of the environment's steps from this one on; 1 before them."""
+        """Returns the share of the environment's steps from this one on. 1 before them."""
         total = self._run.cfg.steps
         return min(1.0, (total - step + 1) / max(1, total - self.after))
 
     def act(self, step: int, explore: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Stores one step of every environment in the replay after the switch; before it, does nothing."""
+        """Stores one step of every environment in the replay after the switch. Before it, does nothing."""
         if self.online(step):
             self.step(self.choose(explore))
 
     def choose(self, explore: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Calls `explore` with observations and normal noise `(S, 1, ...)`; the actions are on the host."""
+        """Calls `explore` with observations and normal noise `(S, 1, ...)`. The actions are on the host."""
         return self.envs.receive(explore(self.envs.look(), self._exploration.next()))
 
     def step(self, actions: Tensor) -> None:

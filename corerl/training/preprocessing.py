@@ -26,8 +26,9 @@ SMALL = 0.2
 
 @dataclass
 class Preprocess(Settings):
-    """Settings for preparing a dataset before training, in this order; part of an algorithm's `Config`.
-    But for `end_reward` and `rewards`, which come first: they make the returns that `return_range` measures.
+    """Settings for preparing a dataset before training, in this order. Part of an algorithm's `Config`.
+
+    Only `end_reward` and `rewards` come first: they make the returns that `return_range` measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic
@@ -154,7 +155,7 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
 
 
 def warn_of_order(dataset: Dataset) -> None:
-    """Warns, where rows must follow each other in time, of rows most of which do not."""
+    """Warns where rows must follow each other in time, and most do not."""
     rows = len(leaps(dataset))
     if rows > len(dataset) / 2:
         print(
@@ -181,7 +182,7 @@ def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
 
 
 def action_count(run: Run, actions: np.ndarray) -> int:
-    """Counts the discrete actions of the task's environment; without a simulator, those of the data.
+    """Counts the discrete actions of the task's environment. Without a simulator, those of the data.
 
     Raises:
         CorerlError: the data has an action that the environment has not.

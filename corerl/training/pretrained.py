@@ -123,7 +123,7 @@ def _state_of(folder: Path, seed: int) -> tuple[dict, tuple[int, int]]:
 
 
 def _stack(mine: Any, saved: list[Saved], name: str, folder: Path) -> Any:
-    """Returns the seeds' slices in the layout of `mine`; raises at the first thing that does not fit."""
+    """Returns the seeds' slices in the layout of `mine` and raises at the first thing that does not fit."""
     if isinstance(mine, Tensor):
         return _stack_tensor(mine, saved, name, folder)
     if not isinstance(mine, dict | list | tuple):
@@ -143,7 +143,7 @@ def _stack(mine: Any, saved: list[Saved], name: str, folder: Path) -> Any:
 
 
 def _named(state: Any) -> dict:
-    """Returns a state's parts by name or number; of what has none, such as a tensor, nothing."""
+    """Returns a state's parts by name or number, or nothing where it has none, as a tensor."""
     if isinstance(state, list | tuple):
         return dict(enumerate(state))
     return state if isinstance(state, dict) else {}

@@ -12,7 +12,7 @@ from corerl.training.run import Run
 
 
 def print_summary(run: Run) -> None:
-    """Prints a line per seed about the episodes that it played last; nothing where none were played."""
+    """Prints a line per seed about the episodes that it played last, or nothing where none were played."""
     file = run.record.directory / "returns.jsonl"
     if not file.exists():
         return
@@ -34,7 +34,7 @@ def objective(cfg) -> str:
 
 
 def own_tau(cfg) -> float | None:
-    """Returns the tail that an algorithm's settings say counts; None where they name none.
+    """Returns the tail that an algorithm's settings say counts, or None where they name none.
 
     Without an objective, a setting called tau may be anything.
     """

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint's path; the previous one stands beside it until the run is done."""
+        """The checkpoint's path. The previous one stands beside it until the run is done."""
         return checkpoint.path_in(self.directory)
 
     @property
@@ -96,7 +96,7 @@ class Run:
         return seeding.generators(self.seeds, "init")
 
     def normal(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
-        """Returns a stream of standard normal draws `(S, *shape)`; see `seeding.Stream`."""
+        """Returns a stream of standard normal draws `(S, *shape)` (see `seeding.Stream`)."""
         return self._stream(purpose, seeding.normal(self.seeds, purpose, shape, self.device, block))
 
     def uniform(self, purpose: str, *shape: int, block: int | None = None) -> seeding.Stream:
@@ -115,7 +115,7 @@ class Run:
         return stream
 
     def dropout(self, cfg: Any, rows: int, block: int | None = None) -> seeding.Stream | None:
-        """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs; None without dropout."""
+        """Returns draws for the masks of `cfg`'s hidden layers at `rows` inputs. None without dropout."""
         if not cfg.dropout:
             return None
         return self.uniform("dropout", cfg.hidden_layers, rows, cfg.hidden_width, block=block)
@@ -127,7 +127,7 @@ class Run:
         steps: int | None = None,
         facts: dict[str, Any] | None = None,
     ) -> Spec:
-        """Returns the `Spec` from which this run's agent is built; checkpoints keep it.
+        """Returns the `Spec` from which this run's agent is built. Checkpoints keep it.
 
         Args:
             sizes: has the attributes `observation_dim` and `action_dim`: a buffer, or environments.
@@ -255,7 +255,7 @@ class Run:
                 self._state[f"stream {purpose}"] = stream
 
     def _begin(self) -> int:
-        """Restores a checkpoint where there is one; returns the updates already made."""
+        """Restores a checkpoint where there is one and returns the updates already made."""
         if self._evaluates and self.cfg.eval.later:
             later.check(self.cfg.algo.name)
         elif self._evaluates:
@@ -298,7 +298,7 @@ class Run:
         return step
 
     def _end_cut_episodes(self) -> None:
-        """Tells what remembers running episodes which of them cannot go on (`environments.Cut`)."""
+        """Tells what remembers running episodes which of them cannot continue (`environments.Cut`)."""
         parts = self._state.values()
         for cut in [part.cut for part in parts if getattr(part, "cut", None) is not None]:
             for part in parts:
@@ -316,7 +316,7 @@ class Run:
             self._watch.tell(self.name, checkpoint.tensors_of(state).values())
 
     def _tell(self, waiting_for: str) -> None:
-        """Shows what no update can go on without, and how updates run in fact."""
+        """Shows what updates wait for, and how updates run in fact."""
         self.record.status["compile"] = self.mode.reported()
         self.record.wait_for(waiting_for)
 
@@ -356,7 +356,7 @@ def idle(algo: Any) -> dict[str, int]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Returns the device that `device=` names; `auto` takes a GPU where there is one.
+    """Returns the device that `device=` names. `auto` takes a GPU where there is one.
 
     Raises:
         CorerlError: a GPU is asked for and torch sees none, or the name is not a device.
@@ -388,7 +388,7 @@ def select(device: torch.device) -> None:
 
 
 class _stop_signals:
-    """A block in which the first SIGINT or SIGTERM stops at the next step boundary; a second one kills."""
+    """A block in which the first SIGINT or SIGTERM stops at the next step boundary. A second one kills."""
 
     def __init__(self, run: Run):
         self._run = run

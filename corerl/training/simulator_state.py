@@ -1,4 +1,4 @@
-"""The state of a simulator in the middle of an episode, so that a resumed run goes on to the bit."""
+"""The state of a simulator in the middle of an episode, so that a resumed run is bit-equal."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ OWN = ("corerl.data.", "corerl.envs.", "corerl.training.")
 
 
 def opaque(env: gymnasium.Env) -> gymnasium.Env | None:
-    """Returns the outermost wrapper of `env`, or what it wraps, that cannot be saved; None: all can.
+    """Returns the outermost wrapper of `env`, or what it wraps, that cannot be saved. None: all can.
 
     Known are gymnasium's own MuJoCo and classic-control environments, wrappers without a state
     (`STATELESS`, `OWN`), the outermost time limit, and whatever has a `state_dict`.
@@ -57,7 +57,7 @@ def _stateful(env: gymnasium.Env) -> list[Any]:
 
 
 def save_simulator(env: gymnasium.Env) -> dict[str, Any] | None:
-    """Saves everything that decides how `env` goes on; None where a part of it is `opaque`."""
+    """Saves everything that decides how `env` continues, or None where a part of it is `opaque`."""
     if opaque(env) is not None:
         return None
     inner = env.unwrapped

@@ -48,7 +48,7 @@ class Stocks(Stateful):
         return {"stock": self.first, "promised": self.promised}
 
     def play(self, step: int, experience: Experience, act: Act) -> None:
-        """Plays the steps of which `step` is the last, each with the stock that the one before left."""
+        """Plays the steps up to `step`, each with the stock that the one before left."""
         for number in range(step - experience.cfg.train_every + 1, step + 1):
             played = experience.play_one(number, lambda x: act(x, self.now))
             self.follow(*played, experience.envs.look)
@@ -56,7 +56,7 @@ class Stocks(Stateful):
     def follow(
         self, step: DiscreteStep, stored: dict[str, Tensor], look: Callable[[], Tensor]
     ) -> None:
-        """Updates stocks after a step, of which `FrameReplay.add` returned `stored`.
+        """Updates stocks after a step. `FrameReplay.add` returned `stored`.
 
         `look` gives the observations `(S, 1, ...)` at which play goes on; it is asked where an episode has
         ended.

@@ -63,7 +63,7 @@ def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
 
 
 def model_of(env: Any) -> tuple[FiniteMDP, LinearModel]:
-    """Returns the finite MDP of an environment and its linear model; see `linear_model`."""
+    """Returns the finite MDP of an environment and its linear model (see `linear_model`)."""
     return env.mdp, LinearModel.of(env.mdp, getattr(env, "phi", None), getattr(env, "mu", None))
 
 
@@ -203,7 +203,7 @@ class Learners:
         self.regret = torch.zeros(len(self.learners), dtype=torch.float64)
 
     def update(self) -> dict[str, Tensor]:
-        """Plays and learns an episode of each learner; returns metrics (S,)."""
+        """Plays and learns an episode of each learner and returns metrics (S,)."""
         logged = [learner.episode() for learner in self.learners]
         values = [self._value(learner) for learner in self.learners]
         loss = self.optimum - torch.tensor(values, dtype=torch.float64)

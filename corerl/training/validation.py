@@ -9,7 +9,7 @@ from corerl.nn import optim
 
 
 class BestPolicy(nn.Module):
-    """The policy of each of S seeds whose error was the lowest so far; that error and its step `(S,)`."""
+    """The policy of each of S seeds whose error was the lowest so far. That error and its step `(S,)`."""
 
     def __init__(self, policy: nn.Module, seeds: int):
         super().__init__()

@@ -27,7 +27,7 @@ WEIGHTINGS = ("uniform", "return", "advantage", "top")
 
 @dataclass
 class Weighting(Settings):
-    """Settings for the sampling weights of rows; part of a `Config` that does nothing else to its data."""
+    """Settings for the sampling weights of rows. Part of a `Config` that does nothing else to its data."""
 
     prefix: ClassVar[str] = "algo.data."
 
@@ -44,7 +44,7 @@ def refuse(data: Any, reason: str) -> None:
 
 
 def probabilities(dataset: Dataset, data: Any, rows: np.ndarray) -> np.ndarray | None:
-    """Returns the chances of `rows`, `(len(rows),)` float64 that sum to one; None where all are alike.
+    """Returns the chances of `rows`, `(len(rows),)` float64 that sum to one, or None where all are alike.
 
     Raises:
         CorerlError: all episodes are equally good, or none of the rows has any weight.

@@ -1,5 +1,7 @@
 """Messages read at first sight, and all of them stand in one reviewed file."""
 
+import ast
+
 import messages
 import prose
 import pytest
@@ -29,3 +31,12 @@ def check(x):
 '''
     expected = [("lr: step of the optimiser", True), ("lr={...} must not be negative.", False)]
     assert list(messages.texts(source)) == expected
+
+
+@pytest.mark.parametrize("file", messages.sources(), ids=lambda file: file.stem)
+def test_a_docstring_opens_with_short_sentences(file):
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)]
+    opened = [(ast.get_docstring(node) or "").split("\n\n")[0] for node in nodes]
+    opened = [text.replace("; ", ", ") if "arXiv" in text else text for text in opened]  # citations
+    assert [problem for text in opened for problem in prose.problems(text)] == []

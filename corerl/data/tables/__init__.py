@@ -1,4 +1,4 @@
-"""Facts about public datasets, as CSV tables; the first line of each says where they come from."""
+"""Facts about public datasets, as CSV tables. The first line of each says where they come from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def d4rl_urls() -> dict[str, str]:
 
 @cache
 def d4rl_references() -> dict[str, tuple[float, float]]:
-    """Reads the returns that score 0 and 100, by dataset; the same for all versions of a task."""
+    """Reads the returns that score 0 and 100, by dataset. The same for all versions of a task."""
     table = rows("d4rl_reference_scores")
     return {row["env"]: (float(row["min"]), float(row["max"])) for row in table}
 

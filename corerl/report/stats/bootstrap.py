@@ -36,7 +36,7 @@ class Runs:
 
     @property
     def matrix(self) -> np.ndarray | None:
-        """Scores (seeds, tasks), ascending on each task; None where tasks have different numbers of seeds."""
+        """Scores (seeds, tasks), ascending on each task, or None if tasks differ in their seeds."""
         if self.sizes.min() < self.sizes.max():
             return None
         by_task = self.score[np.argsort(self.task, kind="stable")]
@@ -107,7 +107,7 @@ def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:
 def interval(
     runs: Runs, statistic, scale: float, replicates: int, seed: int, level: float
 ) -> np.ndarray:
-    """Returns (2, ...) percentile interval; NaN where a task has one seed, whose spread nobody knows.
+    """Returns (2, ...) percentile interval, or NaN where a task has one seed, whose spread nobody knows.
 
     Ends that only rounding of values of this scale sets apart, as where the seeds all scored the same, are
     equal.

@@ -71,7 +71,7 @@ def _replicate_pairs(
 
 
 def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Returns Student's t interval of the mean over seeds (n, ...): low and high; NaN for one seed.
+    """Returns Student's t interval of the mean over seeds (n, ...): low and high. NaN for one seed.
 
     Ten seeds and fewer are too few for a percentile bootstrap of one task, which is too narrow.
     """
@@ -84,7 +84,7 @@ def mean_interval(scores: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, 
 
 
 def mean_and_std(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation (ddof 1) over seeds (n, ...); the latter is NaN for one seed.
+    """Returns mean and standard deviation (ddof 1) over seeds (n, ...). The latter is NaN for one seed.
 
     Seeds that are all alike have their score and 0, which sums miss by their rounding.
     """
@@ -116,7 +116,7 @@ def welch_interval(
     n_y: int,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """Returns Welch's interval of mean_x - mean_y from means and sample stds (ddof=1); NaN if an n is 1."""
+    """Returns Welch's interval of mean_x - mean_y from means and sample stds (ddof=1). NaN if an n is 1."""
     if min(n_x, n_y) < 2:
         return np.nan, np.nan
     x, y = std_x**2 / n_x, std_y**2 / n_y

@@ -129,7 +129,7 @@ def count_seeds(sizes: np.ndarray) -> tuple[int, tuple[int, int]]:
 def aggregate(
     table: pd.DataFrame, metrics: Sequence[str] = METRICS, **options: float
 ) -> pd.DataFrame:
-    """Makes `estimate` of every algorithm and metric; all need the same tasks, and one unit.
+    """Makes `estimate` of every algorithm and metric. All need the same tasks, and one unit.
 
     Columns: algorithm, metric, value, low, high, tasks, runs, seeds_min, seeds_max.
     """

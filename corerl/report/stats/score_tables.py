@@ -48,12 +48,12 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first(bad: np.ndarray | pd.Series) -> int | None:
-    """Returns the position of the first bad row; None where there is none."""
+    """Returns the position of the first bad row, or None where there is none."""
     return int(np.argmax(bad)) if np.any(bad) else None
 
 
 def _finite(values: pd.Series) -> np.ndarray:
-    """Tells which values are finite numbers; text is none, whatever it says."""
+    """Tells which values are finite numbers. Text is none, whatever it says."""
     if not pd.api.types.is_numeric_dtype(values):
         values = pd.to_numeric(values.where(values.map(lambda x: isinstance(x, Real))))
     return np.isfinite(values.to_numpy(np.float64, na_value=np.nan))

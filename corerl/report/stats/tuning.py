@@ -18,8 +18,10 @@ def expected_best(scores: np.ndarray, tried: int) -> tuple[float, float]:
 
 
 class Deployed(NamedTuple):
-    """Of the policy that would be deployed after 1, 2, ... episodes, `(T,)`: its true mean return over
-    repetitions, and the bounds of the middle 95 % of them."""
+    """The true mean return of the policy deployed after 1, 2, ... episodes, `(T,)`, over repetitions.
+
+    Also the bounds of the middle 95 % of them.
+    """
 
     mean: np.ndarray
     low: np.ndarray
