@@ -1,15 +1,11 @@
 """DR-RPO: a transcription from samples, the regularised robust optimum, both limits, learning, runs."""
 
-import json
-
 import numpy as np
 import pytest
 from reference_robust import estimate
-from small import goes_on, run
 from wording import refused
 
 from corerl.algos import dr_rpo
-from corerl.config import Config, Eval
 from corerl.envs.linear_shift import LinearShiftEnv
 from corerl.envs.low_rank import LowRankEnv
 from corerl.risk.robust import LinearModel, best_policy, policy_value
@@ -156,30 +152,7 @@ def test_an_evaluation_draws_the_same_actions_again_and_other_ones_in_its_next_r
     assert (np.diff(first, axis=1) != 0).any()
 
 
-def job(root, **changes) -> Config:
-    cell = {"task": "risk/low-rank", "steps": 12, "eval": Eval(every=4, episodes=3)}
-    often = {"log_every": 3, "save_every": 5, "root": str(root)}
-    return Config(algo=dr_rpo.Config(), **(often | cell | changes))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (7,), (0, 4))
-
-
-def test_a_seed_among_others_is_the_seed_alone(tmp_path):
-    both, alone = run(job(tmp_path / "both"), (0, 4)), run(job(tmp_path / "alone"), (4,))
-    for name in ("metrics.jsonl", "returns.jsonl"):
-        lines = [json.loads(line) for line in (both / name).read_text().splitlines()]
-        own = [json.loads(line) for line in (alone / name).read_text().splitlines()]
-        assert [line for line in lines if line["seed"] == 4] == own and own
-
-
 @pytest.mark.parametrize("own", [{"kind": "none"}, {"scale": 0.0}, {"eta": 0.0}, {"beta": -1.0}])
 def test_settings_out_of_range_raise_an_error(own):
     with refused(f"algo.{next(iter(own))}="):
         dr_rpo.Config(**own)
-
-
-def test_a_task_without_a_horizon_raises_an_error(tmp_path):
-    with refused("risk/C steps"):
-        run(job(tmp_path, task="risk/C"))

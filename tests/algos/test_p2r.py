@@ -1,15 +1,12 @@
 """P2R: a transcription, the reduction with certain answers, the bound on questions, learning, runs."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from small import goes_on, run
 from wording import refused
 
 from corerl.algos import p2r
-from corerl.config import Config, Eval
 from corerl.envs.low_rank import LowRankEnv
 from corerl.envs.three_arms import ThreeArmsEnv
 from corerl.risk.occupancy import best_occupancy
@@ -189,30 +186,6 @@ def test_values_are_optimistic_with_the_stated_widths():
         agent.episode()
         relative = OPTIMUM - ENV.mdp.horizon * agent.baseline[-1]
         assert ENV.mdp.start @ agent.plan()[0] >= relative
-
-
-def job(root, **changes) -> Config:
-    cell = {"task": "risk/low-rank", "steps": 12, "eval": Eval(every=12, episodes=3)}
-    often = {"log_every": 3, "save_every": 5, "root": str(root)}
-    return Config(algo=p2r.Config(), **(often | cell | changes))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (7,), (0, 4))
-
-
-def test_a_seed_among_others_is_the_seed_alone(tmp_path):
-    both, alone = run(job(tmp_path / "both"), (0, 4)), run(job(tmp_path / "alone"), (4,))
-    for name in ("metrics.jsonl", "returns.jsonl"):
-        lines = [json.loads(line) for line in (both / name).read_text().splitlines()]
-        own = [json.loads(line) for line in (alone / name).read_text().splitlines()]
-        assert [line for line in lines if line["seed"] == 4] == own and own
-
-
-@pytest.mark.parametrize("task", ["risk/C", "risk/B"])
-def test_a_task_without_a_horizon_or_of_other_rewards_raises_an_error(tmp_path, task):
-    with refused(f"{task} {'0 1' if task == 'risk/B' else 'horizon'}"):
-        run(job(tmp_path, task=task))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from small import goes_on, random_dataset, run
+from small import random_dataset
 from wording import refused, says
 
 from corerl.algos import pref_mixture as pm
 from corerl.cli import main
-from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.envs.two_groups import TwoGroupsEnv
 from corerl.preferences import groups, label_session
@@ -119,25 +118,6 @@ def test_the_answers_of_a_labeller_are_those_of_its_group():
     returns = np.einsum("nkd,nd->nk", ranked, wanted[ENV.groups[who]])
     other = np.einsum("nkd,nd->nk", ranked, wanted[1 - ENV.groups[who]])
     assert (returns[:, 0] > returns[:, 1]).mean() > 0.75 > 0.35 > (other[:, 0] > other[:, 1]).mean()
-
-
-def job(root, **changes) -> Config:
-    algo = pm.Config(comparisons=10, starts=1, rounds=5)
-    cell = {"task": "risk/two-groups", "steps": 6, "eval": Eval(every=2, episodes=3)}
-    often = {"log_every": 2, "save_every": 2, "root": str(root)}
-    return Config(algo=algo, **(often | cell | changes))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (3,), (0, 4))
-
-
-@pytest.mark.parametrize(
-    ("task", "words"), [("risk/C", "risk/C"), ("risk/machine", "risk/machine groups")]
-)
-def test_a_task_without_groups_or_steps_raises_an_error(tmp_path, task, words):
-    with refused(words):
-        run(job(tmp_path, task=task))
 
 
 @pytest.mark.parametrize(

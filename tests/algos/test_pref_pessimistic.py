@@ -1,17 +1,14 @@
 """Pessimistic MLE: scipy's optimum beside ours, likelihoods by hand, the paper's three arms, bad input."""
 
 import itertools
-import json
 import math
 
 import numpy as np
 import pytest
 from scipy import optimize
-from small import goes_on, run
 from wording import refused
 
 from corerl.algos import pref_pessimistic as pp
-from corerl.config import Config, Eval
 from corerl.envs import mdps
 from corerl.envs.low_rank import LowRankEnv
 from corerl.envs.three_arms import REWARDS, ThreeArmsEnv
@@ -306,26 +303,6 @@ def test_a_discount_counts_and_an_environment_may_name_features():
     assert learner.value() == pytest.approx(1.75)
 
 
-def job(root, **changes) -> Config:
-    cell = {"task": "risk/three-arms", "steps": 12, "eval": Eval(every=4, episodes=3)}
-    often = {"log_every": 3, "save_every": 5, "root": str(root)}
-    return Config(algo=pp.Config(), **(often | cell | changes))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (7,), (0, 4))
-
-
-def test_a_seed_among_others_is_the_seed_alone(tmp_path, capsys):
-    both, alone = run(job(tmp_path / "both"), (0, 4)), run(job(tmp_path / "alone"), (4,))
-    for name in ("metrics.jsonl", "returns.jsonl"):
-        lines = [json.loads(line) for line in (both / name).read_text().splitlines()]
-        own = [json.loads(line) for line in (alone / name).read_text().splitlines()]
-        assert [line for line in lines if line["seed"] == 4] == own and own
-    said = "risk/three-arms  pessimistic, width 3: 200 rankings of 2 segments a dataset\n"
-    assert capsys.readouterr().out.count(said) == 1
-
-
 @pytest.mark.parametrize(
     "own",
     [
@@ -336,8 +313,3 @@ def test_a_seed_among_others_is_the_seed_alone(tmp_path, capsys):
 def test_settings_out_of_range_raise_an_error(own):
     with refused(f"algo.{next(iter(own))}="):
         pp.Config(**own)
-
-
-def test_a_task_without_a_horizon_raises_an_error(tmp_path):
-    with refused("risk/C steps"):
-        run(job(tmp_path, task="risk/C"))

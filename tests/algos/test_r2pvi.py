@@ -1,17 +1,14 @@
 """R2PVI, DRPVI and PEVI: a transcription sample by sample, the robust optimum, the shifted dynamics, runs."""
 
 import dataclasses
-import json
 from itertools import product
 
 import numpy as np
 import pytest
 from reference_robust import estimate
-from small import goes_on, run
 from wording import refused
 
 from corerl.algos import r2pvi
-from corerl.config import Config, Eval
 from corerl.data.tasks import resolve
 from corerl.envs import mdps
 from corerl.envs.linear_shift import LinearShiftEnv
@@ -164,26 +161,6 @@ def test_robust_plans_lose_less_under_the_shift():
             for m in models
         ]
     assert found["tv"][1] > found["none"][1] + 0.3 and found["tv"][0] < found["none"][0] - 0.1
-
-
-def job(root, **changes) -> Config:
-    algo = r2pvi.Config(kind="kl", scale=0.5)
-    cell = {"task": "risk/low-rank", "steps": 12, "eval": Eval(every=12, episodes=3)}
-    return Config(
-        algo=algo, **({"log_every": 3, "save_every": 5, "root": str(root)} | cell | changes)
-    )
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (7,), (0, 4))
-
-
-def test_a_seed_among_others_is_the_seed_alone(tmp_path):
-    both, alone = run(job(tmp_path / "both"), (0, 4)), run(job(tmp_path / "alone"), (4,))
-    lines = [json.loads(line) for line in (both / "metrics.jsonl").read_text().splitlines()]
-    own = [json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()]
-    assert [line for line in lines if line["seed"] == 4] == own
-    assert "regret" not in own[0] and own[-1]["suboptimality"] >= 0
 
 
 @pytest.mark.parametrize(

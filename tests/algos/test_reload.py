@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small import goes_on, run
+from small import run
+from wording import refused
 
 from corerl.algos import reload
-from corerl.config import Config, Eval
+from corerl.config import Config
 from corerl.envs.overheat import OverheatEnv
-from corerl.errors import CorerlError
 from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import best_occupancy
 
@@ -107,25 +107,7 @@ def test_a_budget_that_does_not_bind_costs_nothing():
     assert numbers["value"] == pytest.approx(20.0, abs=1e-3) and not agent.multipliers.any()
 
 
-def job(root, **own) -> Config:
-    settings = {"task": "risk/overheat", "steps": 12, "eval": Eval(every=4, episodes=3)}
-    cell = settings | {"log_every": 3, "save_every": 5, "root": str(root)}
-    return Config(algo=reload.Config(**own.pop("algo", {})), **(cell | own))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    goes_on(job(tmp_path), tmp_path, (7,), (0, 4))
-
-
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ({"algo": {"budget": -1.0}}, ("budget -1", "the least is 0")),
-        ({"task": "risk/machine"}, ("risk/machine", "costs", "budgets")),
-    ],
-    ids=["budget", "costs"],
-)
-def test_what_cannot_be_kept_or_lacks_a_cost_raises_an_error(tmp_path, cell, words):
-    with pytest.raises(CorerlError) as refused:
-        run(job(tmp_path, **cell))
-    assert all(word in str(refused.value) for word in words)
+def test_a_budget_that_cannot_be_kept_raises_an_error(tmp_path):
+    algo = reload.Config(budget=-1.0)
+    with refused("budget -1 least 0"):
+        run(Config(algo=algo, task="risk/overheat", steps=12, root=str(tmp_path)))
