@@ -42,10 +42,10 @@ SITE := $(CURDIR)/$(VENV)-gpu
 gpu:
 	$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(SITE) $(wildcard $(WHEELS)/*.whl)
 	PYTHONPATH=$(SITE) $(PYTHON) -m pip install --quiet --no-index --no-deps --no-build-isolation --upgrade --target $(SITE) .
-	PYTHONPATH=$(SITE) $(PYTHON) -P -m corerl.bench.gpu $(GPU)
+	PYTHONPATH=$(SITE) $(PYTHON) tools/gpu/gpu.py $(GPU)
 else
 gpu: $(INSTALLED)
-	$(BIN)/python -P -m corerl.bench.gpu $(GPU)
+	$(BIN)/python tools/gpu/gpu.py $(GPU)
 endif
 
 # The documentation into site/; a broken link ends it.

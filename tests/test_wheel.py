@@ -7,9 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import gpu
 import pytest
-
-from corerl.bench import gpu
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -82,6 +81,7 @@ def test_it_trains_from_any_folder(installed, tmp_path):
 
 
 def test_its_code_has_the_digest_of_the_checkout(installed, tmp_path):
-    code = "from corerl.bench.gpu import _code; print(_code())"
-    there = python("-P", "-c", code, cwd=tmp_path, PYTHONPATH=str(installed)).strip()
+    code = "import gpu; print(gpu._code())"
+    path = os.pathsep.join((str(installed), str(ROOT / "tools" / "gpu")))
+    there = python("-P", "-c", code, cwd=tmp_path, PYTHONPATH=path).strip()
     assert there == gpu._code()

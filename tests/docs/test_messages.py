@@ -6,7 +6,7 @@ import messages
 import prose
 import pytest
 
-NOT_PROSE = ("usage: corerl", "import json", "α alpha", "recomputed from")
+NOT_PROSE = ("usage: corerl", "α alpha", "recomputed from")
 """What a text begins with that nobody reads as sentences."""
 
 

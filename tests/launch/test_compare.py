@@ -1,6 +1,7 @@
-"""`corerl.bench.compare`, as far as it goes without a GPU."""
+"""`tools/gpu/compare.py`, as far as it goes without a GPU."""
 
-from corerl.bench import compare
+import compare
+
 from corerl.bench.stopwatch import Case
 
 TINY = {"hidden_width": 8, "batch_size": 8}

@@ -6,11 +6,13 @@ import threading
 import time
 from dataclasses import replace
 
+import gpu
+import gpu_page
+import parallel_bench
 import pytest
 from wording import says
 
 from corerl import algos
-from corerl.bench import gpu, gpu_page, parallel_bench
 from corerl.bench.stopwatch import Case, Measured
 
 TINY = {"hidden_width": 8, "batch_size": 8}

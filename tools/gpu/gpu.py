@@ -1,8 +1,8 @@
 """Measures this code on a GPU, in one command: `make gpu`. Writes results/bench/gpu.md.
 
-    python -m corerl.bench.gpu                       all stages, at most 25 minutes
-    python -m corerl.bench.gpu --stages bench --minutes 9
-    python -m corerl.bench.gpu --dry                 all stages, tiny and on the CPU
+    python tools/gpu/gpu.py                          all stages, at most 25 minutes
+    python tools/gpu/gpu.py --stages bench --minutes 9
+    python tools/gpu/gpu.py --dry                    all stages, tiny and on the CPU
 
 Stages, in this order: `tests` (the three modes agree for every algorithm), `bench` (updates per second of
 every algorithm, one and ten seeds, graph, eager and compiled), `train` (IQL, ten seeds, a million updates)
@@ -29,8 +29,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import gpu_page
+import parallel_bench
+
 from corerl import algos
-from corerl.bench import gpu_page, parallel_bench
 from corerl.bench.stopwatch import Case, Measured
 from corerl.errors import CorerlError
 from corerl.runs import files, provenance
@@ -110,7 +112,7 @@ def dry(out: Path) -> Plan:
 
 def main(arguments: list[str]) -> int:
     """Runs the stages asked for. The exit status is that of the tests."""
-    parser = argparse.ArgumentParser("corerl.bench.gpu")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     parser.add_argument("--minutes", type=float, default=25.0, help="for all of them")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))

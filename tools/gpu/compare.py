@@ -1,8 +1,8 @@
 """Speed of two versions of corerl on one GPU, in turn, and where the time of this one goes.
 
     pip install --no-deps --no-build-isolation --target BEFORE /path/to/an/older/checkout
-    python -P -m corerl.bench.compare BEFORE          at most six minutes, alone on the card
-    python -P -m corerl.bench.compare BEFORE --dry    tiny and on the CPU
+    python tools/gpu/compare.py BEFORE          at most six minutes, alone on the card
+    python tools/gpu/compare.py BEFORE --dry    tiny and on the CPU
 
 The figures of the two versions are in `before/gpu.json` and `after/gpu.json` below `--out`.
 """
@@ -28,7 +28,7 @@ RATES = """
 import json, sys, time
 from dataclasses import replace
 from pathlib import Path
-from corerl.bench import gpu
+import gpu
 out, names, dry, seconds = json.loads(sys.argv[1])
 plan = gpu.dry(Path(out)) if dry else gpu.Plan(Path(out))
 plan = replace(plan, names=tuple(names), modes=plan.modes[:1])
@@ -39,7 +39,8 @@ sys.exit(gpu.run(plan, ["bench"], time.monotonic() + seconds))
 
 def rates(folder: Path | None, out: Path, names: list[str], dry: bool) -> dict[str, float]:
     """Returns updates per second by `algorithm mode seeds` of the version in `folder`, or of this one."""
-    path = {} if folder is None else {"PYTHONPATH": str(folder.resolve())}
+    folders = [Path(__file__).parent, *([] if folder is None else [folder.resolve()])]
+    path = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     given = json.dumps([str(out), names, dry, SECONDS])
     subprocess.run([sys.executable, "-P", "-c", RATES, given], env=os.environ | path, check=False)
     found = (files.read_json(out / "gpu.json") or {}).get("bench", [])
@@ -71,7 +72,7 @@ def kernels(case: Case, most: int = 12) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Prints both versions' rates, and the kernels of IQL, TD3+BC and CQL."""
-    parser = argparse.ArgumentParser("corerl.bench.compare")
+    parser = argparse.ArgumentParser()
     parser.add_argument("before", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/bench/compare"))
     parser.add_argument("--algo", nargs="+", default=list(NAMES))

@@ -1,6 +1,6 @@
 """The campaign of docs/reliability.md: damaged files, damaged runs and kills, by the thousand.
 
-    python tests/campaign/campaign.py --inputs 100000 --runs 300 --kills 450 [--processes 2] [--out FOLDER]
+    python tools/campaign/campaign.py --inputs 100000 --runs 300 --kills 450 [--processes 2] [--out FOLDER]
 
 Prints the table and the rate, and exits with 1 where anything crashed, hung, took more than 1 GB, or was
 read as other data than was written although its format has a checksum. What each piece of the work found is
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "tests")]
 
 import torch  # noqa: E402
 import trials  # noqa: E402
