@@ -125,9 +125,10 @@ def _differences(lines: list[str]) -> str:
 
 
 def notes(name: str) -> str:
-    """When to choose the algorithm, and its equations in the order of the code: `docs/methods/`."""
+    """When to choose the algorithm, its equations in the order of the code, and a picture."""
     path = ROOT / "docs" / "methods" / f"{name}.md"
-    return drawn(path.read_text(encoding="utf-8").strip()) if path.is_file() else ""
+    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return drawn(text.replace("](../../results/reproduced/", "](../results/"))
 
 
 def variants_of(name: str) -> list[str]:

@@ -3,6 +3,7 @@
 import html
 import io
 import re
+from functools import cache
 
 from matplotlib import mathtext, rc_context
 from matplotlib.font_manager import FontProperties
@@ -15,6 +16,7 @@ def drawn(markdown: str) -> str:
     return BLOCK.sub(lambda block: _svg(" ".join(block[1].split())), markdown)
 
 
+@cache
 def _svg(latex: str) -> str:
     """Raises ValueError where the equation has what matplotlib does not know."""
     file = io.BytesIO()

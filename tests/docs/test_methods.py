@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 
+import prose
 import pytest
 from blocks import ROOT
 
@@ -34,10 +35,17 @@ def test_equations_are_drawn_and_names_are_the_code_s(path):
     assert text.startswith("## When to choose it\n") and "\n## Equations\n" in text
     drawn = algorithm_pages.notes(path.stem)
     assert drawn.count("<svg") == text.count("$$") / 2 > 0 and "$$" not in drawn
-    prose = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
-    known = words(path.stem) | {*algos.names(), *variants()}
-    named = [re.sub(r"\w+=|algo\.|\(\)", "", name) for name in re.findall(r"`([^`]*)`", prose)]
+    text_alone = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    known = words(path.stem) | {*algos.names(), *variants(), "corerl label"}
+    named = [re.sub(r"\w+=|algo\.|\(\)", "", name) for name in re.findall(r"`([^`]*)`", text_alone)]
     assert [name for name in named if name not in known] == []
+    assert list(prose.problems(text_alone)) == []
+    pictures = re.findall(r"\]\(([^)]*\.png)\)", text)
+    assert all((path.parent / picture).is_file() for picture in pictures)
+
+
+def test_every_algorithm_has_a_note():
+    assert {path.stem for path in NOTES} == set(algos.names())
 
 
 def test_an_equation_is_read_aloud_and_takes_the_text_s_colour():
