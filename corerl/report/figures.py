@@ -358,6 +358,7 @@ def render(draw: Callable[[], Figure], name: str, foot: str = "") -> tuple[bytes
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # one for each letter: see `boxes`
             figure.savefig(png, format="png", dpi=200, facecolor="white")
+            figure.set_layout_engine("none")  # it stays as it was found, which took as long as drawing
             figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
     return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
 
