@@ -15,7 +15,8 @@ from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
 from corerl.launch.launch import launch
 from corerl.runs.checkpoint import load_checkpoint
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 torch.set_num_threads(1)
 

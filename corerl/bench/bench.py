@@ -27,7 +27,7 @@ from corerl.launch import matmul_library
 from corerl.launch.hydra_errors import sentence
 from corerl.nn import compile
 from corerl.runs import provenance, terminal
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 WORDS = ("algorithm", "compile", "kernel")
 COLUMNS = (

@@ -17,7 +17,8 @@ from corerl.config import Config
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.launch.process_setup import numerics
-from corerl.training.run import Run, idle, pick_device
+from corerl.training.devices import pick_device
+from corerl.training.run import Run, idle
 
 OBSERVATIONS, ACTIONS = 17, 6
 TASKS = {

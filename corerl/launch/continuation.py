@@ -25,7 +25,7 @@ from corerl.runs import pending
 from corerl.runs.checkpoint import exists, load_checkpoint, path_in, save_checkpoint
 from corerl.runs.directory import cell_directory, config_hash, groups, read_status
 from corerl.runs.files import make_directory, read_json, write_atomically, write_json
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 OFFLINE = {"phase": "offline"}
 WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {

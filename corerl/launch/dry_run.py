@@ -12,12 +12,12 @@ from corerl.config import Config
 from corerl.data import download, tasks
 from corerl.data.tasks import READERS, Task
 from corerl.errors import CorerlError
-from corerl.launch import continuation, launch, memory_estimate, rates, status
+from corerl.launch import checks, continuation, memory_estimate, rates, status
 from corerl.launch.rates import Rate
 from corerl.runs import checkpoint, provenance, terminal
 from corerl.runs.directory import group_name
 from corerl.training import spaces
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 WORDS = ("task", "algorithm", "note")
 COLUMNS = ("task", "algorithm", "seeds\ndone", "steps\nleft", "hours", "memory", "disk", "note")
@@ -145,14 +145,14 @@ def _fitness(cfg: Config) -> tuple[str, str]:
     """Tells why a cell cannot run here (or nothing), and what is to be done first (or nothing)."""
     try:
         task = tasks.of(cfg)
-        launch.check_steps(cfg)
+        checks.check_steps(cfg)
         spaces.check_goals(cfg.algo, "the task", task.goal_tasks > 0)
     except CorerlError as error:
         return str(error), ""
-    evaluates = cfg.eval.episodes > 0 and launch.needs_simulator(cfg)
-    refused, found = _simulator(task, evaluates, launch.for_evaluation(cfg.algo))
-    if not refused and launch.lacks_data(cfg.algo, task):
-        refused = f"the task has {launch.NO_DATA}"
+    evaluates = cfg.eval.episodes > 0 and checks.needs_simulator(cfg)
+    refused, found = _simulator(task, evaluates, checks.for_evaluation(cfg.algo))
+    if not refused and checks.lacks_data(cfg.algo, task):
+        refused = f"the task has {checks.NO_DATA}"
     elif found:
         try:
             spaces.check(cfg.algo, "the task", *found)
@@ -170,7 +170,7 @@ def _simulator(task: Task, evaluates: bool, alone: bool) -> tuple[str, tuple[Spa
     try:
         made = task.make_env() if task.has_env else None
     except CorerlError as error:
-        why = launch.missing(str(error).replace(task.id, "the task"), alone)
+        why = checks.missing(str(error).replace(task.id, "the task"), alone)
         return why if evaluates else "", None
     if made is None:
         return "", None

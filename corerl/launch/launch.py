@@ -11,17 +11,21 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-import gymnasium
 import torch
 import yaml
-from gymnasium import wrappers
 
-from corerl.config import Config, Settings, require, seed_list
+from corerl.config import Config, require, seed_list
 from corerl.data import tasks
-from corerl.data.observations import wrapper
-from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.launch import seed_processes, worker
+from corerl.launch.checks import (
+    NO_DATA,
+    check_simulator,
+    check_steps,
+    from_data,
+    lacks_data,
+    needs_simulator,
+)
 from corerl.launch.continuation import continue_shorter
 from corerl.launch.process_setup import numerics
 from corerl.launch.worker import BUSY, DONE, Busy
@@ -39,12 +43,8 @@ from corerl.runs.directory import (
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
-from corerl.training.environment_step import close, reset, step
-from corerl.training.preprocessing import Preprocess
-from corerl.training.run import idle, pick_device
-from corerl.training.weighting import Weighting
-
-NO_DATA = "no dataset, and the algorithm learns from one"
+from corerl.training.devices import pick_device
+from corerl.training.run import idle
 
 
 class SeedsFailed(CorerlError):
@@ -104,7 +104,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     check_steps(cfg)
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
     if task.has_env and needs_simulator(cfg):
-        _check_simulator(cfg, task)
+        check_simulator(cfg, task)
     spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
     if task.collection == "file":
         spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
@@ -121,7 +121,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)
-    if task.collection == "file" and not _from_data(cfg.algo):
+    if task.collection == "file" and not from_data(cfg.algo):
         print(
             f"corerl: {cfg.label or cfg.algo.label} learns in {task.env} alone, and nothing from {task.id}.",
             file=sys.stderr,
@@ -144,11 +144,6 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
             "name in tables, the new code is a run of its own.",
             file=sys.stderr,
         )
-
-
-def needs_simulator(cfg: Config) -> bool:
-    """Tells whether a run makes its environment, to learn in it or to evaluate."""
-    return not (cfg.eval.later and for_evaluation(cfg.algo))
 
 
 def _refuse_pending(cfg: Config, planned: list[list[int]]) -> None:
@@ -238,84 +233,6 @@ def _status(directory: Path) -> dict:
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)
         return {}
-
-
-def check_steps(cfg: Config) -> None:
-    """Notices before training that the steps do not end with an update, or that the policy gets none."""
-    cfg.policy_steps()
-    for holder, name, what in (
-        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
-        (cfg.algo, "policy_delay", "critic updates for each of the policy"),
-    ):
-        every = getattr(holder, name.rpartition(".")[2], 1)
-        require(
-            cfg.steps % every == 0,
-            f"steps={cfg.steps} must be a multiple of algo.{name}={every}, the {what}",
-        )
-
-
-def _check_simulator(cfg: Config, task: Task) -> None:
-    """Notices before training that the simulator is missing, or is nothing for the algorithm."""
-    try:
-        env = task.make_env()
-    except CorerlError as error:
-        if not cfg.eval.episodes:
-            return
-        why = missing(str(error), for_evaluation(cfg.algo))
-        if cfg.eval.later:
-            why += f" {cfg.algo.label} trains in the environment, so that eval.later=true needs it too."
-        raise CorerlError(why) from error
-    try:
-        spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
-        _tell_own_statistics(env, task.id)
-        _try(env, task.id)
-    finally:
-        close([env])
-
-
-def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
-    """Warns of numbers whose scale another environment of the same task does not share."""
-    for kind in (wrappers.NormalizeObservation, wrappers.NormalizeReward):
-        found = wrapper(env, kind)
-        if found is not None and found.update_running_mean:
-            print(
-                f"corerl: {task} is in a {kind.__name__}, and each environment gathers its own statistics. "
-                "Training and evaluation then see different scales, so one policy's scores vary. Leave "
-                "the wrapper out, or fix its statistics (update_running_mean=False).",
-                file=sys.stderr,
-            )
-
-
-def _try(env: gymnasium.Env, task: str) -> None:
-    """Makes one step, to find a custom environment's fault before hours of training."""
-    try:
-        step(env, env.action_space.sample(), reset(env, None, seed=0).shape)
-    except ValueError as error:
-        raise CorerlError(f"The environment of {task} cannot be used: {error}") from error
-
-
-def for_evaluation(algo: Settings) -> bool:
-    """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
-    return _from_data(algo) and getattr(algo, "phase", "offline") == "offline"
-
-
-def lacks_data(algo: Settings, task: Task) -> bool:
-    """Tells whether an algorithm, as it is set, begins with data where the task has none."""
-    begins = _from_data(algo) and getattr(algo, "phase", "offline") != "online"
-    return begins and not task.has_data
-
-
-def _from_data(algo: Settings) -> bool:
-    data = getattr(algo, "data", None)
-    return isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
-
-
-def missing(why: str, evaluates: bool) -> str:
-    """Says why there is no simulator, and how to do without where it only `evaluates`."""
-    instead = (
-        "Evaluate on another machine with eval.later=true, or not at all with eval.episodes=0."
-    )
-    return f"{why.rstrip('.')}. {instead}" if evaluates else why
 
 
 def plan(cell: Path, seeds: list[int], together: bool, processes: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ import torch
 
 from corerl.config import Config
 from corerl.launch import matmul_library
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 

@@ -46,7 +46,8 @@ from corerl.launch.process_setup import lasting_output, numerics
 from corerl.launch.seed_processes import Job
 from corerl.runs import checkpoint, files, provenance
 from corerl.runs.directory import cell_directory, group_name, read_status
-from corerl.training.run import Interrupted, pick_device
+from corerl.training.devices import pick_device
+from corerl.training.stopping import Interrupted
 
 ENDED = {
     worker.DONE: "done",

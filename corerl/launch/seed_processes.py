@@ -22,7 +22,7 @@ from corerl.launch.process_setup import lasting_output, numerics
 from corerl.runs import files
 from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.progress import Display
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
 """What a status must have to be shown."""

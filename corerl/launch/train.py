@@ -34,7 +34,7 @@ from corerl.launch.process_setup import lasting_output
 from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.launch.settings_tables import file_of, of_d4rl, variants
 from corerl.runs.files import Busy
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
 STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."

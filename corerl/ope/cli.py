@@ -24,14 +24,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from corerl.config import require
@@ -40,7 +39,18 @@ from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
 from corerl.launch import pending_evaluations
 from corerl.ope import fqe, intervals, results, selection_report
-from corerl.ope.estimators import NEEDS_MODEL, weighs
+from corerl.ope.arguments import (
+    OF_DATA,
+    OF_KERNELS,
+    OF_PLAY,
+    OF_STEERING,
+    OPTIONS,
+    acting_settings,
+    fqe_settings,
+    refuse,
+    refuse_unused,
+    steering_settings,
+)
 from corerl.ope.evaluation import Judgement, Options, check_methods, judge
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
@@ -108,17 +118,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_OPTIONS = (
-    *("horizon", "leave_out_cut", "behaviour", "clip", "kernel", "bandwidth"),
-    *("interval", "level", "bounds", "upper", "finite"),
-)
-"""Arguments that are fields of Options; None is the field's own default."""
-_OF_KERNELS = ("kernel", "bandwidth")
-_OF_STEERING = ("samples", "temperature")
-_OF_PLAY = ("episodes", "task", "tau", "risk", "acting", "steer", *_OF_STEERING)
-_OF_DATA = ("policy", "epsilon", "discount", *_OPTIONS, "fqe", "select")
-
-
 def _settings() -> str:
     skipped = ("discount", "horizon", "seed")
     named = [f"{f.name}={f.default}" for f in fields(fqe.Settings) if f.name not in skipped]
@@ -133,22 +132,22 @@ def run(args: argparse.Namespace) -> int:
     # Patterns of a shell may overlap; a policy that counts twice would narrow intervals.
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.pending:
-        taken = ("seed", "rewards", "method", *_OF_PLAY, *_OF_DATA)
-        _refuse(args, taken, "--pending plays the evaluations of training as they were set")
+        taken = ("seed", "rewards", "method", *OF_PLAY, *OF_DATA)
+        refuse(args, taken, "--pending plays the evaluations of training as they were set")
         return max(pending_evaluations.play(Path(path), args.device) for path in args.runs)
     if args.rewards:
-        _refuse(args, ("method", *_OF_PLAY, *_OF_DATA), "--rewards compares rewards alone")
+        refuse(args, ("method", *OF_PLAY, *OF_DATA), "--rewards compares rewards alone")
         return _rewards(args)
     methods = [name for name in args.method.split(",") if name]
     console = terminal.console()
     if not methods:
         return _play(console, args)
     check_methods(methods)
-    _refuse(args, _OF_PLAY, "With --method nothing is played")
-    _refuse_unused(args, methods)
+    refuse(args, OF_PLAY, "With --method nothing is played")
+    refuse_unused(args, methods)
     kept = True
-    args.policy, args.fqe = args.policy or "act", _fqe(args.fqe or [])
-    given = {name: x for name in _OPTIONS if (x := getattr(args, name)) is not None}
+    args.policy, args.fqe = args.policy or "act", fqe_settings(args.fqe or [])
+    given = {name: x for name in OPTIONS if (x := getattr(args, name)) is not None}
     options = Options(fqe=args.fqe, **given)
     datasets: dict[Task, Dataset] = {}
     questions: dict[tuple[Task, float], list[Loaded]] = {}
@@ -164,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
         if task not in datasets:
             datasets[task] = task.load()
         if datasets[task].discrete:
-            _refuse(args, _OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
+            refuse(args, OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
         asked = replace(options, discount=discount)
         for agent, judgement in _judge(agents, datasets[task], asked, methods, args):
             judged.append((agent, judgement))
@@ -174,28 +173,6 @@ def run(args: argparse.Namespace) -> int:
     if args.select:
         selection_report.report(console, judged, next(iter(datasets.values())), methods, args)
     return 0 if kept else 2
-
-
-def _refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: str = "") -> None:
-    """Raises CorerlError where one of these was given: it would be ignored."""
-    given = [
-        ", ".join(args.acting) if name == "acting" else f"--{name.replace('_', '-')}"
-        for name in names
-        if getattr(args, name) not in (None, "") and (name != "acting" or args.acting)
-    ]
-    require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
-
-
-def _refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
-    """Raises CorerlError where no method uses an option that was given."""
-    if not weighs(methods):
-        _refuse(args, ("behaviour", "clip", *_OF_KERNELS), "fqe weighs no episodes")
-    if set(methods).isdisjoint(NEEDS_MODEL):
-        _refuse(args, ("fqe",), f"{', '.join(methods)} fit no critic")
-    if "cdf" not in methods:
-        _refuse(args, ("upper",), "The method cdf alone has an upper bound")
-    if args.policy == "sample":
-        _refuse(args, _OF_KERNELS, "With --policy sample the density is the policy's own")
 
 
 def _keep(reported: str, write: Callable[[], Path], show: Callable[[], None]) -> bool:
@@ -234,9 +211,9 @@ def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None
 
 def _play(console: Console, args: argparse.Namespace) -> int:
     """Plays episodes in the simulator, where no method is given."""
-    _refuse(
+    refuse(
         args,
-        ("data", *_OF_DATA),
+        ("data", *OF_DATA),
         "Without --method policies are played in the simulator",
         ", or judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, dr, sndr, cdf, "
         "sncdf)",
@@ -244,9 +221,11 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     episodes = 100 if args.episodes is None else args.episodes
     require(episodes > 0, f"--episodes {episodes} must be positive")
     if not args.steer:
-        _refuse(args, _OF_STEERING, "Without --steer no critic chooses among samples")
+        refuse(args, OF_STEERING, "Without --steer no critic chooses among samples")
     kept = True
-    for path, chosen, steering in product(args.runs, _acting(args.acting), _steering(args)):
+    for path, chosen, steering in product(
+        args.runs, acting_settings(args.acting), steering_settings(args)
+    ):
         agent = load(path, args.seed, device=args.device, tau=args.tau, acting=chosen)
         act = None
         if steering:
@@ -258,33 +237,6 @@ def _play(console: Console, args: argparse.Namespace) -> int:
         show = partial(simulation.tell, console, agent, task, played, risk=bool(args.risk))
         kept &= _keep("Returns of every episode:", write, show)
     return 0 if kept else 2
-
-
-def _acting(settings: list[str]) -> list[dict[str, Any]]:
-    """Returns every combination of settings to act with, given as algo.KEY=VALUE,VALUE."""
-    values = {}
-    for text in settings:
-        key, _, given = text.partition("=")
-        values[key.removeprefix("algo.")] = [yaml.safe_load(value) for value in given.split(",")]
-    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
-
-
-def _steering(args: argparse.Namespace) -> list[tuple[int, float] | None]:
-    """Returns every pair of samples and temperature to steer with, or [None] without --steer."""
-    if not args.steer:
-        return [None]
-    counts = _numbers(args.samples or "10", int, "--samples", "a whole number")
-    return list(
-        product(counts, _numbers(args.temperature or "1", float, "--temperature", "a number"))
-    )
-
-
-def _numbers(text: str, kind: type, option: str, wanted: str) -> list:
-    """Reads numbers that commas separate."""
-    try:
-        return [kind(value) for value in text.split(",")]
-    except ValueError:
-        raise CorerlError(f"{option} {text} is not {wanted}, or several with commas.") from None
 
 
 def _kept_of(other: Loaded, samples: int, temperature: float) -> dict[str, Any]:
@@ -344,37 +296,6 @@ def _judge(
     rows, each = iter(whole.rows), len(whole.rows) // count
     for agent in agents:
         yield agent, replace(whole, rows=list(islice(rows, each * len(agent.seeds))))
-
-
-WANTED = {int: "a whole number, such as 1000", float: "a number", bool: "true or false"}
-
-
-def _fqe(settings: list[str]) -> fqe.Settings:
-    """Returns settings given as KEY=VALUE, each of its field's type."""
-    kinds = {f.name: type(f.default) for f in fields(fqe.Settings)}
-    known = kinds.keys() - {"discount", "horizon", "seed"}
-    values = {}
-    for text in settings:
-        key, _, value = text.partition("=")
-        require(key in known, f"--fqe has no setting {key!r}: {', '.join(sorted(known))}")
-        try:
-            values[key] = _parsed(value, kinds[key])
-        except (KeyError, ValueError):
-            several = "; spaces separate settings" if "," in value else ""
-            raise CorerlError(
-                f"--fqe {key}={value} is not {WANTED[kinds[key]]}{several}."
-            ) from None
-    return fqe.Settings(**values)
-
-
-def _parsed(text: str, kind: type) -> int | float | bool:
-    """Reads a value, `1e5` as a whole number too. ValueError or KeyError where it is of another type."""
-    if kind is bool:
-        return {"true": True, "false": False}[text.lower()]
-    number = float(text)
-    if kind is int and not number.is_integer():
-        raise ValueError(text)
-    return kind(number)
 
 
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:

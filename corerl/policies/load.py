@@ -37,13 +37,14 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError, first_line
 from corerl.nn.learner import Spec
 from corerl.nn.networks import Normalizer
-from corerl.policies.loaded_policy import Loaded, Restored, shapes_of
+from corerl.policies.loaded_policy import Loaded
+from corerl.policies.restored import Restored, shapes_of
 from corerl.runs import code
 from corerl.runs.checkpoint import exists, load_checkpoint, path_in, previous
 from corerl.runs.directory import groups as groups_of
 from corerl.runs.directory import seeds_of_group
 from corerl.runs.files import below, read_json, read_yaml
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 
 def load(

@@ -13,7 +13,8 @@ from corerl.preferences.asking import Questions
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import SKIPPED, Session
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 PAUSE = 0.2
 """Seconds between looks at whether all has been answered."""

@@ -46,7 +46,8 @@ from corerl.runs import files
 from corerl.runs.checkpoint import load_checkpoint, path_in
 from corerl.runs.directory import cell_directory, config_hash, group_name
 from corerl.runs.progress import Display
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 SIZE = 200_000  # steps per set; D4RL's have 1M
 STEPS = 1_000_000  # environment steps of the SAC run, whose end is the expert

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from corerl.errors import CorerlError
-from corerl.report import colours, figures, rewards, risk
+from corerl.report import colours, drawing, figures, rewards, risk
 from corerl.report.figures import Plot
 from corerl.report.files import announce, make_folder, replace_earlier, write
 from corerl.report.formats import FORMATS, guarded, to_text
@@ -155,7 +155,7 @@ def _draw(
     pictures = []
     for name, (caption, draw) in plan.items():
         try:
-            png, svg, wide = figures.render(draw, name, feet[name])
+            png, svg, wide = drawing.render(draw, name, feet[name])
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}). "
@@ -165,7 +165,7 @@ def _draw(
         write(folder / f"{name}.png", png)
         write(folder / f"{name}.svg", svg)
         live = name in LIVE and (section.scored or name == "tasks")
-        inline = "" if live else figures.inline(svg, f"{section.folder}-{name}", caption)
+        inline = "" if live else drawing.inline(svg, f"{section.folder}-{name}", caption)
         pictures.append(Picture(caption, f"{section.folder}/{name}.png", inline, wide))
     return pictures
 
@@ -217,7 +217,7 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 
 
 def _boxes(parts: list[Section], note: str) -> list[str]:
-    letters = figures.boxes([*(n for s in parts for n in [*s.algorithms, *s.tasks]), note])
+    letters = drawing.boxes([*(n for s in parts for n in [*s.algorithms, *s.tasks]), note])
     reported = (
         f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
     )

@@ -1,23 +1,17 @@
 """Figures: aggregates with intervals, profiles, probability of improvement, learning curves."""
 
-import html
-import io
 import math
-import re
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
 from corerl.report import stats
 from corerl.report.colours import looks
+from corerl.report.drawing import GREY, HALF, INK, LEGEND, LETTER, STYLE, grid
 from corerl.report.options import NAMES
 from corerl.report.tables import ENOUGH_SEEDS
 from corerl.risk import measures
@@ -25,35 +19,9 @@ from corerl.risk import measures
 Plot = tuple[str, Callable[[], Figure]]
 """A caption, and what draws the figure."""
 
-GREY = "#8c8f94"
-INK = "#1b1c1d"  # the one colour of all text and axes; a page may turn it into its own
-HALF = (4.8, 3.1)  # inches; two of these stand side by side on the page
-LEGEND = 8  # points
-LETTER = 0.55  # the mean width of a letter, of its size
 LINE = 0.15  # inches, of text on an axis
 TAIL = 0.1  # level of the tail that mean returns are drawn against
 MOST_POINTS = 200  # of a task's curve: more only make the file large
-STYLE = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "legend.fontsize": LEGEND,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "legend.frameon": False,
-    "svg.fonttype": "path",
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    **{
-        key: INK
-        for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    },
-}
 
 
 def aggregates(
@@ -336,57 +304,3 @@ def _short(x: float) -> str:
         if abs(x) >= size:
             return f"{x / size:g}{letter}"
     return f"{x:g}"
-
-
-def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
-    """Makes a figure of inches and its panels, row by row."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
-
-
-def render(draw: Callable[[], Figure], name: str, foot: str = "") -> tuple[bytes, bytes, bool]:
-    """Renders what `draw` gives, with `foot` below it: (PNG, SVG, whether it needs the page's width).
-
-    `name` makes the SVG's ids the same every time.
-    """
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure = draw()
-        if foot:
-            _write_below(figure, foot)
-        png, svg = io.BytesIO(), io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Glyph \d+")  # one for each letter: see `boxes`
-            figure.savefig(png, format="png", dpi=200, facecolor="white")
-            figure.set_layout_engine("none")  # it stays as it was found, which took as long as drawing
-            figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
-    return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
-
-
-def _write_below(figure: Figure, text: str) -> None:
-    """Writes a text below all panels, in lines that fit. The figure grows by them."""
-    lines = textwrap.wrap(text, int(72 * figure.get_figwidth() / (LETTER * LEGEND)))
-    figure.set_figheight(figure.get_figheight() + 1.5 * LEGEND / 72 * len(lines))
-    figure.supxlabel("\n".join(lines), fontsize=LEGEND)
-
-
-def boxes(texts: Iterable[str]) -> str:
-    """Returns the letters that the font lacks, for which a figure has boxes."""
-    font = get_font(findfont(FontProperties()))
-    return "".join(
-        dict.fromkeys(c for text in texts for c in text if not font.get_char_index(ord(c)))
-    )
-
-
-def inline(svg: bytes, name: str, label: str) -> str:
-    """Returns the SVG for a page: no prologue, no background, text in the page's colour, ids of its own."""
-    text = svg.decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = text.replace(f"fill: {INK}", "fill: currentColor")
-    text = text.replace(f"stroke: {INK}", "stroke: currentColor").replace(
-        "fill: #ffffff", "fill: none"
-    )
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)

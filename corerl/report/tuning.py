@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from corerl.config import require
 from corerl.errors import CorerlError
-from corerl.report import figures
+from corerl.report import drawing
 from corerl.report.files import free_name, make_folder, write
 from corerl.report.risk import numbers
 from corerl.report.stats.tuning import bandit, expected_best
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         title = f"{algorithm} on {task}: {_settings(policies)} settings, {len(policies)} policies"
         title += f" of {_steps(policies)} steps"
         write(args.out / f"{name}.csv", table.to_csv(index=False))
-        png, svg, _ = figures.render(lambda t=table, n=title: draw(t, n), name)
+        png, svg, _ = drawing.render(lambda t=table, n=title: draw(t, n), name)
         write(args.out / f"{name}.png", png)
         write(args.out / f"{name}.svg", svg)
         print("\n".join([title, *_reported(table), ""]))
@@ -154,7 +154,7 @@ def curves(policies: list[Policy], arms: int, episodes: int) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame, title: str) -> Figure:
     """Draws the two curves side by side."""
-    figure, axes = figures.grid(1, 2, 7.2, 2.9)
+    figure, axes = drawing.grid(1, 2, 7.2, 2.9)
     labels = {"settings": "settings tried", "episodes": "episodes played by a bandit"}
     for axis, (kind, label) in zip(axes, labels.items(), strict=True):
         rows = table[table["kind"] == kind]

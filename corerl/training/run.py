@@ -11,7 +11,6 @@ A training function reads
 and each of the three calls does its work only when its turn has come.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -35,11 +34,9 @@ from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
 from corerl.training import later
+from corerl.training.devices import pick_device, select
 from corerl.training.evaluation import Evaluator
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the run was saved and can be resumed."""
+from corerl.training.stopping import Interrupted, StopSignals
 
 
 class Run:
@@ -170,7 +167,7 @@ class Run:
         self._keep_streams(self._try_saving())
         done = self._begin()
         self._watch = Watch(self._state)
-        with _stop_signals(self):
+        with StopSignals(self._ask_to_stop):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
                 self._previous = step
@@ -234,6 +231,9 @@ class Run:
         return self._stop
 
     # Beginning, going on, ending.
+
+    def _ask_to_stop(self) -> None:
+        self._stop = True
 
     def _try_saving(self) -> list[Tensor]:
         """Returns the tensors of the whole state, which a first checkpoint after hours must not refuse."""
@@ -353,58 +353,3 @@ def idle(algo: Any) -> dict[str, int]:
         )
         if hasattr(part, name)
     }
-
-
-def pick_device(name: str) -> torch.device:
-    """Returns the device that `device=` names. `auto` takes a GPU where there is one.
-
-    Raises:
-        CorerlError: a GPU is asked for and torch sees none, or the name is not a device.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise CorerlError(f"device={name} is not auto, cpu, cuda or cuda:N.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise CorerlError(
-            f"device={name} was asked for but torch {torch.__version__} sees no GPU: use device=cpu, "
-            "or install a CUDA build of torch and check nvidia-smi."
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise CorerlError(
-            f"device={name} was asked for and torch sees {torch.cuda.device_count()} GPUs, from cuda:0."
-        )
-    return device
-
-
-def select(device: torch.device) -> None:
-    """Makes a GPU the one on which streams and graphs are made."""
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
-
-
-class _stop_signals:
-    """A block in which the first SIGINT or SIGTERM stops at the next step boundary. A second one kills."""
-
-    def __init__(self, run: Run):
-        self._run = run
-
-    def __enter__(self) -> None:
-        self._old = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._old[number] = signal.signal(number, self._stop)
-            except ValueError:  # not the main thread: the caller handles signals
-                return
-
-    def _stop(self, number, frame) -> None:
-        self._run._stop = True
-        signal.signal(number, self._old[number])
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)

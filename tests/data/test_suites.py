@@ -17,7 +17,7 @@ from corerl.config import Eval
 from corerl.data import d4rl, embedded, suites, tasks
 from corerl.recipes import collecting, mujoco, pointmaze
 from corerl.runs import files
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 HOPPER = "mujoco/hopper-{}-regenerated"

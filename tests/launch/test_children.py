@@ -13,7 +13,7 @@ from corerl.launch import seed_processes, worker
 from corerl.runs import files
 from corerl.runs.directory import cell_directory
 from corerl.runs.progress import Display
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 
 class Child:

@@ -27,14 +27,15 @@ from corerl.algos import bc, iql, qr_dqn, rlpd, sac
 from corerl.config import Config, Data, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
-from corerl.launch import launch, seed_processes, worker
+from corerl.launch import checks, launch, seed_processes, worker
 from corerl.launch.launch import plan
 from corerl.runs import code, files
 from corerl.runs.checkpoint import path_in, saved_step
 from corerl.runs.directory import cell_directory, group_name, read_status, settings
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 pytestmark = pytest.mark.usefixtures("load_once")
 
@@ -650,7 +651,7 @@ def test_an_environment_with_running_statistics_of_its_own_is_told(
         tasks.Task, "make_env", lambda self: wrappers.TimeLimit(wrap(make(self)), 9)
     )
     cfg = Config(algo=sac.Config(), task="gym/Pendulum-v1", steps=100)
-    launch._check_simulator(cfg, tasks.of(cfg))
+    checks.check_simulator(cfg, tasks.of(cfg))
     assert bool(capsys.readouterr().err) == reported
 
 

@@ -17,7 +17,7 @@ from corerl.launch.arguments import read
 from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.runs import files
 from corerl.runs.directory import cell_directory
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 ARGUMENTS = [
     "-m",

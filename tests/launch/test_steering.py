@@ -15,7 +15,7 @@ from corerl.cli import main
 from corerl.errors import CorerlError
 from corerl.launch import launch, worker
 from corerl.policies.load import load
-from corerl.policies.loaded_policy import Shapes
+from corerl.policies.restored import Shapes
 from corerl.policies.steering import Steered
 from corerl.runs.directory import cell_directory
 

@@ -36,7 +36,7 @@ from corerl.launch.hydra_errors import sentence
 from corerl.launch.train import _tell_best
 from corerl.runs.directory import cell_directory, config_hash
 from corerl.runs.files import Busy
-from corerl.training.run import Interrupted
+from corerl.training.stopping import Interrupted
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from trees import write_run
 from wording import refused, says
 
-from corerl.report import build, figures, files, rewards, run_tables
+from corerl.report import build, drawing, figures, files, rewards, run_tables
 from corerl.report.cli import add_arguments
 from corerl.report.load import load
 from corerl.report.options import Options
@@ -54,13 +54,13 @@ def test_everything_is_written(report, tree):
 
 
 def test_figures_say_the_steps_behind_them_best_and_the_note(report, tree, monkeypatch):
-    feet, render = {}, figures.render
+    feet, render = {}, drawing.render
 
     def kept(draw, name, foot):
         feet[name] = foot
         return render(draw, name, foot)
 
-    monkeypatch.setattr(figures, "render", kept)
+    monkeypatch.setattr(drawing, "render", kept)
     _, out, _, errors = report(tree, "--note", "十 & <less>")
     assert set(feet.values()) == {"3k steps; 十 & <less>"}
     assert errors.splitlines()[0] == "十 & <less>"
@@ -201,7 +201,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(report, tree):
     assert urls <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # XML names
     assert "@import" not in text and "url(http" not in text
     assert (
-        figures.INK not in text.split("</style>")[1].split("<script")[0]
+        drawing.INK not in text.split("</style>")[1].split("<script")[0]
     )  # figures follow the page's colour
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from corerl.report import figures, stats
+from corerl.report import drawing, figures, stats
 from corerl.report.colours import looks
 
 
@@ -133,7 +133,7 @@ def test_long_names_stay_on_the_paper_above_panels_and_in_legends(tasks):
     names = [f"x/a_very_long_task_name_that_goes_on_and_on_for_{t}-medium-v2" for t in range(tasks)]
     rows = [(a, t, 0, k, 1.0 * k) for a in LONG for t in names for k in (1, 2)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.rc_context(drawing.STYLE):
         figure = figures.tasks(history, looks(LONG), "score")
         figure.canvas.draw()
     panels, paper = [axis for axis in figure.axes if axis.get_visible()], figure.bbox
@@ -154,7 +154,7 @@ def test_what_stands_below_a_figure_is_whole_and_takes_no_panel_s_place():
     bare, reported = (figures.tasks(history, looks(["A"]), "score") for _ in range(2))
     text = "10,000 of 1,000,000 updates (1/100); width 64 of 256, batches of 64 of 256, five seeds"
     for figure, foot in ((bare, ""), (reported, text)):
-        figures.render(lambda figure=figure: figure, "tasks", foot)
+        drawing.render(lambda figure=figure: figure, "tasks", foot)
     (below,) = reported.texts
     box, axis = below.get_window_extent(), reported.axes[0].xaxis.get_tightbbox()
     assert not bare.texts and below.get_text().replace("\n", " ") == text
@@ -170,8 +170,8 @@ def test_letters_that_the_font_lacks_are_named_and_draw_no_warning():
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figures.render(lambda: figures.tasks(history, looks(["中文"]), "score"), "tasks")
-    assert figures.boxes(["中文", "IQL τ=0.5 é", "文"]) == "中文"
+        drawing.render(lambda: figures.tasks(history, looks(["中文"]), "score"), "tasks")
+    assert drawing.boxes(["中文", "IQL τ=0.5 é", "文"]) == "中文"
 
 
 def test_improvement_of_one_over_the_others():
@@ -187,12 +187,12 @@ def test_more_than_one_panel_needs_the_width_of_the_page(tasks):
     rows = [("A", f"d4rl/{t}", 0, k, 1.0) for t in tasks for k in (1, 2)]
     history = pd.DataFrame(rows, columns=["algorithm", "task", "seed", "step", "score"])
     draw = functools.partial(figures.tasks, history, looks(["A"]), "score")
-    assert figures.render(draw, "tasks")[2] == (len(tasks) > 1)
+    assert drawing.render(draw, "tasks")[2] == (len(tasks) > 1)
 
 
 def test_ids_of_inlined_figures_are_their_own():
     svg = b'<?xml?><svg id="a"><metadata>x</metadata><use href="#a"/><g clip-path="url(#a)"/></svg>'
-    text = figures.inline(svg, "d4rl-one", "A figure")
+    text = drawing.inline(svg, "d4rl-one", "A figure")
     assert 'id="d4rl-one-a"' in text and 'href="#d4rl-one-a"' in text
     assert "url(#d4rl-one-a)" in text and "metadata" not in text and text.startswith("<svg ")
 
@@ -207,5 +207,5 @@ def test_few_seeds_are_grey_and_told():
     (axis,) = figures.aggregates(table, looks("ABC"), list("ABC"), ["iqm"]).axes
     assert [t.get_text() for t in axis.get_yticklabels()] == ["C", "B (n=3)", "A"]
     grey, coloured = axis.patches  # C's interval has no width
-    assert to_hex(grey.get_facecolor()) == figures.GREY
+    assert to_hex(grey.get_facecolor()) == drawing.GREY
     assert to_hex(coloured.get_facecolor()).upper() == looks("ABC")["A"]["color"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from wording import refused, says
 
-from corerl.report.figures import GREY
+from corerl.report.drawing import GREY
 
 
 def runs(cells: dict[str, list[float]], algorithm: str = "BC", task: str = "neorl2/DMSD", **more):

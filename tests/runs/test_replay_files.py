@@ -22,7 +22,8 @@ from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Eval
 from corerl.runs import checkpoint, files, replay_files, tensorfile
 from corerl.runs.directory import cell_directory
-from corerl.training.run import Interrupted, Run
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 CAPACITY, SEEDS = 20, [0, 1]
 

@@ -31,7 +31,9 @@ from corerl.nn.learner import Stateful
 from corerl.runs import files
 from corerl.runs.checkpoint import load_checkpoint, save_checkpoint
 from corerl.runs.directory import config_hash
-from corerl.training.run import Interrupted, Run, pick_device
+from corerl.training.devices import pick_device
+from corerl.training.run import Run
+from corerl.training.stopping import Interrupted
 
 ALGOS = Path(bc.__file__).parent
 

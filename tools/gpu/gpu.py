@@ -36,7 +36,7 @@ from corerl import algos
 from corerl.bench.stopwatch import Case, Measured
 from corerl.errors import CorerlError
 from corerl.runs import files, provenance
-from corerl.training.run import pick_device
+from corerl.training.devices import pick_device
 
 STAGES = ("tests", "bench", "train", "demo")
 SHARES = {"tests": 0.25, "bench": 0.6, "train": 0.75, "demo": 1.0}

@@ -22,7 +22,7 @@ from corerl.algos import md3qn
 from corerl.envs import mazes
 from corerl.errors import CorerlError
 from corerl.policies.load import restored, settings
-from corerl.report import colours, figures
+from corerl.report import colours, drawing
 from corerl.report.files import write
 from corerl.runs import checkpoint
 from corerl.runs.files import read_yaml
@@ -93,7 +93,7 @@ def figure(particles: np.ndarray, returns: np.ndarray) -> Figure:
     pairs = list(itertools.combinations(range(returns.shape[1]), 2))
     across = min(3, len(pairs))
     down = math.ceil(len(pairs) / across)
-    drawn, axes = figures.grid(down, across, max(figures.HALF[0], 3.1 * across), 2.9 * down + 0.4)
+    drawn, axes = drawing.grid(down, across, max(drawing.HALF[0], 3.1 * across), 2.9 * down + 0.4)
     for axis, (i, j) in zip(axes, pairs, strict=False):
         axis.plot(*returns[:, [i, j]].T, "o", color="#8c8f94", alpha=0.15, markersize=3, mew=0)
         axis.plot(*particles[:, [i, j]].T, "o", color=colours.PALETTE[1], markersize=3, mew=0)
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         agent, env = load(args.run)
         returns = played(agent, env, args.episodes)
-        png, *_ = figures.render(lambda: figure(learned(agent, env), returns), "joint")
+        png, *_ = drawing.render(lambda: figure(learned(agent, env), returns), "joint")
         print(write(args.out, png))
     except CorerlError as error:
         print(f"corerl: {error}", file=sys.stderr)

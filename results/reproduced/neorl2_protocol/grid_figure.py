@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from corerl.report.colours import looks
-from corerl.report.figures import GREY, INK, grid, render
+from corerl.report.drawing import GREY, INK, grid, render
 
 CELL = ["algorithm", "task", "cell"]
 APART, TALL = 0.17, 0.13  # of a row: from its middle to each side's seeds, and half a mean's height

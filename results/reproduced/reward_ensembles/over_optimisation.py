@@ -21,7 +21,7 @@ import torch
 from corerl.config import Config
 from corerl.data import tasks
 from corerl.policies.load import rebuilt, settings
-from corerl.policies.loaded_policy import Restored
+from corerl.policies.restored import Restored
 from corerl.runs import pending
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups, seeds_of_group

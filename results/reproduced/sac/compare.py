@@ -18,7 +18,8 @@ from pathlib import Path
 import pandas as pd
 
 from corerl.report.colours import looks
-from corerl.report.figures import render, tasks
+from corerl.report.drawing import render
+from corerl.report.figures import tasks
 from corerl.report.stats import welch_interval
 from corerl.runs.directory import groups, read_settings
 from corerl.runs.files import below, read_lines

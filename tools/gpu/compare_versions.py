@@ -1,8 +1,8 @@
 """Speed of two versions of corerl on one GPU, in turn, and where the time of this one goes.
 
     pip install --no-deps --no-build-isolation --target BEFORE /path/to/an/older/checkout
-    python tools/gpu/compare.py BEFORE          at most six minutes, alone on the card
-    python tools/gpu/compare.py BEFORE --dry    tiny and on the CPU
+    python tools/gpu/compare_versions.py BEFORE          at most six minutes, alone on the card
+    python tools/gpu/compare_versions.py BEFORE --dry    tiny and on the CPU
 
 The figures of the two versions are in `before/gpu.json` and `after/gpu.json` below `--out`.
 """

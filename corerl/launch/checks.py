@@ -1,0 +1,100 @@
+"""Checks of a cell before its seeds train: steps, data, simulator."""
+
+import sys
+
+import gymnasium
+from gymnasium import wrappers
+
+from corerl.config import Config, Settings, require
+from corerl.data.observations import wrapper
+from corerl.data.tasks import Task
+from corerl.errors import CorerlError
+from corerl.training import spaces
+from corerl.training.environment_step import close, reset, step
+from corerl.training.preprocessing import Preprocess
+from corerl.training.weighting import Weighting
+
+NO_DATA = "no dataset, and the algorithm learns from one"
+
+
+def needs_simulator(cfg: Config) -> bool:
+    """Tells whether a run makes its environment, to learn in it or to evaluate."""
+    return not (cfg.eval.later and for_evaluation(cfg.algo))
+
+
+def check_steps(cfg: Config) -> None:
+    """Notices before training that the steps do not end with an update, or that the policy gets none."""
+    cfg.policy_steps()
+    for holder, name, what in (
+        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
+        (cfg.algo, "policy_delay", "critic updates for each of the policy"),
+    ):
+        every = getattr(holder, name.rpartition(".")[2], 1)
+        require(
+            cfg.steps % every == 0,
+            f"steps={cfg.steps} must be a multiple of algo.{name}={every}, the {what}",
+        )
+
+
+def check_simulator(cfg: Config, task: Task) -> None:
+    """Notices before training that the simulator is missing, or is nothing for the algorithm."""
+    try:
+        env = task.make_env()
+    except CorerlError as error:
+        if not cfg.eval.episodes:
+            return
+        why = missing(str(error), for_evaluation(cfg.algo))
+        if cfg.eval.later:
+            why += f" {cfg.algo.label} trains in the environment, so that eval.later=true needs it too."
+        raise CorerlError(why) from error
+    try:
+        spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
+        _tell_own_statistics(env, task.id)
+        try_simulator(env, task.id)
+    finally:
+        close([env])
+
+
+def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
+    """Warns of numbers whose scale another environment of the same task does not share."""
+    for kind in (wrappers.NormalizeObservation, wrappers.NormalizeReward):
+        found = wrapper(env, kind)
+        if found is not None and found.update_running_mean:
+            print(
+                f"corerl: {task} is in a {kind.__name__}, and each environment gathers its own statistics. "
+                "Training and evaluation then see different scales, so one policy's scores vary. Leave "
+                "the wrapper out, or fix its statistics (update_running_mean=False).",
+                file=sys.stderr,
+            )
+
+
+def try_simulator(env: gymnasium.Env, task: str) -> None:
+    """Makes one step, to find a custom environment's fault before hours of training."""
+    try:
+        step(env, env.action_space.sample(), reset(env, None, seed=0).shape)
+    except ValueError as error:
+        raise CorerlError(f"The environment of {task} cannot be used: {error}") from error
+
+
+def for_evaluation(algo: Settings) -> bool:
+    """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
+    return from_data(algo) and getattr(algo, "phase", "offline") == "offline"
+
+
+def lacks_data(algo: Settings, task: Task) -> bool:
+    """Tells whether an algorithm, as it is set, begins with data where the task has none."""
+    begins = from_data(algo) and getattr(algo, "phase", "offline") != "online"
+    return begins and not task.has_data
+
+
+def from_data(algo: Settings) -> bool:
+    data = getattr(algo, "data", None)
+    return isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
+
+
+def missing(why: str, evaluates: bool) -> str:
+    """Says why there is no simulator, and how to do without where it only `evaluates`."""
+    instead = (
+        "Evaluate on another machine with eval.later=true, or not at all with eval.episodes=0."
+    )
+    return f"{why.rstrip('.')}. {instead}" if evaluates else why
