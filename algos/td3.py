@@ -67,13 +67,13 @@ class Config(MLPSettings):
 class TD3(TanhActing):
     """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    def __init__(self, cfg: Config, spec: Spec, critics: int = 2):
         self.cfg, self.normalizer = cfg, spec.normalizer
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         options = cfg.mlp_options
         self.actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **options).to(device)
-        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, critics, **options).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         pi = self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
@@ -85,13 +85,17 @@ class TD3(TanhActing):
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Regresses both critics towards the smaller target at the smoothed target action (eq. 15)."""
-        cfg = self.cfg
-        with torch.no_grad():
-            next_action = torch.tanh(self.target_actor(batch.next_observations))
-            next_action = smoothed(next_action, noise, cfg.policy_noise, cfg.noise_clip)
-            next_q = self.target_critic(batch.next_observations, next_action).amin(1)
-            y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
+        next_q = self.next_q(batch, noise).amin(1)
+        y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
         return regression(self.critic(batch.observations, batch.actions), y)
+
+    @torch.no_grad()
+    def next_q(self, batch: Batch, noise: Tensor) -> Tensor:
+        """Returns the target critics `(S, N, B)` at the smoothed target action."""
+        cfg, following = self.cfg, batch.next_observations
+        actions = torch.tanh(self.target_actor(following))
+        actions = smoothed(actions, noise, cfg.policy_noise, cfg.noise_clip)
+        return self.target_critic(following, actions)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Climbs the first critic."""
@@ -119,8 +123,13 @@ build = TD3
 
 
 def train(cfg: Config, run: Run) -> None:
+    learn(TD3, cfg, run)
+
+
+def learn(kind: type[TD3], cfg: Config, run: Run) -> None:
+    """Trains TD3, or an agent that changes its losses."""
     envs = Environments(run.task.make_env, run.seeds, run.device)
-    agent = TD3(cfg, run.spec(envs))
+    agent = kind(cfg, run.spec(envs))
     sizes, capacity = (envs.observation_dim, envs.action_dim), min(cfg.capacity, run.cfg.steps)
     replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)

@@ -121,6 +121,8 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
     "td3": {"task": ONLINE, "own": {"policy_delay": 2}},
+    "mex": {"task": ONLINE, "own": {"policy_delay": 2}},
+    "rrs": {"task": ONLINE, "own": {"policy_delay": 2, "turn": 4}},
     "spo": {"task": ONLINE, "steps": 240},
 }
 OTHERWISE |= {
