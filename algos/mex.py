@@ -6,18 +6,18 @@ Bellman error. On TD3 (algos/td3.py) it is a term in the loss of each critic:
     optimism=data     (Q(s, a) - y)^2 - eta Q(s, a)        as released
     optimism=policy   (Q(s, a) - y)^2 - eta Q(s, mu(s))    raises what the data does not hold down
 
-As released it does not explore. The square can be completed: `data` is TD3 on rewards that are eta / 2 larger,
-gradient by gradient. On a task that never ends every Q rises by eta / (2 (1 - discount)), and actions compare
-as before. A larger reward is caution rather than curiosity, as algos/rrs.py shows.
+As released it does not explore. Its gradients are those of TD3 on rewards that are eta / 2 larger, which
+completing the square shows. On a task that never ends, every Q rises by eta / (2 (1 - discount)) and actions
+compare as before. A larger reward is caution rather than curiosity (algos/rrs.py).
 
     python algos/mex.py task=gym/Pendulum-v1 steps=10000 algo.optimism=policy seeds=3
     corerl train -m algo=mex,td3 task=gym/MountainCarContinuous-v0 algo.optimism=policy algo.eta=0.1 seeds=5
 
 Differences from the paper and the authors' code (agentification/MEX at 3125f9c, MEX_MF/IO.py):
- 1. The paper's maximum is over actions at the first state of an episode. The code takes the batch's states and
-    actions. `policy` takes the batch's states, and the policy's action for the best one.
- 2. The code's `use_baseline` is left out. It subtracts a log-sum-exp over three actions, and builds that of the
-    second critic from the first.
+ 1. The paper's maximum is over actions at the first state of an episode. The code takes the batch's states
+    and actions. `policy` takes the batch's states, and the policy's action for the best one.
+ 2. The code's `use_baseline` is left out. It subtracts a log-sum-exp over three actions, and the second
+    critic's has a value of the first.
  3. What TD3 does otherwise is as in algos/td3.py.
 """
 

@@ -1,9 +1,9 @@
 """RRS: random reward shifts (Sun et al. 2022, NeurIPS, arXiv:2209.07288), on TD3.
 
-A constant c added to every reward is a first value of Q. On a task that never ends, TD3 from Q = 0 on r + c does
-what it does from Q = -c / (1 - discount) on r. A negative shift makes what is unknown look good, and explores. A
-positive one makes it look bad, and stays near the data. RRS learns a pair of critics for every shift, and the
-policy climbs one pair after another, drawn at random:
+A constant c added to every reward acts as a first value of Q. On a task that never ends, value iteration
+from Q = 0 on r + c does the same as from Q = -c / (1 - discount) on r. A negative shift makes the unknown
+look good, and explores. A positive one makes it look bad, and stays near the data. RRS learns a pair of
+critics for every shift. The policy climbs one pair after another, drawn at random:
 
     critics of c   (Q(s, a) - r - c - discount * min Q'(s', u(mu'(s') + e)))^2
     policy         -Q_1(s, mu(s)) of the pair whose turn it is
@@ -12,13 +12,13 @@ policy climbs one pair after another, drawn at random:
     corerl train -m algo=rrs,td3 task=gym/MountainCarContinuous-v0 seeds=5
 
 Where episodes end, a shift changes which policy is best: a positive one pays for staying alive.
-`ends=exact` also pays c / (1 - discount) after a true end, and the best policy stays. With one shift of 0 it is
-TD3, bit for bit.
+`ends=exact` also pays c / (1 - discount) after a true end, and the best policy stays. With one shift of 0 it
+is TD3, bit for bit.
 
 Differences from the authors' code (holarissun/RewardShifting at 87e6602, E&E-RRS):
  1. A turn takes `turn` updates of the critics. There it ends with the first episode after so many steps.
- 2. Turns are drawn uniformly, the command of their README. Its other modes choose by evaluations, which it does
-    not count as experience.
+ 2. Turns are drawn uniformly, the command of their README. Its other modes choose by evaluations, which it
+    does not count as experience.
  3. `ends=exact` is ours. `ends=shifted` is the code.
  4. What TD3 does otherwise is as in algos/td3.py.
 """
@@ -48,7 +48,9 @@ class Config(td3.Config):
 
     shifts: list[float] = field(default_factory=lambda: [-0.5, 0.0, 0.5])  # of rewards
     turn: int = positive(1_000)  # updates of the critics while the policy climbs one pair
-    ends: str = one_of("shifted", "exact")  # true ends are rewards as all others | keep what is best
+    ends: str = one_of(
+        "shifted", "exact"
+    )  # true ends are rewards as all others | keep what is best
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,6 +3,7 @@
     risk/A, B, C                     finite MDPs whose CVaR optima are known (envs/mdps.py)
     risk/coins                       a finite MDP in which all policies have one mean
     risk/inventory, machine, market  three more, of other scales (envs/textbook_mdps.py)
+    risk/trap                        a finite MDP that needs lookahead (corerl/risk/effective_horizon.py)
     risk/D1, D2                      their continuous siblings; data: uniform actions
     risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
     risk/linear-shift                a linear MDP for robust algorithms (envs/linear_shift.py)
@@ -48,6 +49,7 @@ SMALL = {
     "inventory": "textbook_mdps:inventory",
     "machine": "textbook_mdps:machine",
     "market": "textbook_mdps:market",
+    "trap": "textbook_mdps:trap",
     "D1": "mdps:Gamble",
     "D2": "mdps:Gamble",
     "low-rank": "low_rank:LowRankEnv",
