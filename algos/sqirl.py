@@ -39,7 +39,7 @@ from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.risk.effective_horizon import effective_horizon
 from corerl.risk.finite_mdp import FiniteMDP
-from corerl.training.rollouts import Collector, Played
+from corerl.training.rollouts import Collector, Played, to_go
 from corerl.training.run import Run
 
 
@@ -132,7 +132,7 @@ class Rows(NamedTuple):
         """Returns the steps of played episodes."""
         following = F.pad(played.observations[:, :, 1:], (0, 0, 0, 1))
         going = F.pad(played.alive[..., 1:], (0, 1))
-        returns = discounted(played.rewards, discount)
+        returns = to_go(played.rewards, discount)
         parts = (played.observations, played.actions, played.rewards, returns)
         parts += (following, going, played.alive)
         return cls(*(x.flatten(1, 2) for x in parts))
@@ -141,15 +141,6 @@ class Rows(NamedTuple):
         """Returns the rows `(S, B)`."""
         seeds = torch.arange(len(chosen), device=chosen.device)[:, None]
         return Rows(*(x[seeds, chosen] for x in self))
-
-
-def discounted(rewards: Tensor, discount: float) -> Tensor:
-    """Returns the discounted sums of `(..., T)` rewards from each step on."""
-    returns, ahead = torch.empty_like(rewards), torch.zeros_like(rewards[..., 0])
-    for t in reversed(range(rewards.shape[-1])):
-        ahead = rewards[..., t] + discount * ahead
-        returns[..., t] = ahead
-    return returns
 
 
 def later_rows(uniforms: Tensor, first: int, cfg: Config) -> Tensor:

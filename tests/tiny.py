@@ -118,6 +118,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "qr_dqn": {"task": NUMBERED},
     "sqirl": {"task": "risk/trap", "own": {"lookahead": 2, "max_steps": 60}},
     "r2pvi": {"task": "risk/linear-shift", "steps": 4},
+    "subpo": {"task": "risk/coverage"},
     "two_atom": {"task": "risk/coins"},
     "reload": {"task": "risk/overheat", "steps": 4},
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},

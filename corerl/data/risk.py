@@ -10,6 +10,7 @@
     risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/overheat                    a finite MDP with a cost and a budget (envs/overheat.py)
     risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
+    risk/coverage, coverage-map      a grid to survey, a submodular return, online (envs/coverage.py)
     risk/pendulum-proxy              Pendulum with a proxy reward, online (envs/proxy_pendulum.py)
     risk/two-groups                  a finite MDP with groups of labellers (envs/two_groups.py)
     risk/three-corners               a plane with cyclic preferences (envs/three_corners.py)
@@ -50,6 +51,8 @@ SMALL = {
     "machine": "textbook_mdps:machine",
     "market": "textbook_mdps:market",
     "trap": "textbook_mdps:trap",
+    "coverage": "coverage:Coverage",
+    "coverage-map": "coverage:Coverage",
     "D1": "mdps:Gamble",
     "D2": "mdps:Gamble",
     "low-rank": "low_rank:LowRankEnv",
@@ -66,7 +69,12 @@ SMALL = {
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training
 }
 """Where each is made; imported when asked for, since every command imports this table."""
-OPTIONS = {"D1": {"steps": 1}, "D2": {"steps": 2}, "pointmass": {"evaluation": True}}
+OPTIONS = {
+    "coverage-map": {"shows_map": True},
+    "D1": {"steps": 1},
+    "D2": {"steps": 2},
+    "pointmass": {"evaluation": True},
+}
 RECIPES = {
     "D1": "mdps:gamble_data",
     "D2": "mdps:gamble_data",

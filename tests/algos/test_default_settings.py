@@ -118,6 +118,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Ours.
     "sqirl": {"lookahead": 1, "discount": 1.0, "episodes": 20, "max_steps": 100, "updates": 200}
     | {"lr": 1e-3, "max_norm": 10.0, "batch_size": 128, "hidden_layers": 2, "hidden_width": 64},
+    # Ours, but for the authors' rate.
+    "subpo": {"weights": "gains", "baseline": "others", "episodes": 100, "max_steps": 100}
+    | {"entropy": 0.1, "lr": 1e-2, "hidden_layers": 2, "hidden_width": 64, "activation": "tanh"},
     # Ours.
     "spo": {"queue": 10, "teacher": "return", "beta": None, "reward_scale": 1.0},
     # DPPO's train.py.

@@ -7,11 +7,11 @@ import torch
 from agreement import SEEDS, A, O, assert_networks, generators, net, scramble
 from wording import refused
 
-from corerl.algos.sqirl import SQIRL, Config, Rows, StepPlayer, discounted, later_rows
+from corerl.algos.sqirl import SQIRL, Config, Rows, StepPlayer, later_rows
 from corerl.envs.textbook_mdps import trap
 from corerl.nn.learner import Spec
 from corerl.risk.effective_horizon import lookahead_values
-from corerl.training.rollouts import Played
+from corerl.training.rollouts import Played, to_go
 
 K, E, T = 3, 4, 5
 
@@ -103,7 +103,7 @@ def test_updates_equal_the_equations(tolerance, max_norm):
 
 
 def test_returns_by_hand():
-    found = discounted(torch.tensor([[1.0, 2.0, 4.0]]), 0.5)
+    found = to_go(torch.tensor([[1.0, 2.0, 4.0]]), 0.5)
     assert found.tolist() == [[1 + 1 + 1, 2 + 2, 4]]
 
 
