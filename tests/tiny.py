@@ -55,6 +55,7 @@ SIZES = {
     "bins": 5,
     "reward_bins": 5,
     "particles": 4,
+    "examples": 8,
     "stocks": 11,
     "start_stocks": 11,
     "starts": 3,

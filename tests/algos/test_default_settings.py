@@ -101,6 +101,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # OGBench's impls/agents, as are all that learn to reach goals.
     "crl": {"actor_loss": "ddpg_bc", "alpha": 0.1, "latent_dim": 512, **GOALS}
     | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
+    "laeo": {"examples": 200, "over": "random", "alpha": 0.1, "latent_dim": 64, **GOALS}
+    | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0, **NET},
     "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
     "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
     "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
