@@ -5,6 +5,9 @@ second update. TD3+BC adds imitation to it.
 
     python algos/td3.py task=gym/Pendulum-v1 steps=20000 algo.random_steps=1000 seeds=3
     corerl train algo=td3 task=gym/HalfCheetah-v4 seeds=3
+    corerl train algo=td3 task=gym/gymnasium_robotics:FetchReach-v4 algo.hindsight=0.8 algo.random_steps=1000
+
+The last one learns to reach goals by hindsight experience replay (corerl/buffers/hindsight.py).
 
 The losses, with mu' and Q' the targets, e normal noise of `policy_noise`, clipped, and u the clip to [-1, 1]:
 
@@ -29,8 +32,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from corerl.buffers.hindsight import HindsightReplay
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import at_least, positive, within
+from corerl.config import added, at_least, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
@@ -57,6 +61,8 @@ class Config(MLPSettings):
 
     random_steps: int = positive(25_000)  # first ones per seed: uniform actions, no update
     capacity: int = positive(1_000_000)  # transitions kept per seed
+
+    hindsight: float = added(within(0.0, "[0, 1]"))  # share of goals that were reached later (HER)
 
     lr: float = positive(3e-4)  # of policy and critics
     batch_size: int = positive(256)
@@ -130,8 +136,7 @@ def learn(kind: type[TD3], cfg: Config, run: Run) -> None:
     """Trains TD3, or an agent that changes its losses."""
     envs = Environments(run.task.make_env, run.seeds, run.device)
     agent = kind(cfg, run.spec(envs))
-    sizes, capacity = (envs.observation_dim, envs.action_dim), min(cfg.capacity, run.cfg.steps)
-    replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    replay = make_replay(cfg, run, envs)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
@@ -154,6 +159,20 @@ def learn(kind: type[TD3], cfg: Config, run: Run) -> None:
         replay.add(envs.step(actions))
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def make_replay(cfg: Config, run: Run, envs: Environments) -> ReplayBuffer:
+    """Returns the run's replay, with hindsight where the settings ask for it."""
+    sizes, capacity = (envs.observation_dim, envs.action_dim), min(cfg.capacity, run.cfg.steps)
+    if not cfg.hindsight:
+        return ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    require(
+        capacity == run.cfg.steps,
+        f"algo.hindsight keeps whole episodes. Make algo.capacity={cfg.capacity} at least "
+        f"steps={run.cfg.steps}",
+    )
+    env, options = run.task.make_env(), (run.seeds, cfg.batch_size, run.device)
+    return HindsightReplay(env, cfg.hindsight, sizes, capacity, *options)
 
 
 if __name__ == "__main__":
