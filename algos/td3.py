@@ -5,6 +5,9 @@ second update. TD3+BC adds imitation to it.
 
     python algos/td3.py task=gym/Pendulum-v1 steps=20000 algo.random_steps=1000 seeds=3
     corerl train algo=td3 task=gym/HalfCheetah-v4 seeds=3
+    corerl train algo=td3 task=gym/gymnasium_robotics:FetchReach-v4 algo.hindsight=0.8 algo.random_steps=1000
+
+The last one learns to reach goals by hindsight experience replay (corerl/buffers/hindsight.py).
 
 The losses, with mu' and Q' the targets, e normal noise of `policy_noise`, clipped, and u the clip to [-1, 1]:
 
@@ -29,8 +32,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from corerl.buffers.hindsight import HindsightReplay
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import at_least, positive, within
+from corerl.config import added, at_least, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
@@ -58,6 +62,8 @@ class Config(MLPSettings):
     random_steps: int = positive(25_000)  # first ones per seed: uniform actions, no update
     capacity: int = positive(1_000_000)  # transitions kept per seed
 
+    hindsight: float = added(within(0.0, "[0, 1]"))  # share of goals that were reached later (HER)
+
     lr: float = positive(3e-4)  # of policy and critics
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
@@ -67,13 +73,13 @@ class Config(MLPSettings):
 class TD3(TanhActing):
     """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    def __init__(self, cfg: Config, spec: Spec, critics: int = 2):
         self.cfg, self.normalizer = cfg, spec.normalizer
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         options = cfg.mlp_options
         self.actor = networks.MLP([O, *hidden, A], spec.lead, rngs, **options).to(device)
-        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
+        self.critic = Critics([O, A, *hidden], rngs, critics, **options).to(device)
         self.target_actor = optim.target_of(self.actor)
         self.target_critic = optim.target_of(self.critic)
         pi = self.actor_optimizer = optim.Adam(self.actor.parameters(), cfg.lr)
@@ -85,13 +91,17 @@ class TD3(TanhActing):
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Regresses both critics towards the smaller target at the smoothed target action (eq. 15)."""
-        cfg = self.cfg
-        with torch.no_grad():
-            next_action = torch.tanh(self.target_actor(batch.next_observations))
-            next_action = smoothed(next_action, noise, cfg.policy_noise, cfg.noise_clip)
-            next_q = self.target_critic(batch.next_observations, next_action).amin(1)
-            y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
+        next_q = self.next_q(batch, noise).amin(1)
+        y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
         return regression(self.critic(batch.observations, batch.actions), y)
+
+    @torch.no_grad()
+    def next_q(self, batch: Batch, noise: Tensor) -> Tensor:
+        """Returns the target critics `(S, N, B)` at the smoothed target action."""
+        cfg, following = self.cfg, batch.next_observations
+        actions = torch.tanh(self.target_actor(following))
+        actions = smoothed(actions, noise, cfg.policy_noise, cfg.noise_clip)
+        return self.target_critic(following, actions)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Climbs the first critic."""
@@ -119,10 +129,14 @@ build = TD3
 
 
 def train(cfg: Config, run: Run) -> None:
+    learn(TD3, cfg, run)
+
+
+def learn(kind: type[TD3], cfg: Config, run: Run) -> None:
+    """Trains TD3, or an agent that changes its losses."""
     envs = Environments(run.task.make_env, run.seeds, run.device)
-    agent = TD3(cfg, run.spec(envs))
-    sizes, capacity = (envs.observation_dim, envs.action_dim), min(cfg.capacity, run.cfg.steps)
-    replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    agent = kind(cfg, run.spec(envs))
+    replay = make_replay(cfg, run, envs)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
@@ -145,6 +159,20 @@ def train(cfg: Config, run: Run) -> None:
         replay.add(envs.step(actions))
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def make_replay(cfg: Config, run: Run, envs: Environments) -> ReplayBuffer:
+    """Returns the run's replay, with hindsight where the settings ask for it."""
+    sizes, capacity = (envs.observation_dim, envs.action_dim), min(cfg.capacity, run.cfg.steps)
+    if not cfg.hindsight:
+        return ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
+    require(
+        capacity == run.cfg.steps,
+        f"algo.hindsight keeps whole episodes. Make algo.capacity={cfg.capacity} at least "
+        f"steps={run.cfg.steps}",
+    )
+    env, options = run.task.make_env(), (run.seeds, cfg.batch_size, run.device)
+    return HindsightReplay(env, cfg.hindsight, sizes, capacity, *options)
 
 
 if __name__ == "__main__":

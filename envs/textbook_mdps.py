@@ -15,7 +15,7 @@ numbers are ours.
 
 import numpy as np
 
-from corerl.risk.finite_mdp import FiniteMDP
+from corerl.risk.finite_mdp import END, FiniteMDP
 
 
 def inventory(days: int = 8) -> FiniteMDP:
@@ -79,3 +79,24 @@ def market(rounds: int = 8) -> FiniteMDP:
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], -1)
+
+
+def trap(length: int = 2) -> FiniteMDP:
+    """0.6 at once, or 1 at the end of a path of `length` steps that every wrong action leaves for nothing.
+
+    Random play reaches the 1 with probability 0.5 ** length, so that its value is below 0.6. Lookahead of
+    `length` + 1 steps sees it (corerl/risk/effective_horizon.py).
+    """
+    states = np.arange(length + 1)
+    following = np.where(states < length, states + 1, END)
+    stays = np.stack([following, np.full(length + 1, END)], 1)
+    rewards = np.zeros((length + 1, 2))
+    rewards[length, 0], rewards[0, 1] = 1.0, 0.6
+    return FiniteMDP(
+        np.ones((length + 1, 2, 1)),
+        rewards[..., None],
+        stays[..., None],
+        horizon=length + 1,
+        states=("fork", *(f"path {n}" for n in states[1:])),
+        actions=("on", "off"),
+    )

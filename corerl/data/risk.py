@@ -3,12 +3,14 @@
     risk/A, B, C                     finite MDPs whose CVaR optima are known (envs/mdps.py)
     risk/coins                       a finite MDP in which all policies have one mean
     risk/inventory, machine, market  three more, of other scales (envs/textbook_mdps.py)
+    risk/trap                        a finite MDP that needs lookahead (corerl/risk/effective_horizon.py)
     risk/D1, D2                      their continuous siblings; data: uniform actions
     risk/low-rank, linear-mixture    small finite MDPs for algorithms with regret bounds
     risk/linear-shift                a linear MDP for robust algorithms (envs/linear_shift.py)
     risk/three-arms                  a bandit for learning from comparisons (envs/three_arms.py)
     risk/overheat                    a finite MDP with a cost and a budget (envs/overheat.py)
     risk/one-door                    a finite MDP with a proxy reward (envs/one_door.py)
+    risk/coverage, coverage-map      a grid to survey, a submodular return, online (envs/coverage.py)
     risk/pendulum-proxy              Pendulum with a proxy reward, online (envs/proxy_pendulum.py)
     risk/two-groups                  a finite MDP with groups of labellers (envs/two_groups.py)
     risk/three-corners               a plane with cyclic preferences (envs/three_corners.py)
@@ -48,6 +50,9 @@ SMALL = {
     "inventory": "textbook_mdps:inventory",
     "machine": "textbook_mdps:machine",
     "market": "textbook_mdps:market",
+    "trap": "textbook_mdps:trap",
+    "coverage": "coverage:Coverage",
+    "coverage-map": "coverage:Coverage",
     "D1": "mdps:Gamble",
     "D2": "mdps:Gamble",
     "low-rank": "low_rank:LowRankEnv",
@@ -64,7 +69,12 @@ SMALL = {
     "pointmass-anywhere": "risky_pointmass:RiskyPointMass",  # starts as in training
 }
 """Where each is made; imported when asked for, since every command imports this table."""
-OPTIONS = {"D1": {"steps": 1}, "D2": {"steps": 2}, "pointmass": {"evaluation": True}}
+OPTIONS = {
+    "coverage-map": {"shows_map": True},
+    "D1": {"steps": 1},
+    "D2": {"steps": 2},
+    "pointmass": {"evaluation": True},
+}
 RECIPES = {
     "D1": "mdps:gamble_data",
     "D2": "mdps:gamble_data",

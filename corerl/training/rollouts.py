@@ -34,6 +34,15 @@ class Played(NamedTuple):
         return self.alive - torch.nn.functional.pad(self.alive[..., 1:], (0, 1))
 
 
+def to_go(rewards: Tensor, discount: float = 1.0) -> Tensor:
+    """Returns the discounted sums of rewards `(..., T)` from each step on."""
+    returns, ahead = torch.empty_like(rewards), torch.zeros_like(rewards[..., 0])
+    for t in reversed(range(rewards.shape[-1])):
+        ahead = rewards[..., t] + discount * ahead
+        returns[..., t] = ahead
+    return returns
+
+
 class Collector:
     """A player of `episodes` episodes of every seed at each call, with environment seeds from a stream.
 

@@ -15,6 +15,8 @@ from corerl.launch.composition import cells
 
 TD = {"discount": 0.99, "polyak": 0.005}
 NET = {"batch_size": 256, "hidden_layers": 2, "hidden_width": 256}
+TD3 = {**TD, **NET, "policy_noise": 0.2, "noise_clip": 0.5, "policy_delay": 2, "exploration": 0.1}
+TD3 |= {"random_steps": 25_000, "capacity": 1_000_000, "lr": 3e-4}
 GOALS = {
     "discount": 0.99,
     "lr": 3e-4,
@@ -99,18 +101,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # OGBench's impls/agents, as are all that learn to reach goals.
     "crl": {"actor_loss": "ddpg_bc", "alpha": 0.1, "latent_dim": 512, **GOALS}
     | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
+    "laeo": {"examples": 200, "over": "random", "alpha": 0.1, "latent_dim": 64, **GOALS}
+    | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0, **NET},
     "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
     "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
     "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
-    "td3": {
-        **TD,
-        **NET,
-        "policy_noise": 0.2,
-        "noise_clip": 0.5,
-        "policy_delay": 2,
-        "exploration": 0.1,
-    }
-    | {"random_steps": 25_000, "capacity": 1_000_000, "lr": 3e-4},
+    # The authors' IO.py and TD3_train_multiQ.py.
+    "mex": {**TD3, "eta": 1e-3, "optimism": "data"},
+    "rrs": {**TD3, "shifts": [-0.5, 0.0, 0.5], "turn": 1_000, "ends": "shifted"},
+    "td3": TD3,
     "hiql": {"expectile": 0.7, "high_alpha": 3.0, "low_alpha": 3.0, "subgoal_steps": 25}
     | {"rep_dim": 10, "polyak": 0.005, **GOALS},
     "qrl": {"quasimetric": "iqe", "latent_dim": 512, "eps": 0.05, "actor_loss": "ddpg_bc"}
@@ -118,6 +117,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Ours.
     "dr_rpo": {"kind": "kl", "scale": 0.5, "reference": "uniform", "eta": 0.1, "beta": 0.1}
     | {"bonus": "factors", "ridge": 1.0},
+    # Ours.
+    "sqirl": {"lookahead": 1, "discount": 1.0, "episodes": 20, "max_steps": 100, "updates": 200}
+    | {"lr": 1e-3, "max_norm": 10.0, "batch_size": 128, "hidden_layers": 2, "hidden_width": 64},
+    # Ours, but for the authors' rate.
+    "subpo": {"weights": "gains", "baseline": "others", "episodes": 100, "max_steps": 100}
+    | {"entropy": 0.1, "lr": 1e-2, "hidden_layers": 2, "hidden_width": 64, "activation": "tanh"},
     # Ours.
     "spo": {"queue": 10, "teacher": "return", "beta": None, "reward_scale": 1.0},
     # DPPO's train.py.

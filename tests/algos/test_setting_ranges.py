@@ -16,7 +16,7 @@ NEVER = {float: (math.nan, math.inf, -math.inf, 1e30, -1e30), int: (10**18, 10**
 MAY_BE_NEGATIVE = {
     *("behaviour_floor", "log_std_min", "log_std_max", "low", "high", "margin", "threshold"),
     *("target_entropy", "gap_min", "gap_max", "log_std_multiplier", "failure_reward", "eta"),
-    *("reward_scale", "reward_shift", "end_reward", "targets", "budget"),
+    *("reward_scale", "reward_shift", "shifts", "end_reward", "targets", "budget"),
 }
 MAY_BE_ZERO = {
     *MAY_BE_NEGATIVE,
