@@ -20,7 +20,10 @@ from corerl.runs.replay_files import Ring
 
 
 class Batch(NamedTuple):
-    """Transitions of S seeds. `terminated` is 1.0 at a true terminal and 0.0 elsewhere."""
+    """Transitions of S seeds. `terminated` is 1.0 at a true terminal and 0.0 elsewhere.
+
+    After steps of longer duration it lies between (`preprocessing.timed_transitions`).
+    """
 
     observations: Tensor  # (S, B, O)
     actions: Tensor  # (S, B, A)

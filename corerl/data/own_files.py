@@ -23,7 +23,7 @@ from corerl.errors import CorerlError, RowError
 
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
-    *("terminated", "truncated", "has_next", "behaviour_log_prob"),
+    *("terminated", "truncated", "has_next", "behaviour_log_prob", "durations"),
 )
 NEEDED = ("observations", "actions", "rewards")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, group, one_of, positive, require, within
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, Transitions
 from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
@@ -77,7 +77,12 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
-    dataset = expert_rewards.relabelled(run, ended(vectors(run), data), data)
+    dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
+    require(
+        labels is None or dataset.durations is None,
+        f"{run.cfg.algo.name} labels rows with returns, which count steps, and the steps of {dataset.id} "
+        "have durations. Choose an algorithm such as iql or cql",
+    )
     if best < 1:
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
@@ -87,7 +92,7 @@ def load(
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
-    transitions = learned.transitions(next_actions)
+    transitions = timed_transitions(run, learned, next_actions)
     of_rows = None if labels is None else labels(learned)[transitions.rows]
     limit = data.clip_actions
     if data.normalize_states and not raw:
@@ -165,15 +170,42 @@ def warn_of_order(dataset: Dataset) -> None:
         )
 
 
-def vectors(run: Run) -> Dataset:
+def vectors(run: Run, *, timed: bool = False) -> Dataset:
     """Returns the run's data, of vector observations and of actions that the algorithm takes.
 
+    Args:
+        timed: whether the caller minds the durations of steps (`timed_transitions`).
+
     Raises:
-        CorerlError: the data has other actions, or images.
+        CorerlError: the data has other actions, images, or durations that nobody minds.
     """
     dataset = run.dataset()
     spaces.check_data(run.cfg.algo, dataset)
+    phase = getattr(run.cfg.algo, "phase", "offline")
+    require(
+        dataset.durations is None or (timed and phase == "offline"),
+        f"The steps of {dataset.id} have durations, which {run.cfg.algo.name} does not know"
+        + (
+            f" with algo.phase={phase}. Use algo.phase=offline"
+            if timed
+            else ". Choose dqn, or an offline algorithm such as iql or bcq_discrete"
+        ),
+    )
     return dataset
+
+
+def timed_transitions(run: Run, dataset: Dataset, next_actions: bool = False) -> Transitions:
+    """Returns the dataset's transitions, where `terminated` holds the durations of steps, too.
+
+    Targets discount what follows by discount * (1 - terminated). After a step of duration k, `terminated` is
+    1 - discount^(k - 1) in place of 0, so that this is discount^k. It is 0, as without durations, for k = 1.
+    """
+    transitions = dataset.transitions(next_actions)
+    if dataset.durations is None:
+        return transitions
+    discounts = dataset.discounts(getattr(run.cfg.algo, "discount", 1.0), beyond=1)
+    kept = discounts[transitions.rows] * ~transitions.terminated
+    return transitions._replace(terminated=(1 - kept).astype(np.float32))
 
 
 def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
@@ -238,8 +270,8 @@ def load_discrete(
     Raises:
         CorerlError: the dataset's actions are continuous, or its observations are images; `action_count`.
     """
-    dataset = vectors(run)
-    transitions = dataset.transitions()
+    dataset = vectors(run, timed=True)
+    transitions = timed_transitions(run, dataset)
     buffer = OfflineBuffer(
         transitions,
         run.seeds,
