@@ -18,6 +18,9 @@ from corerl.data.columns import array, column, flags, floats, scaled, scaled_den
 from corerl.data.dataset_checks import check
 from corerl.errors import CorerlError
 
+OPTIONAL = ("behaviour_log_prob", "durations", "unlabelled")
+"""Fields of a row that not every dataset has."""
+
 
 class Transitions(NamedTuple):
     """Rows (s, a, r, s', d) for temporal-difference learning. `terminated` is d.
@@ -58,6 +61,7 @@ class Dataset:
     has_next: np.ndarray  # next_observations[i] is the state that followed
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
     durations: np.ndarray | None = None  # semi-Markov: what follows a step of k is worth discount^k
+    unlabelled: np.ndarray | None = None  # (N,) rows of episodes without actions, which are 0 there
     parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
     as_given: bool = False  # nobody said which actions are -1 and 1
 
@@ -333,7 +337,6 @@ class Dataset:
         lengths = self.episode_lengths()[episodes]
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
-        propensities, durations = self.behaviour_log_prob, self.durations
         return replace(
             self,
             observations=self.observations[rows],
@@ -344,8 +347,7 @@ class Dataset:
             truncated=self.truncated[rows],
             episode_ends=ends,
             has_next=self.has_next[rows],
-            behaviour_log_prob=None if propensities is None else propensities[rows],
-            durations=None if durations is None else durations[rows],
+            **{name: x[rows] for name in OPTIONAL if (x := getattr(self, name)) is not None},
         )
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:

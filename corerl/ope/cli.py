@@ -163,10 +163,14 @@ def run(args: argparse.Namespace) -> int:
     for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = task.load()
-            require(
-                datasets[task].durations is None,
-                f"The steps of {task.id} have durations, which off-policy evaluation does not know",
-            )
+            for field, what in (
+                ("durations", "durations of steps"),
+                ("unlabelled", "episodes without actions"),
+            ):
+                require(
+                    getattr(datasets[task], field) is None,
+                    f"{task.id} has {what}, which off-policy evaluation does not know",
+                )
         if datasets[task].discrete:
             _refuse(args, _OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
         asked = replace(options, discount=discount)

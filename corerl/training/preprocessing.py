@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from corerl.data.dataset import Dataset, Transitions
 from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
-from corerl.training import expert_rewards, spaces, weighting
+from corerl.training import expert_rewards, inverse_dynamics, spaces, weighting
 from corerl.training.expert_rewards import REWARDS, Expert
+from corerl.training.inverse_dynamics import Inverse
 from corerl.training.run import Run
 from corerl.training.weighting import WEIGHTINGS, Weighting
 
@@ -28,7 +29,8 @@ SMALL = 0.2
 class Preprocess(Settings):
     """Settings for preparing a dataset before training, in this order. Part of an algorithm's `Config`.
 
-    Only `end_reward` and `rewards` come first: they make the returns that `return_range` measures.
+    Only `actions`, `end_reward` and `rewards` come first. The last two make the returns that `return_range`
+    measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic
@@ -51,6 +53,10 @@ class Preprocess(Settings):
 
     rewards: str = added(one_of(*REWARDS))  # recorded, or made from demonstrations
     expert: Expert = added(group(Expert))
+    actions: str = added(
+        one_of("data", "inverse")
+    )  # recorded, or learned from the episodes that have some
+    inverse: Inverse = added(group(Inverse))
 
 
 def load(
@@ -113,6 +119,26 @@ def load(
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     buffer.discrete = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def load_demonstrations(
+    run: Run, data: Preprocess, batch_size: int, normalizer: Normalizer
+) -> OfflineBuffer:
+    """Loads the steps of the demonstrations that `data.expert` names, as `load` loads the others.
+
+    Raises:
+        CorerlError: they are too few, of other spaces, or stop without an end or a next state.
+    """
+    expert = expert_rewards.demonstrations(run, vectors(run, timed=True), data)[0]
+    transitions = timed_transitions(run, expert)
+    limit = data.clip_actions
+    actions = transitions.actions
+    made = transitions._replace(
+        observations=normalizer.of_array(transitions.observations),
+        next_observations=normalizer.of_array(transitions.next_observations),
+        actions=one_hot(run, actions) if expert.discrete else np.clip(actions, -limit, limit),
+    )
+    return OfflineBuffer(made, run.seeds, batch_size, run.device, purpose="demonstrations")
 
 
 def ended(dataset: Dataset, data: Preprocess) -> Dataset:
@@ -181,17 +207,22 @@ def vectors(run: Run, *, timed: bool = False) -> Dataset:
     """
     dataset = run.dataset()
     spaces.check_data(run.cfg.algo, dataset)
-    phase = getattr(run.cfg.algo, "phase", "offline")
-    require(
-        dataset.durations is None or (timed and phase == "offline"),
-        f"The steps of {dataset.id} have durations, which {run.cfg.algo.name} does not know"
-        + (
-            f" with algo.phase={phase}. Use algo.phase=offline"
-            if timed
-            else ". Choose dqn, or an offline algorithm such as iql or bcq_discrete"
-        ),
-    )
+    data = getattr(run.cfg.algo, "data", None)
+    dataset = inverse_dynamics.with_actions(dataset, data)
+    if dataset.durations is not None:
+        _check_knows_durations(run.cfg.algo, dataset, timed)
     return dataset
+
+
+def _check_knows_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
+    phase = getattr(algo, "phase", "offline")
+    instead = ". Choose an algorithm such as iql, dqn_offline or bcq_discrete"
+    if timed:
+        instead = f" with algo.phase={phase}. Use algo.phase=offline"
+    require(
+        timed and phase == "offline",
+        f"The steps of {dataset.id} have durations, which {algo.name} does not know{instead}",
+    )
 
 
 def timed_transitions(run: Run, dataset: Dataset, next_actions: bool = False) -> Transitions:

@@ -113,7 +113,7 @@ def test_targets_discount_by_gamma_to_the_duration(name):
 @pytest.mark.parametrize(
     ("name", "own", "message"),
     [
-        ("dt", {}, "dt dqn iql"),
+        ("dt", {}, "dt dqn_offline iql"),
         ("cal_ql", {"phase": "offline"}, "cal_ql returns"),
         ("iql", {"phase": "both"}, "iql algo.phase=both algo.phase=offline"),
     ],
