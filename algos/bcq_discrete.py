@@ -24,8 +24,8 @@ the paper's abstract and introduction, and this code. Differences, and what to k
  5  threshold=1        forbids all actions, so the first is taken     an error                    threshold
  6  the log of G       over probabilities                             over logits, the same set   -
 
-A decision lasts one step here. The semi-Markov version (arXiv:2203.09365) discounts by elapsed time, which
-needs a column of durations that datasets do not have yet.
+Where the data has a column of durations, targets discount by elapsed time: semi-Markov BCQ
+(arXiv:2203.09365), shown on `corerl/courier`.
 """
 
 import math

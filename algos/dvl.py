@@ -15,6 +15,15 @@ f-divergence from the data, has a dual in V alone. With x = min Q'(s, a) - V(s) 
 
     python algos/dvl.py task=corerl/pendulum steps=5000 seeds=3
     corerl train algo=dvl task=d4rl/antmaze-umaze-v0 seeds=5
+    corerl train algo=recoil task=corerl/pendulum algo.data.expert.episodes=10 seeds=3
+
+`imitation=true` (`algo=recoil`) is ReCOIL of the same paper: imitation of a few demonstrations
+(`algo.data.expert`) with any other data and no reward. With M = `expert_value`,
+
+    Q   regresses towards M at demonstrated steps, and at the data's towards
+        y = -(1 - discount) * M + discount * V(s'), where V(s') is -M at a terminal state
+
+V and the policy learn from the data alone, as above.
 
 The default is the authors' code (hari-sikchi/DVL at 4b7cf11) with its README's command for Gym. We had the
 paper's abstract and this code, so a column for the paper is missing. Differences, and what to know:
@@ -33,6 +42,14 @@ paper's abstract and this code, so a column for the paper is missing. Difference
                        updates of V in a step                    them off
  8  AntMaze's rate     constant                                  the same                  cosine
  9  return range       over rows that follow each other          true episodes             -
+10  ReCOIL's constants -2 and -200, whatever the discount; V     -M (1 - discount), -M,    expert_value
+                       would fall below its floor                the same at 0.99
+11  ReCOIL's scale of  by the largest x of both halves           of the data's half        -
+    the loss of kl
+12  ReCOIL's data      hides expert episodes among poor ones     as it comes               data.expert
+
+ReCOIL's column is a copy of its code (chufanchen/ReCOIL at c88ba6d). Its README leaves lambda to the paper's
+tables, which we had not, so ours is the default of the code.
 
 With lambda = 1 (Gym's command) the loss is flat where V is above every sampled Q, so V is a maximum. This
 includes Q at the uniform actions.
@@ -45,7 +62,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, group, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import GaussianActing
 from corerl.nn.critics import Critics, StateValue
@@ -81,6 +98,8 @@ class Config(MLPSettings):
     dropout: float = within(0.0, "[0, 1)")  # in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
+    imitation: bool = added(False)  # of data.expert, without rewards: ReCOIL
+    expert_value: float = added(positive(200.0))  # M, with imitation: Q at demonstrated steps
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):
@@ -138,6 +157,16 @@ class DVL(GaussianActing):
             return F.one_hot(draws.argmax(-1), draws.shape[-1]).to(draws.dtype)
         return 2 * draws - 1
 
+    def imitation_loss(self, batch: Batch, expert: Batch) -> Tensor:
+        """Regresses both critics towards M at demonstrated steps, and towards y at the data's."""
+        with torch.no_grad():
+            goes_on, high = 1 - batch.terminated, self.cfg.expert_value
+            next_value = goes_on * self.value(batch.next_observations) - (1 - goes_on) * high
+            y = -(1 - self.cfg.discount) * high + self.cfg.discount * next_value
+        errors = self.critic(batch.observations, batch.actions) - y[:, None]
+        expert_errors = self.critic(expert.observations, expert.actions) - high
+        return (errors.square() + expert_errors.square()).mean(-1).sum(1) / 2
+
     def critic_loss(self, batch: Batch) -> Tensor:
         """Regresses both critics towards r + discount * V(s'), by Huber's loss."""
         with torch.no_grad():
@@ -156,21 +185,29 @@ class DVL(GaussianActing):
         log_prob = self.policy.log_prob(self.policy(batch.observations, keep), batch.actions)
         return -(weight * log_prob).mean(-1)
 
-    def _pi_q_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None):
-        policy, critic = self.policy_loss(batch, target_q, uniforms), self.critic_loss(batch)
+    def _pi_q_loss(
+        self, batch: Batch, target_q: Tensor, uniforms: Tensor | None, expert: Batch | None
+    ):
+        policy = self.policy_loss(batch, target_q, uniforms)
+        critic = self.critic_loss(batch) if expert is None else self.imitation_loss(batch, expert)
         return policy + critic, {"policy_loss": policy, "critic_loss": critic}
 
     def update(
-        self, batch: Batch, draws: Tensor | None = None, uniforms: Tensor | None = None
+        self,
+        batch: Batch,
+        draws: Tensor | None = None,
+        uniforms: Tensor | None = None,
+        expert: Batch | None = None,
     ) -> dict[str, Tensor]:
         """Takes one step of V, then of policy and critics with the new V, then of the targets.
 
         Args:
             draws: uniform, `(S, K, B, A)`, for K random actions a row; None without.
             uniforms: uniform, `(S, layers, B, width)`, for the policy's dropout; None without.
+            expert: demonstrated steps, with imitation.
         """
         metrics = self._value_step(batch, draws)
-        metrics |= self._pi_q_step(batch, metrics["target_q"], uniforms)
+        metrics |= self._pi_q_step(batch, metrics["target_q"], uniforms, expert)
         optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 
@@ -203,13 +240,19 @@ build = DVL
 def train(cfg: Config, run: Run) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = DVL(cfg, run.spec(buffer, normalizer))
+    expert = None
+    if cfg.imitation:
+        expert = preprocessing.load_demonstrations(run, cfg.data, cfg.batch_size, normalizer)
     draws = None
     if cfg.random_actions:
         draws = run.uniform("actions", cfg.random_actions, cfg.batch_size, buffer.action_dim)
     dropout = run.dropout(cfg, cfg.batch_size)
     update = compile.captured(agent.update, run.mode)
-    for step in run.steps(agent=agent, buffer=buffer, draws=draws, dropout=dropout):
-        metrics = update(buffer.sample(), draws and draws.next(), dropout and dropout.next())
+    for step in run.steps(
+        agent=agent, buffer=buffer, draws=draws, dropout=dropout, demonstrations=expert
+    ):
+        shown = expert and expert.sample()
+        metrics = update(buffer.sample(), draws and draws.next(), dropout and dropout.next(), shown)
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)

@@ -216,6 +216,7 @@ class Columns(Settings):
     behaviour_log_prob: Any = (
         None  # log-density of the action as it was taken, for importance sampling
     )
+    durations: Any = added(None)  # whole units of time that each step took, 1 or more
     episode: Any = None  # a number or name that changes where another episode begins
 
 

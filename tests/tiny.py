@@ -102,6 +102,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "iqn": {"task": NUMBERED},
     "md3qn": {"task": NUMBERED},
     "mrq": {"task": ONLINE},
+    "dqn": {"task": NUMBERED},
     "dr_rpo": {"task": "risk/low-rank", "steps": 4},
     "pebble": {
         "task": ONLINE,

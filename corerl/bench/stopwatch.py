@@ -22,7 +22,7 @@ from corerl.training.run import Run, idle
 
 OBSERVATIONS, ACTIONS = 17, 6
 TASKS = {
-    **dict.fromkeys(("hra", "iqn", "md3qn", "qr_dqn"), "maze/v1-vector"),
+    **dict.fromkeys(("dqn", "hra", "iqn", "md3qn", "qr_dqn"), "maze/v1-vector"),
     **dict.fromkeys(("bcq_discrete", "cql_discrete"), "corerl/cartpole"),
     "cvar": "risk/B",
     "cvar_pg": "risk/D2",

@@ -30,6 +30,7 @@ class DiscreteStep(NamedTuple):
     terminated: np.ndarray  # (S,) bool
     truncated: np.ndarray  # (S,) bool
     sources: np.ndarray  # (S, K): the reward by source, or the reward itself where there is one
+    durations: np.ndarray | None = None  # (S,): units of time, None where every step takes one
 
 
 class Transitions(NamedTuple):
@@ -39,7 +40,7 @@ class Transitions(NamedTuple):
     actions: Tensor  # (S, B) int64
     rewards: Tensor  # (S, B, K): discounted sums of each source over the steps counted
     next_observations: Tensor  # (S, B, ...)
-    discounts: Tensor  # (S, B): discount ** steps counted, or 0 past a true terminal
+    discounts: Tensor  # (S, B): discount ** time of the steps counted, or 0 past a true terminal
 
 
 class FrameReplay:
@@ -58,6 +59,7 @@ class FrameReplay:
         seeds: the S seeds; each has its own stream of row numbers.
         batch_size: B.
         discount, n_step: of the returns.
+        longest: the largest duration of a step, in units of time. With 1 none is stored.
         stack: frames of an observation.
         device: where the rows live.
 
@@ -77,6 +79,7 @@ class FrameReplay:
         discount: float,
         n_step: int = 1,
         stack: int = 1,
+        longest: int = 1,
         device: torch.device | str = "cpu",
     ):
         require(
@@ -91,6 +94,8 @@ class FrameReplay:
         self._rewards = torch.zeros(*lead, sources, device=device)
         self._ends = torch.zeros(*lead, 3, dtype=torch.uint8, device=device)
         """Terminated, truncated, and how many earlier frames of the episode there are, at most 255."""
+        timed = {"durations": torch.ones(lead, dtype=torch.int32, device=device)}
+        self._timed = timed if longest > 1 else {}
         self._cuts = torch.zeros(lead, dtype=torch.int32, device=device)
         """How many steps of the seed were truncated before this one: where in `_reached` it may look."""
         self._reached = torch.zeros(len(seeds), 1, *self._frame, dtype=dtype, device=device)
@@ -104,7 +109,7 @@ class FrameReplay:
         self._cut, self._gone = np.zeros((2, len(seeds)), np.int64)
         self._seeds = torch.arange(len(seeds), device=device)[:, None]
         self._steps = torch.arange(n_step, device=device)
-        self._powers = discount ** torch.arange(n_step + 1, device=device)
+        self._powers = discount ** torch.arange(n_step * longest + 1, device=device)
         self._back = torch.arange(stack - 1, -1, -1, device=device)
         self._numbers = seeding.numbers(seeds, "batch", batch_size, device)
 
@@ -132,6 +137,8 @@ class FrameReplay:
         incoming["frames"][:] = step.observations[:, -self._frame[0] :]
         incoming["actions"][:] = step.actions
         incoming["rewards"][:] = rewards
+        if self._timed:
+            incoming["durations"][:] = step.durations
         incoming["cuts"][:] = self._cut
         incoming["reached"][:] = step.next_observations[:, -self._frame[0] :]
         for column, value in enumerate((step.terminated, step.truncated, self._age)):
@@ -206,15 +213,19 @@ class FrameReplay:
         terminated, truncated = ends[..., 0].float(), ends[..., 1].float()
         going_on = ((1 - terminated) * (1 - truncated)).cumprod(-1)
         counted = torch.cat([torch.ones_like(going_on[..., :1]), going_on[..., :-1]], -1)
-        weights = counted * self._powers[:-1]
         length = counted.sum(-1).long()
+        took = counted.long()
+        if self._timed:
+            took = took * self._gather(self._timed["durations"], steps)
+        elapsed = took.cumsum(-1)
+        weights = counted * self._powers[elapsed - took]
         terminal, cut = ((counted * x).amax(-1) for x in (terminated, truncated))
         return Transitions(
             self._history(times, self._back).flatten(2, 3),
             self._gather(self._actions, times),
             (weights[..., None] * self._gather(self._rewards, steps)).sum(-2),
             self._reached_by(times + length - 1, cut.bool()),
-            self._powers[length] * (1 - terminal),
+            self._powers[elapsed[..., -1]] * (1 - terminal),
         )
 
     def _reached_by(self, times: Tensor, cut: Tensor) -> Tensor:
@@ -245,6 +256,7 @@ class FrameReplay:
             "actions": self._actions,
             "rewards": self._rewards,
             "ends": self._ends,
+            **self._timed,
         }
 
     def state_dict(self) -> dict[str, Any]:

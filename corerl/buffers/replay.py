@@ -20,7 +20,10 @@ from corerl.runs.replay_files import Ring
 
 
 class Batch(NamedTuple):
-    """Transitions of S seeds. `terminated` is 1.0 at a true terminal and 0.0 elsewhere."""
+    """Transitions of S seeds. `terminated` is 1.0 at a true terminal and 0.0 elsewhere.
+
+    After steps of longer duration it lies between (`preprocessing.timed_transitions`).
+    """
 
     observations: Tensor  # (S, B, O)
     actions: Tensor  # (S, B, A)
@@ -40,6 +43,7 @@ class OfflineBuffer(PackedRows):
         device: where the rows live. 1M HalfCheetah transitions take 168 MB (192 with next actions).
         labels: a number per row `(N,)`, for `sample_labelled`.
         probabilities: of the rows `(N,)`; None draws them uniformly.
+        purpose: of the stream of row numbers (`seeding`).
 
     Raises:
         CorerlError: labels, or another array, of another length than the rewards, or probabilities that
@@ -59,6 +63,7 @@ class OfflineBuffer(PackedRows):
         device: torch.device | str = "cpu",
         labels: np.ndarray | None = None,
         probabilities: np.ndarray | None = None,
+        purpose: str = "batch",
     ):
         size = len(transitions.rewards)
         parts = {name: getattr(transitions, name) for name in Batch._fields} | {"labels": labels}
@@ -70,7 +75,7 @@ class OfflineBuffer(PackedRows):
         nothing = np.empty((size, 0))
         super().__init__([nothing if part is None else part for part in parts.values()], device)
         self._indices = seeding.indices(
-            seeds, size, batch_size, device, probabilities=probabilities
+            seeds, size, batch_size, device, purpose, probabilities=probabilities
         )
 
     def __len__(self) -> int:

@@ -75,15 +75,21 @@ def _of_columns(contents: Contents) -> list[Finding]:
             text = f"it has {count:,} rows where rewards has {rows['rewards']:,}."
             found.append(Finding(True, field, text))
     for field, array in contents.arrays.items():
-        found += _of_cells(contents, field, array.reshape(len(array), -1))
+        blank = (
+            own_files.without_actions(array) if field == "actions" else np.zeros(len(array), bool)
+        )
+        found += _of_cells(contents, field, array.reshape(len(array), -1), blank)
     return found
 
 
-def _of_cells(contents: Contents, field: str, array: np.ndarray) -> list[Finding]:
-    """Finds the first bad cell of each column, and counts them."""
+def _of_cells(
+    contents: Contents, field: str, array: np.ndarray, blank: np.ndarray
+) -> list[Finding]:
+    """Finds the first bad cell of each column, and counts them. Rows that are `blank` are left out."""
     found = []
     for column, values in enumerate(array.T):
         what, bad = _bad(field, values)
+        bad &= ~blank
         if bad.any():
             row = int(np.argmax(bad))
             where = contents.place(field, row, column)
@@ -227,6 +233,10 @@ def _of_precision(contents: Contents, column: int, mean: float) -> str:
 
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+    if data.unlabelled is not None:
+        count = int(data.unlabelled[data.episode_starts].sum())
+        text = f"{count:,} of {data.n_episodes:,} episodes have none: set algo.data.actions=inverse"
+        return [Finding(False, "actions", f"{text}.")]
     if data.discrete:
         found = [Finding(True, "actions", f"{text}.")] if (text := too_many_actions(data)) else []
         taken = set(data.actions.tolist())

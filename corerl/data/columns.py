@@ -62,6 +62,23 @@ def floats(x: np.ndarray, field: str) -> np.ndarray:
         return x if seen and x.dtype == np.uint8 else np.asarray(x, np.float32)
 
 
+def units(x: np.ndarray) -> np.ndarray:
+    """Returns durations (N,) int64.
+
+    Raises:
+        CorerlError: one is not a whole number of 1 or more; the row is named.
+    """
+    x = column(array(x, "durations"))
+    _refuse_kind(x, "durations")
+    bad = ~((x >= 1) & (x == np.floor(x)) & (x < 2**31))
+    if bad.any():
+        row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
+        raise RowError(
+            "durations", row, None, f"holds {x[row]}. A duration is a whole number, 1 or more"
+        )
+    return x.astype(np.int64)
+
+
 def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
     """Returns the shape of an array. Raises CorerlError for a list of arrays that are not alike."""
     try:

@@ -14,9 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import arrays
-from corerl.data.columns import array, column, flags, floats, scaled, scaled_density
+from corerl.data.columns import array, column, flags, floats, scaled, scaled_density, units
 from corerl.data.dataset_checks import check
 from corerl.errors import CorerlError
+
+OPTIONAL = ("behaviour_log_prob", "durations", "unlabelled")
+"""Fields of a row that not every dataset has."""
 
 
 class Transitions(NamedTuple):
@@ -42,7 +45,8 @@ class Dataset:
     actions (N, A) float32 in [-1, 1], or (N,) int64 when discrete; rewards (N,) float32;
     terminated, truncated, has_next (N,) bool; episode_ends (E,) int64, exclusive, the last is N;
     behaviour_log_prob (N,) float32, log-probabilities (densities in [-1, 1] where actions are continuous), or
-    None where they were not recorded.
+    None where they were not recorded; durations (N,) int64, the time that each step took in whole units of 1
+    or more, or None where every step took one.
     Raises CorerlError, naming the field and the row, for an array that breaks this.
     """
 
@@ -56,6 +60,8 @@ class Dataset:
     episode_ends: np.ndarray
     has_next: np.ndarray  # next_observations[i] is the state that followed
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
+    durations: np.ndarray | None = None  # semi-Markov: what follows a step of k is worth discount^k
+    unlabelled: np.ndarray | None = None  # (N,) rows of episodes without actions, which are 0 there
     parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
     as_given: bool = False  # nobody said which actions are -1 and 1
 
@@ -74,6 +80,7 @@ class Dataset:
         truncated: np.ndarray,
         has_next: np.ndarray | None = None,
         behaviour_log_prob: np.ndarray | None = None,
+        durations: np.ndarray | None = None,
     ) -> Dataset:
         """Returns a Dataset from recorded steps, in whatever dtypes they come.
 
@@ -108,6 +115,7 @@ class Dataset:
             episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
             has_next=flags(has_next, "has_next"),
             behaviour_log_prob=behaviour_log_prob,
+            durations=None if durations is None else units(durations),
         )
 
     @classmethod
@@ -123,6 +131,7 @@ class Dataset:
         episode: np.ndarray | None = None,
         has_next: np.ndarray | None = None,
         behaviour_log_prob: np.ndarray | None = None,
+        durations: np.ndarray | None = None,
         low: np.ndarray | float | None = None,
         high: np.ndarray | float | None = None,
         id: str = "arrays",
@@ -144,6 +153,7 @@ class Dataset:
                 cut off unless it terminated.
             behaviour_log_prob: (N,) log-densities of the actions in the units in which they are given, or
                 log-probabilities of discrete ones, where they are known.
+            durations: (N,) whole units of time that each step took, 1 or more; without them each took one.
             low, high: the actions that become -1 and 1; without them actions lie in [-1, 1] already.
             id: what tables call it.
 
@@ -170,6 +180,7 @@ class Dataset:
             next_observations=next_observations,
             has_next=has_next,
             episode=episode,
+            durations=durations,
         )
         ended, cut = arrays.ends(steps, terminated, truncated, episode)
         observations = floats(observations, "observations")
@@ -189,6 +200,7 @@ class Dataset:
             cut,
             has_next,
             behaviour_log_prob,
+            durations,
         )
         return replace(dataset, parts=parts, as_given=low is None and not dataset.discrete)
 
@@ -228,8 +240,9 @@ class Dataset:
         """Returns (N,) float32: sum over k of gamma^k r_{i+k} to the end of the episode of row i.
 
         A truncated episode counts nothing after its end, which is what a decision transformer
-        conditions on; it is not an estimate of the value there.
+        conditions on; it is not an estimate of the value there. A step of duration k counts as k steps.
         """
+        discounts = self.discounts(gamma)
         out = self.rewards.astype(np.float64)
         longest_first = np.argsort(-self.episode_lengths(), kind="stable")
         last = self.episode_ends[longest_first] - 1
@@ -237,8 +250,13 @@ class Dataset:
         still_going = np.searchsorted(-lengths, -np.arange(1, lengths[0]), side="left")
         for back, n in enumerate(still_going, start=1):
             row = last[:n] - back
-            out[row] += gamma * out[row + 1]
+            out[row] += discounts[row] * out[row + 1]
         return out.astype(np.float32)
+
+    def discounts(self, gamma: float, beyond: int = 0) -> np.ndarray:
+        """Returns (N,) float64: gamma^(k - beyond) of durations k. What follows is discounted by gamma^k."""
+        durations = np.ones(len(self), int) if self.durations is None else self.durations
+        return np.float64(gamma) ** (durations - beyond)
 
     def transition_rows(self, next_actions: bool = False) -> np.ndarray:
         """Returns the indices of the rows that make a transition.
@@ -319,7 +337,6 @@ class Dataset:
         lengths = self.episode_lengths()[episodes]
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
-        propensities = self.behaviour_log_prob
         return replace(
             self,
             observations=self.observations[rows],
@@ -330,7 +347,7 @@ class Dataset:
             truncated=self.truncated[rows],
             episode_ends=ends,
             has_next=self.has_next[rows],
-            behaviour_log_prob=None if propensities is None else propensities[rows],
+            **{name: x[rows] for name in OPTIONAL if (x := getattr(self, name)) is not None},
         )
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:

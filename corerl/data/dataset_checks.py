@@ -73,6 +73,10 @@ def _check_shapes(dataset: Dataset) -> None:
     }
     if dataset.behaviour_log_prob is not None:
         wanted["behaviour_log_prob"] = (floats, (n,))
+    if dataset.durations is not None:
+        wanted["durations"] = ((np.int64,), (n,))
+    if dataset.unlabelled is not None:
+        wanted["unlabelled"] = (flags, (n,))
     for field, (dtypes, shape) in wanted.items():
         array = getattr(dataset, field)
         if len(array) != n:

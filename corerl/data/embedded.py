@@ -19,17 +19,19 @@ from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import check_sizes, npz, reading
-from corerl.envs import cartpole, goal_maze, pendulum, stitch_maze
+from corerl.envs import cartpole, courier, goal_maze, pendulum, stitch_maze
 from corerl.errors import CorerlError
 
 # Mean returns of uniform random actions and of the recipe's noise-free controller over 10,000 episodes
-# (cartpole: 200, maze-stitch: 1,000): python -m corerl.envs.pendulum, .cartpole or .stitch_maze
+# (cartpole: 200, maze-stitch: 1,000, courier: 20,000): python -m corerl.envs.pendulum, .cartpole,
+# .stitch_maze or .courier
 REFERENCE = {
     "pendulum": (-1224.9, -150.1),
     "pendulum-logged": (-1224.9, -150.1),
     "pendulum-random-good-05": (-1224.9, -150.1),
     "cartpole": (22.3, 500.0),
     "maze-stitch": (-50.0, -13.5),
+    "courier": (10.3, 24.0),
 }
 RECIPES = {
     "pendulum": pendulum.make,
@@ -37,6 +39,7 @@ RECIPES = {
     "pendulum-random-good-05": pendulum.make_mixture,
     "cartpole": cartpole.make,
     "maze-stitch": stitch_maze.make,
+    "courier": courier.make,
     **{name: partial(goal_maze.make, name) for name in goal_maze.RECORDINGS},
 }
 GOAL_TASKS = dict.fromkeys(goal_maze.RECORDINGS, len(goal_maze.TASKS))
@@ -49,6 +52,7 @@ ENVIRONMENTS = {
     "pendulum-random-good-05": "Pendulum-v1",
     "cartpole": "CartPole-v1",
     "maze-stitch": "corerl.envs.stitch_maze:corerl/StitchMaze",
+    "courier": "corerl.envs.courier:corerl/Courier",
     **dict.fromkeys(GOAL_TASKS, "corerl.envs.goal_maze:corerl/GoalMaze"),
     **{name: suites.ENVIRONMENTS[like] for name, like in PACKAGED.items()},
     **suites.ENVIRONMENTS,
@@ -149,4 +153,5 @@ def _dataset(id: str, arrays: dict[str, np.ndarray]) -> Dataset:
         terminated=arrays.get("terminated", np.zeros(len(arrays["rewards"]), bool)),
         truncated=arrays["truncated"],
         behaviour_log_prob=arrays.get("behaviour_log_prob"),
+        durations=arrays.get("durations"),
     )

@@ -81,6 +81,11 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
             f"{lost:,} rows of {dataset.id} inside an episode lead to another state than the next row's, or "
             "to an unknown one. A Minari episode cannot store that. Export to FILE.hdf5."
         )
+    if dataset.durations is not None:
+        raise CorerlError(
+            f"The steps of {dataset.id} have durations. A Minari episode cannot store them. "
+            "Export to FILE.hdf5."
+        )
     raw, scaled = _bare(env), unscaled(env)
     parts = getattr(wrapper(env, Flat), "parts", None)
     buffers, left_out = [], 0

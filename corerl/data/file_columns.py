@@ -41,6 +41,7 @@ NAMES = {
         *("behaviour_log_prob", "behavior_log_prob", "action_log_prob"),
         "infos/action_log_probs",
     ),
+    "durations": ("durations",),
     "episode": ("episode", "episode_id", "episodes", "trajectory", "trajectory_id", "traj_id"),
 }
 """Our fields, and what others call them, the least ambiguous first."""

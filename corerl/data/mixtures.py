@@ -64,14 +64,20 @@ def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
 
 
 def joined(id: str, datasets: list[Dataset]) -> Dataset:
-    """Joins the episodes of several datasets one after another. Propensities only where all have them."""
+    """Joins the episodes of several datasets one after another. Propensities only where all have them.
+
+    A dataset without durations, beside one that has some, has steps of one unit.
+    """
     fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
     arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in fields}
     likely = [d.behaviour_log_prob for d in datasets]
     known = all(x is not None for x in likely)
+    timed = any(d.durations is not None for d in datasets)
+    lasting = [np.ones(len(d), int) if d.durations is None else d.durations for d in datasets]
     return Dataset.from_steps(
         id,
         **arrays,
         has_next=np.concatenate([d.has_next for d in datasets]),
         behaviour_log_prob=np.concatenate(likely) if known else None,
+        durations=np.concatenate(lasting) if timed else None,
     )

@@ -23,7 +23,7 @@ from corerl.errors import CorerlError, RowError
 
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
-    *("terminated", "truncated", "has_next", "behaviour_log_prob"),
+    *("terminated", "truncated", "has_next", "behaviour_log_prob", "durations"),
 )
 NEEDED = ("observations", "actions", "rewards")
 
@@ -106,8 +106,34 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
     if done_may_be_cut(contents, data):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
+    blank = without_actions(arrays["actions"])
+    if blank.any():
+        middle = 0 if low is None else (np.asarray(low) + np.asarray(high)) / 2
+        arrays["actions"] = np.where(_beside(blank, arrays["actions"]), middle, arrays["actions"])
     dataset = Dataset.from_arrays(**arrays, low=low, high=high, id=id)
+    dataset = _unlabelled(dataset, blank) if blank.any() else dataset
     return replace(dataset, parts=contents.parts) if contents.parts else dataset
+
+
+def without_actions(actions: np.ndarray) -> np.ndarray:
+    """Tells which rows `(N,)` have no action: all of its cells are empty."""
+    if actions.dtype.kind != "f":
+        return np.zeros(len(actions), bool)
+    return np.isnan(actions).reshape(len(actions), -1).all(1)
+
+
+def _beside(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return rows.reshape(-1, *[1] * (array.ndim - 1))
+
+
+def _unlabelled(dataset: Dataset, blank: np.ndarray) -> Dataset:
+    """Marks the episodes without actions. Raises RowError where only some steps of an episode have none."""
+    all_of = np.logical_and.reduceat(blank, dataset.episode_starts)
+    partly = blank & ~np.repeat(all_of, dataset.episode_lengths())
+    if partly.any():
+        problem = "has no action, and others of its episode have. Repair or drop the episode"
+        raise RowError("actions", int(np.argmax(partly)), 0, problem, dataset.id)
+    return replace(dataset, unlabelled=blank)
 
 
 def done_may_be_cut(contents: Contents, data: Data) -> bool:
@@ -135,6 +161,9 @@ def fields_of(dataset: Dataset) -> dict[str, np.ndarray]:
     """Returns a dataset's arrays by field, without those that it does not have."""
     fields = {field: getattr(dataset, field) for field in WRITTEN}
     fields = {field: array for field, array in fields.items() if array is not None}
+    if dataset.unlabelled is not None:
+        blank = _beside(dataset.unlabelled, dataset.actions)
+        fields["actions"] = np.where(blank, np.float32(np.nan), dataset.actions)
     ends = np.cumsum([width for _, width in dataset.parts])[:-1]
     for field in ("observations", "next_observations") if dataset.parts else ():
         pieces = zip(dataset.parts, np.split(fields.pop(field), ends, 1), strict=True)

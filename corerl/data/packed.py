@@ -16,7 +16,7 @@ from corerl.data.file_reading import npz
 VARIABLE = "CORERL_PACKED"
 ARRAYS = (
     *("observations", "actions", "rewards", "terminated", "truncated", "episode_ends"),
-    *("has_next", "behaviour_log_prob"),
+    *("has_next", "behaviour_log_prob", "durations"),
 )
 
 

@@ -75,7 +75,8 @@ class DiscreteEnvironments(Environments):
     reward or several.
 
     An environment with K sources has a `reward_space` of shape `(K,)` (MO-Gymnasium's name) and puts
-    their rewards under `reward_vector` into every info; its reward is a number.
+    their rewards under `reward_vector` into every info; its reward is a number. An environment whose steps
+    take time has `longest`, the largest duration of a step, and puts each step's `duration` into its info.
 
     Raises:
         CorerlError: actions are not numbered from 0, observations are neither vectors nor images, or a
@@ -94,6 +95,8 @@ class DiscreteEnvironments(Environments):
         self.sources = 1 if space is None else space.shape[0]
         """K."""
         self.has_vectors = space is not None
+        self.longest = int(getattr(inner, "longest", 1))
+        """The largest duration of a step, in whole units of time."""
 
     @property
     def actions(self) -> int:
@@ -119,7 +122,19 @@ class DiscreteEnvironments(Environments):
     def step(self, actions: Tensor) -> DiscreteStep:
         """Steps every environment with `(S, 1)` int64."""
         step, infos = self._advance(actions[:, 0].numpy())
-        return DiscreteStep(*step, self._by_source(step.rewards, infos))
+        return DiscreteStep(*step, self._by_source(step.rewards, infos), self._durations(infos))
+
+    def _durations(self, infos: list[dict[str, Any]]) -> np.ndarray | None:
+        if self.longest == 1:
+            return None
+        found = [1 if i in self._crashed else info["duration"] for i, info in enumerate(infos)]
+        for duration in found:
+            if duration != int(duration) or not 1 <= duration <= self.longest:
+                raise CorerlError(
+                    f"{self._envs[0].unwrapped} gave a step the duration {duration}. A duration is a whole "
+                    f"number from 1 to {self.longest}, its `longest`."
+                )
+        return np.array(found, np.int32)
 
     def _by_source(self, rewards: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         if not self.has_vectors:
@@ -189,6 +204,7 @@ class Experience(Stateful):
             discount=discount,
             n_step=cfg.n_step,
             stack=envs.stack,
+            longest=envs.longest,
             device=run.device,
         )
         self._draws = seeding.uniform(run.seeds, "exploration", (1, 2), run.device)

@@ -19,11 +19,7 @@ What differs from the authors' code:
  4  uds    demonstrations of another task join the dataset
 """
 
-import hashlib
 import sys
-import warnings
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,11 +27,10 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from corerl.config import Settings, at_least, one_of, positive, require
-from corerl.data import download, tasks
-from corerl.data.atomic_file import replacing
+from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.mixtures import joined
-from corerl.errors import CorerlError
+from corerl.training.cached import cached
 from corerl.training.run import Run
 
 REWARDS = ("data", "seabo", "otr", "uds")
@@ -71,11 +66,12 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
         f"algo.data.rewards={data.rewards} makes rewards of a dataset, and with algo.phase={phase} those of "
         "the environment join them. Use algo.phase=offline",
     )
-    source = tasks.another(run.task, data.expert.task)
-    other = dataset if source is run.task else source.load()
-    best = _best(other, data.expert.episodes)
-    expert = other.select_episodes(best)
-    _check_spaces(dataset, expert, data.rewards)
+    expert, other, best = demonstrations(run, dataset, data)
+    require(
+        data.rewards == "uds" or not dataset.discrete,
+        f"algo.data.rewards={data.rewards} measures distances between vectors, and the actions of "
+        f"{dataset.id} are discrete. Use algo.data.rewards=uds",
+    )
     if data.rewards == "uds":
         return _unlabelled(dataset, other, best)
     make = {"seabo": seabo, "otr": otr}[data.rewards]
@@ -88,6 +84,20 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
         file=sys.stderr,
     )
     return dataset.with_rewards(rewards)
+
+
+def demonstrations(run: Run, dataset: Dataset, data: Any) -> tuple[Dataset, Dataset, np.ndarray]:
+    """Returns the demonstrations, the dataset that they are of, and the numbers of their episodes there.
+
+    Raises:
+        CorerlError: they are too few, or of other spaces.
+    """
+    source = tasks.another(run.task, data.expert.task)
+    other = dataset if source is run.task else source.load()
+    best = _best(other, data.expert.episodes)
+    expert = other.select_episodes(best)
+    _check_spaces(dataset, expert)
+    return expert, other, best
 
 
 def _unlabelled(dataset: Dataset, other: Dataset, best: np.ndarray) -> Dataset:
@@ -117,7 +127,7 @@ def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
         f"The demonstrations of {expert.id} have no step with a next state. Set "
         "algo.data.expert.compare=sa",
     )
-    distances = _cached(lambda: cKDTree(known).query(rows, workers=-1)[0], "nearest", rows, known)
+    distances = cached(lambda: cKDTree(known).query(rows, workers=-1)[0], "nearest", rows, known)
     size = dataset.actions.shape[1] if settings.per_size else 1
     rewards = np.zeros(len(dataset), np.float32)
     rewards[kept] = _squashed(distances / size, settings, beta=0.5, scale=1.0)
@@ -134,7 +144,7 @@ def otr(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
     def costs() -> np.ndarray:
         return np.concatenate([_cheapest(episode, demonstrations) for episode in episodes])
 
-    found = _cached(costs, "transport", states, known, dataset.episode_ends, expert.episode_ends)
+    found = cached(costs, "transport", states, known, dataset.episode_ends, expert.episode_ends)
     size = dataset.observations.shape[1] if settings.per_size else 1
     return _squashed(found / size, settings, beta=5.0, scale=5.0)
 
@@ -177,14 +187,12 @@ def _best(dataset: Dataset, episodes: int) -> np.ndarray:
     return np.sort(np.argsort(-dataset.episode_returns(), kind="stable")[:episodes])
 
 
-def _check_spaces(dataset: Dataset, expert: Dataset, rewards: str) -> None:
+def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
     """Raises CorerlError where rows of the two cannot be compared."""
-    require(
-        rewards == "uds" or not dataset.discrete,
-        f"algo.data.rewards={rewards} measures distances between vectors, and the actions of {dataset.id} "
-        "are discrete. Use algo.data.rewards=uds",
-    )
     mine, theirs = ((d.observations.shape[1:], d.actions.shape[1:]) for d in (dataset, expert))
+    require(
+        expert.unlabelled is None, f"Demonstrations of {expert.id} have no actions. Leave them out"
+    )
     require(
         mine == theirs and dataset.discrete == expert.discrete,
         f"The demonstrations of {expert.id} have observations {theirs[0]} and actions {theirs[1]}, the data "
@@ -201,26 +209,3 @@ def _compared(dataset: Dataset, compare: str) -> tuple[np.ndarray, np.ndarray]:
         "ss": (dataset.observations, dataset.next_observations),
     }[compare]
     return kept, np.hstack(parts)[kept]
-
-
-def _cached(compute: Callable[[], np.ndarray], kind: str, *arrays: np.ndarray) -> np.ndarray:
-    """Returns what `compute` makes of the arrays, kept on the disk under their checksum.
-
-    Of several processes that need it, one computes.
-    """
-    checksum = hashlib.sha256(kind.encode())
-    for array in arrays:
-        checksum.update(repr((array.shape, array.dtype)).encode())
-        checksum.update(np.ascontiguousarray(array))
-    folder = download.data_dir("expert_rewards")
-    path = folder / f"{checksum.hexdigest()}.npy"
-    with download.alone(folder / ".lock"):
-        with suppress(OSError, ValueError, EOFError):
-            return np.load(path, allow_pickle=False)
-        made = compute()
-        try:
-            with replacing(path) as part:
-                np.save(part, made)
-        except CorerlError as error:
-            warnings.warn(f"{error} Each run computes it again.", stacklevel=2)
-    return made

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, group, one_of, positive, require, within
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import Dataset, Transitions
 from corerl.data.dataset_checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
-from corerl.training import expert_rewards, spaces, weighting
+from corerl.training import expert_rewards, inverse_dynamics, spaces, weighting
 from corerl.training.expert_rewards import REWARDS, Expert
+from corerl.training.inverse_dynamics import Inverse
 from corerl.training.run import Run
 from corerl.training.weighting import WEIGHTINGS, Weighting
 
@@ -28,7 +29,8 @@ SMALL = 0.2
 class Preprocess(Settings):
     """Settings for preparing a dataset before training, in this order. Part of an algorithm's `Config`.
 
-    Only `end_reward` and `rewards` come first: they make the returns that `return_range` measures.
+    Only `actions`, `end_reward` and `rewards` come first. The last two make the returns that `return_range`
+    measures.
 
     A shift of the rewards by c is an initial Q lower by c / (1 - discount), where no episode ends in a
     terminal state: Q with shifted rewards is Q + c / (1 - discount), and so negative shifts are optimistic
@@ -51,6 +53,10 @@ class Preprocess(Settings):
 
     rewards: str = added(one_of(*REWARDS))  # recorded, or made from demonstrations
     expert: Expert = added(group(Expert))
+    actions: str = added(
+        one_of("data", "inverse")
+    )  # recorded, or learned from the episodes that have some
+    inverse: Inverse = added(group(Inverse))
 
 
 def load(
@@ -77,7 +83,12 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
-    dataset = expert_rewards.relabelled(run, ended(vectors(run), data), data)
+    dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
+    require(
+        labels is None or dataset.durations is None,
+        f"{run.cfg.algo.name} labels rows with returns, which count steps, and the steps of {dataset.id} "
+        "have durations. Choose an algorithm such as iql or cql",
+    )
     if best < 1:
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
@@ -87,7 +98,7 @@ def load(
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
-    transitions = learned.transitions(next_actions)
+    transitions = timed_transitions(run, learned, next_actions)
     of_rows = None if labels is None else labels(learned)[transitions.rows]
     limit = data.clip_actions
     if data.normalize_states and not raw:
@@ -108,6 +119,26 @@ def load(
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     buffer.discrete = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def load_demonstrations(
+    run: Run, data: Preprocess, batch_size: int, normalizer: Normalizer
+) -> OfflineBuffer:
+    """Loads the steps of the demonstrations that `data.expert` names, as `load` loads the others.
+
+    Raises:
+        CorerlError: they are too few, of other spaces, or stop without an end or a next state.
+    """
+    expert = expert_rewards.demonstrations(run, vectors(run, timed=True), data)[0]
+    transitions = timed_transitions(run, expert)
+    limit = data.clip_actions
+    actions = transitions.actions
+    made = transitions._replace(
+        observations=normalizer.of_array(transitions.observations),
+        next_observations=normalizer.of_array(transitions.next_observations),
+        actions=one_hot(run, actions) if expert.discrete else np.clip(actions, -limit, limit),
+    )
+    return OfflineBuffer(made, run.seeds, batch_size, run.device, purpose="demonstrations")
 
 
 def ended(dataset: Dataset, data: Preprocess) -> Dataset:
@@ -165,15 +196,47 @@ def warn_of_order(dataset: Dataset) -> None:
         )
 
 
-def vectors(run: Run) -> Dataset:
+def vectors(run: Run, *, timed: bool = False) -> Dataset:
     """Returns the run's data, of vector observations and of actions that the algorithm takes.
 
+    Args:
+        timed: whether the caller minds the durations of steps (`timed_transitions`).
+
     Raises:
-        CorerlError: the data has other actions, or images.
+        CorerlError: the data has other actions, images, or durations that nobody minds.
     """
     dataset = run.dataset()
     spaces.check_data(run.cfg.algo, dataset)
+    data = getattr(run.cfg.algo, "data", None)
+    dataset = inverse_dynamics.with_actions(dataset, data)
+    if dataset.durations is not None:
+        _check_knows_durations(run.cfg.algo, dataset, timed)
     return dataset
+
+
+def _check_knows_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
+    phase = getattr(algo, "phase", "offline")
+    instead = ". Choose an algorithm such as iql, dqn_offline or bcq_discrete"
+    if timed:
+        instead = f" with algo.phase={phase}. Use algo.phase=offline"
+    require(
+        timed and phase == "offline",
+        f"The steps of {dataset.id} have durations, which {algo.name} does not know{instead}",
+    )
+
+
+def timed_transitions(run: Run, dataset: Dataset, next_actions: bool = False) -> Transitions:
+    """Returns the dataset's transitions, where `terminated` holds the durations of steps, too.
+
+    Targets discount what follows by discount * (1 - terminated). After a step of duration k, `terminated` is
+    1 - discount^(k - 1) in place of 0, so that this is discount^k. It is 0, as without durations, for k = 1.
+    """
+    transitions = dataset.transitions(next_actions)
+    if dataset.durations is None:
+        return transitions
+    discounts = dataset.discounts(getattr(run.cfg.algo, "discount", 1.0), beyond=1)
+    kept = discounts[transitions.rows] * ~transitions.terminated
+    return transitions._replace(terminated=(1 - kept).astype(np.float32))
 
 
 def one_hot(run: Run, actions: np.ndarray) -> np.ndarray:
@@ -238,8 +301,8 @@ def load_discrete(
     Raises:
         CorerlError: the dataset's actions are continuous, or its observations are images; `action_count`.
     """
-    dataset = vectors(run)
-    transitions = dataset.transitions()
+    dataset = vectors(run, timed=True)
+    transitions = timed_transitions(run, dataset)
     buffer = OfflineBuffer(
         transitions,
         run.seeds,

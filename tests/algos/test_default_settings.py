@@ -195,6 +195,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"reward.clip_actions": 0.999, "reward.steps": 20_000, "reward.dropout": 0.1}
     | {"reward.lr": 1e-3, "reward.warmup": 0.1, "reward.weight_decay": 1e-4}
     | {"reward.batch_size": 256, "data.return_range": True, "data.clip_actions": 1 - 1e-5},
+    # The paper's.
+    "dqn": {"kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # The paper's 200 quantiles.
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.

@@ -24,6 +24,7 @@ from agreement import (
     twins,
 )
 from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
+from small import config, goes_on
 from torch.distributions import Normal
 from wording import refused
 
@@ -49,6 +50,7 @@ VERSIONS = {
     "adroit": {"divergence": "kl", "loss_temperature": 8.0, "beta": 0.5, "dropout": 0.25},
     "kl that is clipped": {"divergence": "kl", "loss_temperature": 0.1, "clip": 0.5},
     "critics beyond the square": {"huber": 0.3},
+    "recoil": {"imitation": True, "divergence": "kl", "random_actions": 0, "expert_value": 5.0},
     "V without LayerNorm": {"value_layer_norm": False, "advantage_limit": 1.1},
 }
 
@@ -104,7 +106,7 @@ class Reference:
     def low(self, s, a):
         return torch.minimum(*(q(n, s, a) for n in self.targets)).detach()
 
-    def update(self, batch, draws, uniforms) -> dict:
+    def update(self, batch, draws, uniforms, expert=None) -> dict:
         c = self.c
         s, a, r, s_next, d = (tensor(x) for x in batch[:5])
         states, actions = [s], [a]
@@ -121,6 +123,8 @@ class Reference:
         errors = [(q(n, s, a) - y).abs() for n in self.critics]
         squares = [torch.where(e < c.huber, e**2 / 2, c.huber * e - c.huber**2 / 2) for e in errors]
         critic_loss = sum(e.mean() for e in squares)
+        if c.imitation:
+            critic_loss = self.imitation_loss(s, a, s_next, d, *(tensor(x) for x in expert[:2]))
         set_grads(self.policy_optimizer, policy_loss)
         set_grads(self.critic_optimizer, critic_loss)
         for group in self.policy_optimizer.param_groups if c.cosine else []:
@@ -132,6 +136,18 @@ class Reference:
         self.count += 1
         losses = {"value_loss": value_loss, "policy_loss": policy_loss, "critic_loss": critic_loss}
         return {name: loss.item() for name, loss in losses.items()}
+
+    def imitation_loss(self, s, a, s_next, d, expert_s, expert_a):
+        """A reward of -M (1 - discount) for ever is worth -M, so that a terminal state goes on like this."""
+        c, losses = self.c, []
+        for row, end in enumerate(d):
+            floor = -(1 - c.discount) * c.expert_value
+            ahead = -c.expert_value if end else self.v(s_next[row : row + 1]).detach()[0]
+            for n in self.critics:
+                data = q(n, s[row : row + 1], a[row : row + 1])[0] - floor - c.discount * ahead
+                shown = q(n, expert_s[row : row + 1], expert_a[row : row + 1])[0] - c.expert_value
+                losses.append(data**2 / 2 + shown**2 / 2)
+        return sum(losses) / len(d)
 
     def log_prob(self, s, a, uniforms):
         for i in range(3):
@@ -150,7 +166,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     scramble(agent.value, agent.policy, agent.critic, agent.target)
     theirs = [Reference(agent.cfg, *parts(agent, s)) for s in range(SEEDS)]
     rng, cfg = np.random.default_rng(3), agent.cfg
-    for batch in make_batches(5):
+    for batch, expert in zip(make_batches(5), make_batches(5)[::-1], strict=True):
         draws, uniforms = (
             as_tensor(rng.random((SEEDS, *shape))) if wanted else None
             for wanted, shape in (
@@ -158,10 +174,11 @@ def test_five_updates_equal_the_equations(version, tolerance):
                 (cfg.dropout, (cfg.hidden_layers, B, WIDTH)),
             )
         )
-        metrics = agent.update(batch, draws, uniforms)
+        metrics = agent.update(batch, draws, uniforms, expert if cfg.imitation else None)
         for s, their in enumerate(theirs):
             of_seed = (None if x is None else x[s].double() for x in (draws, uniforms))
-            assert_losses(metrics, s, their.update(one_seed(batch, s), *of_seed), tolerance)
+            losses = their.update(one_seed(batch, s), *of_seed, one_seed(expert, s))
+            assert_losses(metrics, s, losses, tolerance)
     for s, their in enumerate(theirs):
         assert_networks(parts(agent, s), their.networks(), tolerance)
 
@@ -204,6 +221,71 @@ def test_critic_and_policy_loss_by_hand():
     loss = agent.policy_loss(batch, torch.tensor([[0.5, 5.0]]), None)
     expected = -sum(w * p for w, p in zip(weights, log_probs, strict=True)) / 2
     assert loss.tolist() == pytest.approx([expected])
+
+
+def test_the_loss_of_imitation_by_hand():
+    """At M = 200 and discount 0.99 its constants are the authors' -2 and -200; V = 10, Q = a."""
+    agent = make(1, 1, 1, hidden_layers=0, imitation=True, discount=0.99)
+    set_linear(agent.value, [[0.0]], [10.0])
+    set_linear(agent.critic, [[0.0, 1.0]] * 2, [0.0] * 2)
+    batch = tiny(s=[[0], [0]], a=[[0.5], [0.0]], r=[7, 7], d=[0, 1])
+    expert = tiny(s=[[0], [0]], a=[[1.0], [0.0]])
+    data = (0.5 - (-2 + 0.99 * 10)) ** 2 + (-2 - 0.99 * 200) ** 2
+    shown = (1 - 200) ** 2 + 200**2
+    found = agent.imitation_loss(batch, expert)
+    assert found.tolist() == pytest.approx([2 * (data + shown) / 2 / 2])
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.99])
+def test_the_values_of_imitation_lie_between_their_floor_and_ceiling(discount):
+    """Never demonstrated, V is -M, ended or not. The step before a demonstrated state is near M."""
+    reward, high = -(1 - discount) * 200.0, 200.0
+    assert reward / (1 - discount) == pytest.approx(-high)
+    assert reward + discount * -high == pytest.approx(-high)
+    assert reward + discount * high == pytest.approx((2 * discount - 1) * high)
+
+
+def test_imitation_follows_the_demonstrations_and_not_the_data():
+    """One state with uniform actions; demonstrations take 0.5 to 0.7, whatever the rewards."""
+    own = {
+        "imitation": True,
+        "divergence": "kl",
+        "random_actions": 0,
+        "expert_value": 5.0,
+        "lr": 1e-2,
+    }
+    agent = make(1, 1, 1, **own)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        s, a = torch.zeros(1, 64, 1), 2 * torch.rand(1, 64, 1, generator=rng) - 1
+        over = torch.ones(1, 64)
+        batch = Batch(s, a, -a[..., 0], s, over, a[..., :0])
+        agent.update(batch, expert=batch._replace(actions=0.6 + a / 10))
+    assert agent.act(torch.zeros(1, 1, 1)).item() == pytest.approx(0.6, abs=0.2)
+
+
+def test_recoil_is_the_authors():
+    """Its flags and configs/ at c88ba6d."""
+    hopper, cheetah = (
+        cells(["algo=recoil", f"task=d4rl/{n}-random-v2"])[0] for n in ("hopper", "halfcheetah")
+    )
+    expected = {
+        "imitation": True,
+        "expert_value": 200.0,
+        "divergence": "kl",
+        "clip": 7.0,
+        "beta": 3.0,
+    }
+    expected |= {"loss_temperature": 1.0, "random_actions": 0, "batch_size": 1024, "dropout": 0.0}
+    for cfg in (hopper, cheetah):
+        assert {name: getattr(cfg.algo, name) for name in expected} == expected
+        assert not cfg.algo.data.return_range and cfg.algo.data.expert.episodes == 1
+    assert (hopper.algo.value_layer_norm, cheetah.algo.value_layer_norm) == (False, True)
+
+
+def test_a_run_of_recoil_resumes_as_an_unbroken_one(tmp_path):
+    own = {"hidden_width": 8, "imitation": True, "divergence": "kl", "batch_size": 8}
+    goes_on(config(tmp_path, "dvl", own=own, save_every=20), tmp_path, (27,), (0,))
 
 
 def best_value(qs: np.ndarray, **own) -> float:

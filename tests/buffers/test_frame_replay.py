@@ -234,7 +234,7 @@ def test_a_seed_keeps_the_states_that_it_reached_in_any_company():
     for time in range(60):
         step = one_step(time, [time % 2 == 0, time % 7 == 0])
         pair.add(step, step.sources)
-        alone.add(DiscreteStep(*(x[1:] for x in step)), step.sources[1:])
+        alone.add(DiscreteStep(*(x[1:] for x in step[:7])), step.sources[1:])
     for ours, theirs in zip(pair.sample(), alone.sample(), strict=True):
         assert torch.equal(ours[1:], theirs)
 

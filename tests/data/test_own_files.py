@@ -162,6 +162,7 @@ def test_every_layout_is_the_same_dataset(layout, tmp_path):
 
 def test_what_is_written_reads_back_bit_for_bit(tmp_path):
     cut = replace(DATA, has_next=~DATA.truncated, behaviour_log_prob=DATA.rewards)
+    cut = replace(cut, durations=np.arange(100) + 1)
     own_files.write(tmp_path / "x.npz", cut)
     back = own_files.load(str(tmp_path / "x.npz"), Data(action_low=-1, action_high=1))
     for field in own_files.WRITTEN:
