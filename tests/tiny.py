@@ -113,6 +113,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "p2r": {"task": "risk/low-rank", "steps": 4},
     "pref_pessimistic": {"task": "risk/three-arms", "steps": 4},
     "orpo": {"task": "risk/one-door"},
+    "oppo": {"own": {"latent": 3}},
     "orpo_sac": {"task": "risk/pendulum-proxy", "own": {"random_steps": 10, "recent": 20}},
     "qr_dqn": {"task": NUMBERED},
     "r2pvi": {"task": "risk/linear-shift", "steps": 4},
