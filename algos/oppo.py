@@ -75,9 +75,7 @@ class Config(transformer.TransformerSettings):
     state_noise: float = at_least(0, 0.1)  # on the decoder's states, which have deviation 1
 
     context: int = positive(100)  # K steps of a window
-    max_timestep: int = positive(
-        1000
-    )  # size of both time tables; the decoder's later steps count as its last
+    max_timestep: int = positive(1000)  # rows of both time tables, later steps share the last
     layers: int = positive(3)
     heads: int = positive(2)
     width: int = positive(128)
@@ -89,9 +87,7 @@ class Config(transformer.TransformerSettings):
     latent_lr: float = positive(1e-2)  # of z*
     warmup_steps: int = positive(10_000)  # of the decoder's rate
     weight_decay: float = at_least(0, 1e-4)  # on all parameters, z* too
-    max_grad_norm: float = positive(
-        0.25
-    )  # over all parameters of a seed's encoder, and of its decoder
+    max_grad_norm: float = positive(0.25)  # over each seed's encoder, and over its decoder
     batch_size: int = positive(64)  # windows, and pairs
     data: Weighting = group(Weighting)
 
@@ -101,7 +97,7 @@ class Config(transformer.TransformerSettings):
 
 
 class Keys(NamedTuple):
-    """Keys `(S, places)` that drop units; all None for evaluation."""
+    """Keys `(S, places)` that drop units. All are None for evaluation."""
 
     decoder: Tensor | None
     windows: Tensor | None
