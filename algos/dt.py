@@ -80,7 +80,11 @@ class Config(transformer.TransformerSettings):
 
 
 class Transformer(transformer.Trunk):
-    """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`, or its logits."""
+    """From windows `(S, B, K, ...)` to the action at each of their steps, `(S, B, K, A)`, or its logits.
+
+    With `conditions` its first token of a step reads that many numbers in place of the return-to-go. The
+    windows then have `returns_to_go` `(S, B, K, conditions)`.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,10 @@ class Transformer(transformer.Trunk):
         action_dim: int,
         rngs: list[torch.Generator],
         discrete: bool = False,
+        conditions: int | None = None,
     ):
         super().__init__()
+        self.conditions = conditions
         self.bound = (lambda logits: logits) if discrete else torch.tanh
         lead, width = (len(rngs),), cfg.width
         small = networks.normal(0.02)
@@ -98,7 +104,7 @@ class Transformer(transformer.Trunk):
         # torch's attention module, which CORL uses, draws query, key and value as one Xavier matrix.
         inside = networks.uniform((6 / (4 * width)) ** 0.5, bias=0.0)
         self.rate = cfg.dropout
-        self.embed_return = networks.Linear(1, width, lead, rngs, outside)
+        self.embed_return = networks.Linear(conditions or 1, width, lead, rngs, outside)
         self.embed_state = networks.Linear(observation_dim, width, lead, rngs, outside)
         self.embed_action = networks.Linear(action_dim, width, lead, rngs, outside)
         self.embed_time = networks.Table(
@@ -128,8 +134,9 @@ class Transformer(transformer.Trunk):
         """Embeds return-to-go, state and action of every step, `(S, B, 3 K, width)`."""
         each = transformer.each
         time = self.embed_time(windows.timesteps)
+        asked = windows.returns_to_go
         tokens = [
-            each(self.embed_return, windows.returns_to_go[..., None]) + time,
+            each(self.embed_return, asked if self.conditions else asked[..., None]) + time,
             each(self.embed_state, windows.observations) + time,
             each(self.embed_action, windows.actions) + time,
         ]

@@ -116,6 +116,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "p2r": {"task": "risk/low-rank", "steps": 4},
     "pref_pessimistic": {"task": "risk/three-arms", "steps": 4},
     "orpo": {"task": "risk/one-door"},
+    "oppo": {"own": {"latent": 3}},
     "orpo_sac": {"task": "risk/pendulum-proxy", "own": {"random_steps": 10, "recent": 20}},
     "qr_dqn": {"task": NUMBERED},
     "sqirl": {"task": "risk/trap", "own": {"lookahead": 2, "max_steps": 60}},

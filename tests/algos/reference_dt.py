@@ -41,7 +41,7 @@ def actions(p, w: Windows, layers: int, heads: int, activation, drop):
     tokens = []
     for k in range(len(w.valid)):
         time = p["embed_time.weight"][int(w.timesteps[k])]
-        tokens.append(layer(p, "embed_return", w.returns_to_go[k].reshape(1, 1))[0] + time)
+        tokens.append(layer(p, "embed_return", w.returns_to_go[k].reshape(1, -1))[0] + time)
         tokens.append(layer(p, "embed_state", w.observations[k][None])[0] + time)
         tokens.append(layer(p, "embed_action", w.actions[k][None])[0] + time)
     x = drop(0, norm(p, "embed_norm", torch.stack(tokens)))

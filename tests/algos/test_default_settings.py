@@ -201,6 +201,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"quantiles": 200, "kappa": 1.0, "double": False, "hidden_layers": 1, **DQN_ZOO},
     # Ours.
     "orpo": {"penalty": "chi2", "coefficient": 0.3, "measure": "state_action"},
+    # The authors' code for people's labels; the deviation of z* is from their experiment.py.
+    "oppo": {"crop": None, "latent": 16, "latent_std": 2.0, "preference_weight": 10.0}
+    | {"norm_weight": 0.1, "norm": "hinge", "state_noise": 0.1, "context": 100, "layers": 3}
+    | {"max_timestep": 1000, "heads": 2, "width": 128, "activation": "relu", "dropout": 0.1}
+    | {"lr": 1e-4, "latent_lr": 1e-2, "warmup_steps": 10_000, "weight_decay": 1e-4}
+    | {"max_grad_norm": 0.25, "batch_size": 64},
     # Ours.
     "orpo_sac": {"penalty": "chi2", "coefficient": 0.1, "measure": "state_action", "recent": 2_000}
     | {"clip": 5.0, "discriminator_lr": 3e-4},

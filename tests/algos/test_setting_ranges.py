@@ -28,12 +28,12 @@ MAY_BE_ZERO = {
     *("edit_scale", "coefficient", "initial_multiplier", "policy_weight", "value_weight"),
     *("unseen_weight", "policy_radius", "value_radius", "unseen_radius", "rise_weight"),
     *("pessimism", "pessimism_min", "pessimism_decay", "encoding", "mask", "vae_weight"),
-    *("prior", "dimension"),
+    *("prior", "dimension", "preference_weight", "norm_weight"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
-    *("min_weight_share", "exploration"),
+    *("min_weight_share", "exploration", "state_noise"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     *("base_polyak", "spread", "high_alpha", "low_alpha", "eps"),
     # Shares of goals.
