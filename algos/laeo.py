@@ -93,7 +93,7 @@ class LAEO(GaussianActing):
         return extraction.ddpg_bc(self.policy, inputs, batch.actions, value, self.cfg.alpha)
 
     def value(self, first: Tensor, uniform: Tensor) -> Tensor:
-        """Returns F `(S, B)` of states and actions side by side; `uniform` draws an example per row."""
+        """Returns F `(S, B)` of states and actions side by side. `uniform` draws an example per row."""
         count = len(self._examples)
         if self.cfg.over == "random":
             return self.critic(first, self._examples[(uniform * count).long()]).amin(1)

@@ -39,7 +39,7 @@ class Config(td3.Config):
     label: str = "MEX"
 
     eta: float = at_least(0, 1e-3)  # weight of optimism
-    optimism: str = one_of("data", "policy")  # whose actions are raised; data: as released
+    optimism: str = one_of("data", "policy")  # whose actions are raised (data: as released)
 
 
 class MEX(TD3):

@@ -66,7 +66,7 @@ class Config(transformer.TransformerSettings):
     label: str = "OPPO"
 
     preferences: Preferences = group(Preferences)
-    crop: int | None = positive(None)  # steps of each segment in a batch; null: all
+    crop: int | None = positive(None)  # steps of each segment in a batch (null: all)
     latent: int = positive(16)  # numbers in z
     latent_std: float = positive(2.0)  # of z* at first
     preference_weight: float = at_least(0, 10.0)

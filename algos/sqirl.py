@@ -52,7 +52,7 @@ class Config(MLPSettings):
     lookahead: int = positive(1)  # k, heads of the network
     discount: float = within(1.0, "[0, 1]")
     episodes: int = positive(20)  # of an iteration, m
-    max_steps: int = positive(100)  # T; longer episodes are cut
+    max_steps: int = positive(100)  # T (longer episodes are cut)
     updates: int = positive(200)  # of an iteration
 
     lr: float = positive(1e-3)

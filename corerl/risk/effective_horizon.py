@@ -11,7 +11,7 @@ from corerl.risk.finite_mdp import EXACT, FiniteMDP
 
 
 def lookahead_values(mdp: FiniteMDP, steps: int) -> np.ndarray:
-    """Returns Q^k `(k, T, S, A)` at every time, for k from 1 to `steps`; the last is the largest k."""
+    """Returns Q^k `(k, T, S, A)` at every time, for k from 1 to `steps`. The last is the largest k."""
     mean = (mdp.probabilities * mdp.rewards).sum(-1)
     found = np.zeros((steps, mdp.steps, *mdp.sizes))
     # The values after a step `(k, S + 1)`, of random play for the first k; 0 beyond the end.
