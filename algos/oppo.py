@@ -25,7 +25,7 @@ people's labels and one for labels by return.
  2  imitation of    windows and pairs       windows               windows                  -
  3  norm            max(0, |z| - 1)         (|z| - 1)^2           either                   norm
  4  weight          10                      0.1                   10                       preference_weight
- 5  ties            pull one way            never made            | |z* - z1| - |z* - z2| | -
+ 5  ties            pull one way            never made            distances to be equal    -
  6  noise           0.1 on the decoder's    none                  0.1                      state_noise
                     states
  7  encoder         post-norm (BERT), sum   the same              pre-norm, mean of a      -
