@@ -2,8 +2,8 @@
 
 Many tasks need no clever exploration. A few steps of lookahead beyond random play suffice. SQIRL fixes the
 actions of an episode one step after another. In iteration t it plays its policy for the first t steps, and
-uniformly after them. It regresses k heads of one network on these episodes, freezes the network as the policy
-of step t, and goes on with the next step:
+uniformly after them. It regresses k heads of one network on these episodes, and freezes the network as the
+policy of step t:
 
     Q_1(s, a)     the discounted sum of rewards that followed
     Q_i+1(s, a)   r + discount * max_a' Q_i(s', a')

@@ -33,7 +33,7 @@ MAY_BE_ZERO = {
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
-    *("min_weight_share", "exploration", "state_noise"),
+    *("min_weight_share", "exploration", "hindsight", "state_noise"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     *("base_polyak", "spread", "high_alpha", "low_alpha", "eps"),
     # Shares of goals.

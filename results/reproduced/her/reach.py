@@ -1,8 +1,8 @@
 """A point that is to reach a goal in a square, with the observations and rewards of gymnasium-robotics.
 
-`task=gym/reach:Reach-v0`, from this folder. A step moves the point by at most 0.2 in [-1, 1]^2 and
-costs 1 unless the
-goal is within 0.15. An episode has 20 steps. The goal is at least 0.6 away from the first place.
+`task=gym/reach:Reach-v0`, from this folder. A step moves the point by at most 0.2 in [-1, 1]^2.
+It costs 1 unless the goal is within 0.15. An episode has 20 steps. The goal is at least 0.6 away
+from the first place.
 """
 
 import gymnasium
