@@ -30,7 +30,7 @@ class DiscreteStep(NamedTuple):
     terminated: np.ndarray  # (S,) bool
     truncated: np.ndarray  # (S,) bool
     sources: np.ndarray  # (S, K): the reward by source, or the reward itself where there is one
-    durations: np.ndarray | None = None  # (S,): units of time, None where every step takes one
+    durations: np.ndarray | None = None  # (S,): units of time, read where some are longer than 1
 
 
 class Transitions(NamedTuple):

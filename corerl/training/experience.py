@@ -124,9 +124,9 @@ class DiscreteEnvironments(Environments):
         step, infos = self._advance(actions[:, 0].numpy())
         return DiscreteStep(*step, self._by_source(step.rewards, infos), self._durations(infos))
 
-    def _durations(self, infos: list[dict[str, Any]]) -> np.ndarray | None:
+    def _durations(self, infos: list[dict[str, Any]]) -> np.ndarray:
         if self.longest == 1:
-            return None
+            return np.ones(len(infos), np.int32)
         found = [1 if i in self._crashed else info["duration"] for i, info in enumerate(infos)]
         for duration in found:
             if duration != int(duration) or not 1 <= duration <= self.longest:

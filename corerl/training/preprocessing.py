@@ -84,11 +84,12 @@ def load(
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
     dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
-    require(
-        labels is None or dataset.durations is None,
-        f"{run.cfg.algo.name} labels rows with returns, which count steps, and the steps of {dataset.id} "
-        "have durations. Choose an algorithm such as iql or cql",
-    )
+    if labels is not None:
+        require(
+            dataset.durations is None,
+            f"{run.cfg.algo.name} labels rows with returns, which count steps, and the steps of {dataset.id} "
+            "have durations. Choose an algorithm such as iql or cql",
+        )
     if best < 1:
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
