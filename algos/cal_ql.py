@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     samples: int = positive(10)  # actions from each of the three proposals
     importance_sampling: bool = True
     calibrate: bool = True  # false: CQL
-    failure_reward: float | None = None  # raw, of a step without success in a sparse task (see 3)
+    failure_reward: float | None = None  # raw reward of a step without success (see 3)
     lagrange: bool = False  # the weight adapts so that the gap meets threshold
     threshold: float = 0.8
 

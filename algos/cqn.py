@@ -94,7 +94,7 @@ class Config(FineTuning):
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: after updates on the data | offline: those alone
+    phase: str = "online"  # online | both: updates on the data first | offline: those only
     online: Online = group(Online)
 
     def __post_init__(self):

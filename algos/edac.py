@@ -78,7 +78,7 @@ class Config(MLPSettings):
     log_std_max: float = 2.0
     order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
     alpha_max: float | None = added(positive(None))  # upper limit of the temperature (NeoRL-2: 1)
-    critic_layer_norm: bool = added(False)  # before the critics' activations, one for all of them
+    critic_layer_norm: bool = added(False)  # one for all critics, before their activations
     init: str = one_of("corl", "official", "neorl2", "lb_sac")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 

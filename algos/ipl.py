@@ -73,7 +73,7 @@ class Config(MLPSettings):
     advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)), not in awac
     replay: bool = True  # the task's dataset beside the comparisons (false: comparisons alone)
-    replay_weight: float = within(0.5, "[0, 1]")  # share of the dataset in every mean
+    replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset beside the comparisons
     min_target: bool = False  # form=awac: the smaller critic's next value, not the mean
     gumbel_scale: float = positive(1.0)  # form=xql: divides Q - V
     gumbel_limit: float = positive(7.0)  # form=xql: clips it from above

@@ -57,7 +57,7 @@ class Draws(NamedTuple):
 
     predicted: Tensor  # (S, B, N)
     target: Tensor  # (S, B, N')
-    choosing: Tensor  # (S, B, K): of the next action
+    choosing: Tensor  # (S, B, K), at which the next action is chosen
 
 
 class ImplicitQuantiles(nn.Module):

@@ -70,7 +70,7 @@ class Config(sac.Config):
 
     random_steps: int = positive(1_000)  # first ones per seed: uniform actions, no update
     explore_steps: int = at_least(0, 5_000)  # next ones: unsupervised
-    neighbours: int = positive(5)  # k of the distance
+    neighbours: int = positive(5)  # k: the distance is to the k-th nearest
     reset_updates: int = at_least(0, 100)  # after the critics are initialised again
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)

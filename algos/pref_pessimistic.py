@@ -297,7 +297,7 @@ def describe(cfg: Config) -> str:
     """Writes what is planned for, with the width."""
     width = f"C = {cfg.width:g} of the theorem" if cfg.radius == "theorem" else f"{cfg.width:g}"
     planned = f"pessimistic, width {width}" if cfg.policy == "pessimistic" else "greedy, width 0"
-    return f"{planned}: {cfg.comparisons} rankings of {cfg.ranked} segments a dataset"
+    return f"{planned}: {cfg.comparisons} rankings of {cfg.ranked} segments in each dataset"
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Config(MLPSettings, FineTuning):
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: after updates on the data | offline: those alone
+    phase: str = "online"  # online | both: updates on the data first | offline: those only
     online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):

@@ -79,10 +79,10 @@ class Config(MLPSettings, FineTuning):
     online_max_backup: bool = False  # the best of `samples` next actions while fine-tuning
 
     weight: float = at_least(0, 5.0)  # of the conservative penalty, in pre-training
-    samples: int = positive(10)  # actions from each of its three proposals
+    samples: int = positive(10)  # actions from each of the three proposals
     importance_sampling: bool = True
     calibrate: bool = True  # true: Cal-QL, false: CQL
-    failure_reward: float | None = None  # raw, of a step without success in a sparse task
+    failure_reward: float | None = None  # raw reward of a step without success in a sparse task
     lagrange: bool = False  # the weight adapts so that the gap meets threshold
     threshold: float = 0.8
     max_backup: bool = True  # the best of `samples` next actions in pre-training

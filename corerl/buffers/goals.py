@@ -65,7 +65,7 @@ class GoalBatch(NamedTuple):
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
     rewards: Tensor  # (S, B), towards the value goals
-    terminated: Tensor  # (S, B), 1.0 at the value goal
+    terminated: Tensor  # (S, B), 1.0 where the state is the value goal
     actor_goals: Tensor  # (S, B, G)
 
 
@@ -77,7 +77,7 @@ class SubgoalBatch(NamedTuple):
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
     rewards: Tensor  # (S, B), towards the value goals
-    terminated: Tensor  # (S, B), 1.0 at the value goal
+    terminated: Tensor  # (S, B), 1.0 where the state is the value goal
     low_goals: Tensor  # (S, B, G): `subgoal_steps` later, or the last of the episode
     high_goals: Tensor  # (S, B, G)
     high_targets: Tensor  # (S, B, G): on the way to them, at most `subgoal_steps` later

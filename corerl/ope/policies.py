@@ -154,8 +154,8 @@ def of_run(
     if count is not None:
         require(
             chance == "act",
-            f"policy=sample is for continuous actions, and {agent.task.id} has discrete ones: choose an "
-            "epsilon for their chance",
+            f"policy=sample is for continuous actions, and {agent.task.id} has discrete ones. Give "
+            "epsilon, the probability of a random action.",
         )
         return _numbered(agent, shape[0], count, epsilon)
     require(epsilon is None, f"epsilon is for discrete actions, and {agent.task.id} has continuous")

@@ -24,8 +24,8 @@ def config_of(name: str) -> type:
 WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
 OWN_NORM = {"cal_ql": "critic", "expo": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
 """Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
-GELU = ("fql", "ifql", "gcbc", "gcivl", "gciql", "crl", "qrl", "hiql")
-OWN_ACTIVATION = {"cfgrl": "mish"} | dict.fromkeys(GELU, "gelu_tanh")
+GELU = ("fql", "ifql", "gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "laeo")
+OWN_ACTIVATION = {"cfgrl": "mish", "subpo": "tanh"} | dict.fromkeys(GELU, "gelu_tanh")
 
 
 def perceptrons(agent: object) -> dict[str, nn.Module]:
@@ -62,7 +62,7 @@ def test_every_network_of_an_algorithm_follows_its_settings(name):
 def test_defaults_are_no_part_of_a_runs_name(name):
     own = config_of(name)()
     plain = config_hash(Config(algo=own, task="corerl/pendulum"))
-    other = config_of(name)(activation="tanh")
+    other = config_of(name)(activation="elu")
     assert config_hash(Config(algo=other, task="corerl/pendulum")) != plain
     names = {field for field in ("activation", "layer_norm") if field in vars(own)}
     assert names == {"activation", "layer_norm"}
