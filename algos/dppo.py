@@ -44,9 +44,7 @@ class Config(Ranked):
     label: str = "DPPO"
 
     temperature: float = positive(0.1)  # of the distances
-    contrast: float = at_least(
-        0, 1.0
-    )  # lambda: 1 is Bradley and Terry's model, 0 clones what is preferred
+    contrast: float = at_least(0, 1.0)  # lambda (1: Bradley and Terry's model, 0: cloning)
     dropout: float = within(0.0, "[0, 1)")
 
 
