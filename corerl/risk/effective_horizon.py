@@ -33,7 +33,7 @@ def effective_horizon(mdp: FiniteMDP, most: int | None = None) -> int | None:
     """Returns the smallest k for which every greedy policy of Q^k is optimal from the start.
 
     Args:
-        most: the largest k to try; None tries as many as an episode has steps, of which the last succeeds.
+        most: the largest k to try. None tries up to the number of steps, where Q^k is always optimal.
     """
     most = mdp.steps if most is None else min(most, mdp.steps)
     values, best = lookahead_values(mdp, most), best_values(mdp)

@@ -53,9 +53,7 @@ class Preprocess(Settings):
 
     rewards: str = added(one_of(*REWARDS))  # recorded, or made from demonstrations
     expert: Expert = added(group(Expert))
-    actions: str = added(
-        one_of("data", "inverse")
-    )  # recorded, or learned from the episodes that have some
+    actions: str = added(one_of("data", "inverse"))  # recorded, or filled in by a learned model
     inverse: Inverse = added(group(Inverse))
 
 
