@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl.config import require
-from corerl.data import own_files, tasks
-from corerl.data.check import check
+from corerl.data import tasks
+from corerl.data.files import own_files
+from corerl.data.files.check import check
 from corerl.launch.task_arguments import SETTINGS, in_shell, task_of
 
 SHOWN = 40

@@ -13,8 +13,8 @@ import corerl
 from corerl.config import Data, require
 from corerl.data import export
 from corerl.data.dataset import Dataset
+from corerl.data.files.own_files import with_parts
 from corerl.data.observations import Flat, widths, wrapper
-from corerl.data.own_files import with_parts
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.launch import task_arguments

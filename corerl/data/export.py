@@ -21,13 +21,14 @@ import h5py
 import numpy as np
 from gymnasium import spaces
 
-from corerl.data import minari, own_files
+from corerl.data import minari
 from corerl.data.actions import Narrow
 from corerl.data.atomic_file import replacing
 from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps
-from corerl.data.file_columns import SCALED
 from corerl.data.file_reading import one_line
+from corerl.data.files import own_files
+from corerl.data.files.contents import SCALED
 from corerl.data.observations import Flat, unflattened, wrapper
 from corerl.data.simulators import unscaled
 from corerl.errors import CorerlError

@@ -9,7 +9,7 @@ ogbench/scene-play-v0        and its goals: five tasks in one, for algorithms th
 corerl/pendulum              made by this package from a seed
 risk/A, risk/pointmass       tasks with spread returns, some with data (corerl/data/risk.py)
 gym/Hopper-v5                online: an environment without data
-file/logs/robot.npz          a file of one's own (corerl/data/own_files.py)
+file/logs/robot.npz          a file of one's own (corerl/data/files/own_files.py)
 maze/v0                      online: MD3QN's mazes, with rewards by source
 atari/MsPacman               online: a game of the Arcade Learning Environment
 """
@@ -36,13 +36,13 @@ from corerl.data import (
     neorl2,
     observations,
     ogbench,
-    own_files,
     packed,
     risk,
     simulators,
 )
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import one_line
+from corerl.data.files import own_files
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 

@@ -16,7 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
 from corerl.config import RENAMED, Config, require
-from corerl.data import own_files, tasks
+from corerl.data import tasks
+from corerl.data.files import own_files
 from corerl.errors import CorerlError
 from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command

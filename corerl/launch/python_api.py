@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corerl.config import Config, require, seed_list
-from corerl.data import own_files, tasks
+from corerl.data import tasks
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
 from corerl.errors import CorerlError
 from corerl.launch import last_scores, launch
 from corerl.launch.composition import cells

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from corerl.config import Config, require
-from corerl.data import own_files, tasks
+from corerl.data import tasks
 from corerl.data.columns import array
+from corerl.data.files import own_files
 from corerl.data.observations import Flat, by_name, first, flattened, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError

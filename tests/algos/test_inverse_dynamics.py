@@ -10,8 +10,8 @@ from small import config, train
 from wording import refused, says
 
 from corerl.config import Config, Data
-from corerl.data import own_files
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
 from corerl.data.tasks import resolve
 from corerl.runs.directory import config_hash
 from corerl.training import inverse_dynamics

@@ -10,8 +10,9 @@ from tiny import Short, settings
 from wording import refused
 
 from corerl.buffers.frame_replay import DiscreteStep, FrameReplay
-from corerl.data import export, mixtures, own_files, packed
+from corerl.data import export, mixtures, packed
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
 from corerl.training import preprocessing
 
 ROWS = 12

@@ -13,8 +13,9 @@ from wording import refused, says
 import corerl
 from corerl.cli import main
 from corerl.config import Columns, Data, Eval
-from corerl.data import export, observations, own_files, tasks
+from corerl.data import export, observations, tasks
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
 from corerl.data.tasks import resolve
 from corerl.launch.composition import cells
 from corerl.training.simulator_state import load_simulator, save_simulator

@@ -15,9 +15,10 @@ from wording import lacking, refused, says
 
 from corerl.cli import main
 from corerl.config import Columns, Data
-from corerl.data import own_files, tasks
-from corerl.data.check import check
+from corerl.data import tasks
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
+from corerl.data.files.check import check
 from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 

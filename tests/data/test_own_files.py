@@ -12,9 +12,10 @@ from small import config, random_dataset
 from wording import refused, says
 
 from corerl.config import Columns, Config, Data
-from corerl.data import own_files, tasks
-from corerl.data.check import check
+from corerl.data import tasks
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
+from corerl.data.files.check import check
 from corerl.runs.directory import _without_added, cell_directory, config_hash
 
 DATA = random_dataset(100)

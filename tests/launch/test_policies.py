@@ -17,7 +17,8 @@ import corerl
 from corerl.cli import main
 from corerl.commands.data_export import Recorder, rollouts
 from corerl.config import Eval
-from corerl.data import d4rl, export, minari, own_files, tasks
+from corerl.data import d4rl, export, minari, tasks
+from corerl.data.files import own_files
 from corerl.data.tasks import resolve
 from corerl.launch import launch, worker
 from corerl.launch.task_arguments import task_of

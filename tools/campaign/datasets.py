@@ -16,8 +16,9 @@ import pytest
 from damage import Reader
 from minari.data_collector import EpisodeBuffer
 
-from corerl.data import d4rl, embedded, minari, neorl2, ogbench, own_files
+from corerl.data import d4rl, embedded, minari, neorl2, ogbench
 from corerl.data.dataset import Dataset
+from corerl.data.files import own_files
 
 ROWS = 24
 

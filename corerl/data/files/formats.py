@@ -1,20 +1,22 @@
-"""Tables: the columns of CSV and Parquet by name, and the lines that rows stand at."""
+"""Arrays by name: of HDF5, also where each episode has its own, and of the tables CSV and Parquet."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 
 from corerl.errors import CorerlError
 
 
-def read(path: Path, kind: str) -> Mapping[str, np.ndarray]:
+def read_table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
     """Reads the columns by name. An empty cell is NaN. "NA" is text, since an episode may be called so.
 
     Raises:
@@ -97,3 +99,69 @@ def stacked(parts: list[np.ndarray]) -> np.ndarray:
             )
         return np.stack([np.asarray(row) for row in part])
     return part
+
+
+# HDF5.
+
+
+def flattened(file: h5py.File) -> Mapping[str, Any]:
+    """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
+    if groups := sorted(episodes(file), key=lambda group: _number(group.name)):
+        return _joined(map(arrays, groups))
+    if "columns" in file and "num_episodes" in file:  # d3rlpy 2
+        keys = [key.decode() for key in file["columns"][()]]
+        count = int(file["num_episodes"][()])
+        return _joined({key: file[f"{key}_{i}"] for key in keys} for i in range(count))
+    if "episode_terminals" in file:  # d3rlpy 1
+        ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
+        cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
+        return {**{key: file[key] for key in file}, "truncated": cut}
+    return arrays(file)
+
+
+def episodes(file: h5py.File) -> Iterator[h5py.Group]:
+    """Finds the groups of episodes. Whatever stands beside them, or beside rewards of all, is no episode."""
+    groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
+    return iter(()) if "rewards" in file else groups
+
+
+def arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Returns the arrays of a group and, as `observations/position`, of the groups in it at any depth."""
+    found = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            found |= {f"{name}/{key}": array for key, array in arrays(item).items()}
+        else:
+            found[name] = item
+    return found
+
+
+def _number(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else 0
+
+
+def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Joins episodes one after the other. Where they have a last observation, it is what followed."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for number, episode in enumerate(episodes):
+        steps = len(episode["rewards"])
+        rows = {
+            key: np.asarray(value[()])
+            for key, value in episode.items()
+            if isinstance(value, h5py.Dataset)
+        }
+        for key in [key for key in rows if key.partition("/")[0] == "observations"]:
+            if rows[key].ndim and len(states := rows[key]) == steps + 1:
+                rows |= {key: states[:-1], f"next_{key}": states[1:]}
+        if (
+            rows.get("terminated") is not None and rows["terminated"].ndim == 0
+        ):  # d3rlpy 2: of the whole
+            rows["terminated"] = (
+                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
+            )
+        rows["episode"] = np.full(steps, number)
+        for key, value in rows.items():
+            if value.ndim and len(value) == steps:
+                parts.setdefault(key, []).append(value)
+    return {key: np.concatenate(value) for key, value in parts.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +22,8 @@ import h5py
 import numpy as np
 
 from corerl.config import Columns
-from corerl.data import tabular
 from corerl.data.file_reading import Npz, check_sizes, reading
+from corerl.data.files import formats
 from corerl.errors import CorerlError
 
 NAMES = {
@@ -107,7 +107,7 @@ class Contents:
     def _lines(self) -> list[int] | None:
         if kind_of(self.path) != "csv":
             return None
-        found = tabular.lines(self.path)
+        found = formats.lines(self.path)
         known = all(len(array) == len(found) for array in self.arrays.values())
         return found if known else None
 
@@ -141,14 +141,14 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
         )
     with _reading(path, kind):
         if kind in ("csv", "parquet"):
-            return Contents(*_of_table(tabular.read(path, kind), columns), path)
+            return Contents(*_of_table(formats.read_table(path, kind), columns), path)
         if kind == "npz":
             with zipfile.ZipFile(path) as archive:
                 return Contents(*_of_arrays(Npz(archive), columns), path)
         with h5py.File(path, "r") as file:
             check_sizes(file)
             scaled = str(file.attrs.get("actions")) == SCALED
-            return Contents(*_of_arrays(_flattened(file), columns), path, scaled)
+            return Contents(*_of_arrays(formats.flattened(file), columns), path, scaled)
 
 
 def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
@@ -175,7 +175,7 @@ def observation_names(path: Path) -> list[str]:
                 available = list(Npz(archive))
         else:
             with h5py.File(path, "r") as file:
-                available = list(_arrays(next(_episodes(file), file)))
+                available = list(formats.arrays(next(formats.episodes(file), file)))
     return _match(available, Columns()).get("observations", [])
 
 
@@ -252,69 +252,6 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
     return found
 
 
-def _flattened(file: h5py.File) -> Mapping[str, Any]:
-    """Returns an HDF5 file's arrays over all its episodes, with `episode` where they lie apart."""
-    if episodes := sorted(_episodes(file), key=lambda group: _number(group.name)):
-        return _joined(map(_arrays, episodes))
-    if "columns" in file and "num_episodes" in file:  # d3rlpy 2
-        keys = [key.decode() for key in file["columns"][()]]
-        count = int(file["num_episodes"][()])
-        return _joined({key: file[f"{key}_{i}"] for key in keys} for i in range(count))
-    if "episode_terminals" in file:  # d3rlpy 1
-        ends = np.asarray(file["episode_terminals"][()]).reshape(-1).astype(bool)
-        cut = ends & ~np.asarray(file["terminals"][()]).reshape(-1).astype(bool)
-        return {**{key: file[key] for key in file}, "truncated": cut}
-    return _arrays(file)
-
-
-def _episodes(file: h5py.File) -> Iterator[h5py.Group]:
-    """Finds the groups of episodes. Whatever stands beside them, or beside rewards of all, is no episode."""
-    groups = (x for x in file.values() if isinstance(x, h5py.Group) and "rewards" in x)
-    return iter(()) if "rewards" in file else groups
-
-
-def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Returns the arrays of a group and, as `observations/position`, of the groups in it at any depth."""
-    arrays = {}
-    for name, item in group.items():
-        if isinstance(item, h5py.Group):
-            arrays |= {f"{name}/{key}": array for key, array in _arrays(item).items()}
-        else:
-            arrays[name] = item
-    return arrays
-
-
-def _number(name: str) -> int:
-    digits = re.findall(r"\d+", name)
-    return int(digits[-1]) if digits else 0
-
-
-def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Joins episodes one after the other. Where they have a last observation, it is what followed."""
-    parts: dict[str, list[np.ndarray]] = {}
-    for number, episode in enumerate(episodes):
-        steps = len(episode["rewards"])
-        rows = {
-            key: np.asarray(value[()])
-            for key, value in episode.items()
-            if isinstance(value, h5py.Dataset)
-        }
-        for key in [key for key in rows if key.partition("/")[0] == "observations"]:
-            if rows[key].ndim and len(states := rows[key]) == steps + 1:
-                rows |= {key: states[:-1], f"next_{key}": states[1:]}
-        if (
-            rows.get("terminated") is not None and rows["terminated"].ndim == 0
-        ):  # d3rlpy 2: of the whole
-            rows["terminated"] = (
-                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
-            )
-        rows["episode"] = np.full(steps, number)
-        for key, value in rows.items():
-            if value.ndim and len(value) == steps:
-                parts.setdefault(key, []).append(value)
-    return {key: np.concatenate(value) for key, value in parts.items()}
-
-
 # Columns by name: CSV and Parquet.
 
 
@@ -325,7 +262,7 @@ def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, 
         if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
             found[field] = numbered
     arrays = {
-        field: tabular.stacked([table[name] for name in names]) for field, names in found.items()
+        field: formats.stacked([table[name] for name in names]) for field, names in found.items()
     }
     widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
     labels = {
@@ -345,13 +282,13 @@ def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> 
         CorerlError: they and the column may both be the field's vectors.
     """
     known = NAMES[field]
-    numbered, (single, *_) = tabular.numbered(table, known), found.get(field, [""])
+    numbered, (single, *_) = formats.numbered(table, known), found.get(field, [""])
     if not (single and numbered):
         return numbered
     if field not in VECTORS:
         return []
     name = single.lower().partition("/")[0]
-    if clear := tabular.numbered(table, known[: known.index(name)]):
+    if clear := formats.numbered(table, known[: known.index(name)]):
         return clear
     raise CorerlError(
         f"its columns {single} and {numbered[0]} may both be {field}: say which with "

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data import own_files, simulators
+from corerl.data import simulators
 from corerl.data.columns import AS_NUMBERED, counted, cuts, missing
 from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps, too_many_actions
-from corerl.data.file_columns import NAMES, Contents, is_number, read
 from corerl.data.file_reading import such
-from corerl.data.own_files import NEEDED
+from corerl.data.files import own_files
+from corerl.data.files.contents import NAMES, Contents, is_number, read
+from corerl.data.files.own_files import NEEDED
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, RowError
 

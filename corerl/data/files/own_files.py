@@ -2,7 +2,7 @@
 
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
-corerl/data/file_columns.py says which names and layouts are recognised. Name others with `data.columns`.
+corerl/data/files/contents.py says which names and layouts are recognised. Name others with `data.columns`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corerl.data import download
 from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_columns import Contents, first_text, observation_names, part, read
+from corerl.data.files.contents import Contents, first_text, observation_names, part, read
 from corerl.errors import CorerlError, RowError
 
 WRITTEN = (

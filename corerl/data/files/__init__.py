@@ -1,0 +1,1 @@
+"""A user's own file becomes a `corerl.data.dataset.Dataset`."""
