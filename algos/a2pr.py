@@ -29,7 +29,7 @@ from torch import Tensor
 from corerl.algos import td3_bc
 from corerl.algos.td3_bc import TD3BC
 from corerl.buffers.replay import Batch
-from corerl.config import at_least, one_of, positive, require
+from corerl.config import at_least, one_of, positive
 from corerl.nn import compile, optim
 from corerl.nn.critics import StateValue
 from corerl.nn.learner import GradientStep, Spec
@@ -51,13 +51,6 @@ class Config(td3_bc.Config):
     vae_width: int = positive(750)
     hidden_layers: int = at_least(0, 4)  # of critics and value
     actor_layers: int | None = at_least(1, 3)
-
-    def __post_init__(self):
-        super().__post_init__()
-        require(
-            not (self.actor_first or self.raw_critic),
-            "algo.actor_first and algo.raw_critic are TD3+BC's on NeoRL-2. Use algo=td3_bc",
-        )
 
 
 class A2PR(TD3BC):

@@ -6,7 +6,6 @@ cross-entropy of their logits. Every offline method has to beat it.
     python algos/bc.py task=corerl/pendulum steps=20000 seeds=3
     python algos/bc.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=bc algo.best=0.1 label="10% BC" task=d4rl/hopper-medium-v2 seeds=10
-    corerl train algo=bc_neorl2 task=neorl2/DMSD seeds=[7,42,210]
 
 Differences. There is no paper of plain BC; CORL's is the reference, as it made the numbers in use:
  1. CORL passes the data through its 10 %-filter also for `best=1`, which loses the last episode's tail;
@@ -16,18 +15,13 @@ Differences. There is no paper of plain BC; CORL's is the reference, as it made 
     by returns discounted at 0.99, `best_discount` in `algo=bc_10`; its files have 1 since.
  3. Episodes end where they truly end; CORL cuts at 1000 rows and drifts by a row per timed-out episode.
 
-NeoRL-2's BC (`algo=bc_neorl2`; Gao et al. 2025, its code is offlinerl 0.0.2) regresses a Gaussian's mean
-without a tanh, through leaky ReLUs on raw states, and plays the policy of the epoch whose error on a
-validation file was lowest: `squash`, `leak` and `validate_every`. Its second output, a log-std, takes no
-part in the loss and is left out.
+NeoRL-2's BC, with a policy chosen on a validation file, is `bc_neorl2`.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, positive, require, within
@@ -37,7 +31,6 @@ from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import categorical_log_prob
 from corerl.training import preprocessing
 from corerl.training.run import Run
-from corerl.training.validation import BestPolicy, squared_error
 
 
 @dataclass
@@ -52,9 +45,6 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    leak: float = added(within(0.0, "[0, 1)"))  # slope of a hidden unit below 0
-    squash: bool = added(True)  # tanh on the output (false: the simulator clips the mean)
-    validate_every: int = added(at_least(0, 0))  # updates between validations (0: none)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self) -> None:
@@ -64,11 +54,6 @@ class Config(MLPSettings):
             f"algo.best_discount={self.best_discount} ranks episodes but algo.best=1 keeps them all. Leave "
             "one of the two out",
         )
-        require(
-            not self.leak or self.activation == "relu",
-            f"algo.leak={self.leak} is a ReLU's slope below 0, but algo.activation={self.activation}. "
-            "Leave one of the two out",
-        )
 
 
 class BC(Stateful):
@@ -76,15 +61,9 @@ class BC(Stateful):
 
     def __init__(self, cfg: Config, spec: Spec):
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
-        mlp_options = cfg.mlp_options
-        if cfg.leak:
-            mlp_options["activation"] = partial(F.leaky_relu, negative_slope=cfg.leak)
-        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, **mlp_options).to(spec.device)
+        self.policy = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.mlp_options).to(spec.device)
         self.normalizer = spec.normalizer
-        self.squash, self.batch_size, self.discrete = cfg.squash, cfg.batch_size, spec.discrete
-        self.chosen = None
-        if cfg.validate_every:
-            self.chosen = BestPolicy(self.policy, spec.seeds).to(spec.device)
+        self.discrete = spec.discrete
         self.optimizer = optim.Adam(self.policy.parameters(), cfg.lr)
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
@@ -94,30 +73,21 @@ class BC(Stateful):
             logits = self.policy(batch.observations)
             loss = -categorical_log_prob(logits, batch.actions).mean(-1)
             return loss, {"policy_loss": loss}
-        error = self._action(self.policy, batch.observations) - batch.actions
+        error = self.action(self.policy(batch.observations)) - batch.actions
         loss = error.square().mean((1, 2))
         return loss, {"policy_loss": loss}
 
-    def _action(self, policy: nn.Module, observations: Tensor) -> Tensor:
-        output = policy(observations)
-        if self.discrete:
-            return output.argmax(-1)
-        return torch.tanh(output) if self.squash else output
+    def action(self, output: Tensor) -> Tensor:
+        """Returns the action that a network's output stands for."""
+        return output.argmax(-1) if self.discrete else torch.tanh(output)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         return self._step(batch)
 
-    def validate(self, step: int, observations: Tensor, actions: Tensor) -> None:
-        """Keeps each seed's policy if its squared error on `(N, O)`, `(N, A)` is a new lowest."""
-        act = lambda raw: self._action(self.policy, self.normalizer(raw))  # noqa: E731
-        error = squared_error(act, observations, actions, self.batch_size)
-        self.chosen.offer(self.policy, error, step)
-
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
         """Returns the action at raw observations, `(S, n, O) -> (S, n, A)`. Numbers `(S, n)`."""
-        policy = self.chosen.policy if self.chosen else self.policy
-        return self._action(policy, self.normalizer(observations))
+        return self.action(self.policy(self.normalizer(observations)))
 
 
 build = BC
@@ -128,17 +98,9 @@ def train(cfg: Config, run: Run) -> None:
         run, cfg.data, cfg.batch_size, best=cfg.best, best_discount=cfg.best_discount
     )
     agent = BC(cfg, run.spec(buffer, normalizer))
-    every = cfg.validate_every
-    require(
-        run.cfg.steps >= every, f"algo.validate_every={every} is more than steps={run.cfg.steps}"
-    )
-    held_out = preprocessing.held_out(run) if every else ()
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
-        metrics = update(buffer.sample())
-        if every and step % every == 0:
-            agent.validate(step, *held_out)
-        run.log(step, metrics)
+        run.log(step, update(buffer.sample()))
         run.evaluate(step, agent.act)
         run.save(step)
 

@@ -5,7 +5,6 @@ scaled by the size of Q so that one alpha serves every task (eq. 5).
 
     python algos/td3_bc.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=td3_bc task=d4rl/hopper-medium-v2 seeds=10
-    corerl train algo=td3_bc_neorl2 task=neorl2/DMSD seeds=[7,42,210]
 
 Differences, each with its reason:
  1. The authors' code counts before it tests, so that the first actor update comes at step 2; one call
@@ -16,9 +15,7 @@ Differences, each with its reason:
     CORL normalises everywhere: algo.data.normalize_states=true.
  4. The paper's scores are on D4RL's v0 data; compare v2 runs with reruns only.
 
-NeoRL-2's TD3+BC (`algo=td3_bc_neorl2`; Gao et al. 2025, its code is offlinerl 0.0.2) has an actor of one
-hidden layer more than the critics (`actor_layers`), normalises states inside the policy only
-(`raw_critic`), and moves actor and targets with the first critic update of each two (`actor_first`).
+NeoRL-2's, with raw states for the critics, is `td3_bc_neorl2`.
 """
 
 from dataclasses import dataclass
@@ -56,8 +53,6 @@ class Config(MLPSettings):
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     actor_layers: int | None = added(at_least(1, None))  # null: as many as the critics
-    actor_first: bool = added(False)  # the first critic update of policy_delay brings the actor's
-    raw_critic: bool = added(False)  # only the policy sees normalised states
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 
@@ -103,19 +98,13 @@ class TD3BC(TanhActing):
         return loss, {"actor_loss": loss, "imitation_loss": imitation}
 
     def _policy(self, actor: nn.Module, observations: Tensor) -> Tensor:
-        """Returns actions at a batch's states, which come normalised unless the critics see them raw."""
-        return torch.tanh(
-            actor(self.normalizer(observations) if self.cfg.raw_critic else observations)
-        )
+        return torch.tanh(actor(observations))
 
     def update(self, batches: list[Batch], noises: list[Tensor]) -> dict[str, Tensor]:
-        """Takes one critic step per batch. With the last one (or the first) the actor's and the targets'."""
-        improved_at = 0 if self.cfg.actor_first else len(batches) - 1
-        for i, (batch, noise) in enumerate(zip(batches, noises, strict=True)):
+        """Takes one critic step per batch. With the last one the actor's and the targets'."""
+        for batch, noise in zip(batches, noises, strict=True):
             metrics = self._critic_step(batch, noise)
-            if i == improved_at:
-                actor_metrics = self._improve(batch)
-        return metrics | actor_metrics
+        return metrics | self._improve(batch)
 
     def _improve(self, *inputs: Any) -> dict[str, Tensor]:
         metrics = self._actor_step(*inputs)
@@ -128,7 +117,7 @@ build = TD3BC
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=cfg.raw_critic)
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = TD3BC(cfg, run.spec(buffer, normalizer))
     noise = run.normal("noise", cfg.batch_size, buffer.action_dim)
     update = compile.captured(agent.update, run.mode)

@@ -21,6 +21,14 @@ RENAMED = {"algo.asked": "algo.critic_subsample"}
 understood, and a run's hash is over the older, so that it is found."""
 
 
+LEFT = {
+    "bc": {"squash": True, "leak": 0.0, "validate_every": 0},
+    **{name: {"actor_first": False, "raw_critic": False} for name in ("td3_bc", "a2pr")},
+}
+"""Settings that algorithms had until NeoRL-2's variants became `bc_neorl2` and `td3_bc_neorl2`, at their
+defaults. Folders of such runs are understood."""
+
+
 def within(default: Any, interval: str) -> Any:
     """Declares a number in an interval such as `"(0, 1]"`, or null if its type allows it. NaN is in none."""
     return field(default=default, metadata={"interval": interval})
@@ -67,12 +75,27 @@ def added(declared: Any) -> Any:
 
 def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns nested settings, as a run wrote them down, under the names that they have today."""
+    if not prefix and isinstance(settings.get("algo"), dict):
+        settings = settings | {"algo": _of_its_own_file(settings["algo"])}
     return {
         RENAMED.get(prefix + name, prefix + name).removeprefix(prefix): (
             renamed(value, f"{prefix}{name}.") if isinstance(value, dict) else value
         )
         for name, value in settings.items()
     }
+
+
+def _of_its_own_file(algo: dict[str, Any]) -> dict[str, Any]:
+    """Returns an algorithm's settings without those that have `LEFT`, as NeoRL-2's where they were set."""
+    name = algo.get("name")
+    left = LEFT.get(name, {}) if isinstance(name, str) else {}
+    others = [key for key, default in left.items() if algo.get(key, default) != default]
+    if left and len(others) == len(left):
+        algo = algo | {"name": f"{name}_neorl2"}
+        return {
+            key: algo[key] for key in algo if key not in left or key in ("leak", "validate_every")
+        }
+    return algo if others else {key: algo[key] for key in algo if key not in left}
 
 
 def group(kind: type, **values: Any) -> Any:

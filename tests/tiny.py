@@ -89,6 +89,7 @@ FITTED = 14
 """Updates of a learned reward, in the runs that fit one first."""
 OFFLINE, NUMBERED, ONLINE = "corerl/pendulum", "maze/v1-vector", "gym/Pendulum-v1"
 OTHERWISE: dict[str, dict[str, Any]] = {
+    "bc_neorl2": {"own": {"validate_every": 0}},
     "bcq_discrete": {"task": "corerl/cartpole"},
     "cal_ql": {"steps": 240},  # waits for an episode of 200 steps, as spo does
     "cql_discrete": {"task": "corerl/cartpole"},

@@ -23,7 +23,6 @@ from agreement import (
 )
 from reference_soft import adam, joined, leaves, mlp, numbers, polyak, q, set_grads
 from small import flatten
-from wording import refused
 
 from corerl.algos import td3_bc
 from corerl.algos.a2pr import A2PR, Config
@@ -201,8 +200,3 @@ def test_the_value_is_below_the_critics_next_values():
     batch = batch._replace(rewards=0 * batch.rewards, terminated=0 * batch.terminated)
     loss = agent.value_loss(batch, make_noises(1)[0])[0]
     torch.testing.assert_close(loss, torch.full((SEEDS,), 0.45**2))
-
-
-def test_bad_settings_are_refused():
-    with refused("algo.actor_first algo.raw_critic algo=td3_bc"):
-        Config(raw_critic=True)

@@ -120,10 +120,10 @@ def test_the_table_says_how_updates_ran_and_why_not_otherwise(capsys, monkeypatc
 
 def test_settings_are_of_their_fields_types():
     """PyYAML reads 1e-4 as a text."""
-    assert bench._settings("bc", ["lr=1e-4", "hidden_width=8", "squash=false"]) == {
+    assert bench._settings("bc", ["lr=1e-4", "hidden_width=8", "layer_norm=false"]) == {
         "lr": 1e-4,
         "hidden_width": 8,
-        "squash": False,
+        "layer_norm": False,
     }
 
 

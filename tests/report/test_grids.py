@@ -139,7 +139,7 @@ def write_run(
 ) -> None:
     folder.mkdir(parents=True)
     settings = {"task": "neorl2/DMSD", "label": None, "seeds": [7, 42], "steps": steps}
-    settings["algo"] = {"label": label, "squash": False} | algo
+    settings["algo"] = {"label": label} | algo
     (folder.parent / "config.yaml").write_text(yaml.safe_dump(settings))
     (folder / "status.json").write_text(json.dumps({"state": state}))
     head = "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success\n"
@@ -151,7 +151,7 @@ def write_run(
 
 
 def test_finished_runs_are_collected_under_the_published_names(tmp_path):
-    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    algo = {"name": "bc_neorl2", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done")
     write_run(tmp_path / "a" / "seeds-42", algo, 42, "running")
     write_run(tmp_path / "b" / "seeds-7", {"name": "iql"}, 7, "done")
@@ -195,20 +195,20 @@ def test_only_runs_with_the_benchmarks_settings_are_of_its_grid(
 
 
 def test_a_copy_of_a_group_of_seeds_does_not_count_again(tmp_path):
-    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    algo = {"name": "bc_neorl2", "hidden_layers": 3, "lr": 5e-4}
     for name in ("seeds-7", "seeds-7.bak"):
         write_run(tmp_path / "a" / name, algo, 7, "done")
     assert grids.collect(tmp_path)["seed"].tolist() == [7]
 
 
 def test_a_label_may_be_called_na(tmp_path):
-    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    algo = {"name": "bc_neorl2", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label="NA")
     assert grids.collect(tmp_path)["algorithm"].tolist() == ["NA"]
 
 
 def test_what_is_no_finished_run_of_ours_is_skipped_and_named(tmp_path, capsys):
-    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    algo = {"name": "bc_neorl2", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done")
     write_run(tmp_path / "a" / "seeds-42", algo, 42, "done")
     lost = tmp_path / "a" / "seeds-42" / "scores.csv"
@@ -226,7 +226,7 @@ def test_what_is_no_finished_run_of_ours_is_skipped_and_named(tmp_path, capsys):
 
 
 def test_a_seed_that_diverged_and_has_no_row_is_named(tmp_path, capsys):
-    algo = {"name": "bc", "hidden_layers": 3, "lr": 5e-4}
+    algo = {"name": "bc_neorl2", "hidden_layers": 3, "lr": 5e-4}
     write_run(tmp_path / "a" / "seeds-7_42", algo, 7, "done")
     assert grids.collect(tmp_path)["seed"].tolist() == [7]
     file = tmp_path / "a" / "seeds-7_42" / "scores.csv"

@@ -38,17 +38,13 @@ class Grid(NamedTuple):
     """A published grid of one of our algorithms."""
 
     names: dict[str, Callable[[dict[str, Any]], float]]  # its settings, each read from ours
-    mark: tuple[str, Any]  # one of ours that only the benchmark's table has
+    mark: tuple[str, Any] | None = None  # one of ours that only the benchmark's table has
 
 
 GRIDS = {
-    "bc": Grid(
-        {"actor_layers": itemgetter("hidden_layers"), "actor_lr": itemgetter("lr")},
-        ("squash", False),
-    ),
-    "td3_bc": Grid(
-        {"alpha": itemgetter("alpha"), "policy_noise": itemgetter("policy_noise")},
-        ("raw_critic", True),
+    "bc_neorl2": Grid({"actor_layers": itemgetter("hidden_layers"), "actor_lr": itemgetter("lr")}),
+    "td3_bc_neorl2": Grid(
+        {"alpha": itemgetter("alpha"), "policy_noise": itemgetter("policy_noise")}
     ),
     "cql": Grid(
         {
@@ -102,7 +98,7 @@ def collect(root: Path) -> pd.DataFrame:
     """Collects last evaluations of finished seeds below `root` whose algorithm has a published grid."""
     rows = [row for config in below(root, "config.yaml") for row in _finished(config)]
     if not rows:
-        tables = ", ".join(f"{name}_neorl2" for name in GRIDS)
+        tables = ", ".join(f"{name.removesuffix('_neorl2')}_neorl2" for name in GRIDS)
         raise CorerlError(f"{root} holds no finished run of {tables}.")
     order = ["task", "algorithm", "cell", "seed"]
     return pd.DataFrame(rows).sort_values(order).reset_index(drop=True)
@@ -118,8 +114,7 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
     grid = GRIDS.get(algo["name"])
     if grid is None:
         return
-    mark, value = grid.mark
-    if algo.get(mark) != value:
+    if grid.mark and algo.get(grid.mark[0]) != grid.mark[1]:
         _tell(f"skipped: {config.parent} has not the settings of {algo['name']}_neorl2")
         return
     cell = cell_of(algo)
