@@ -33,7 +33,7 @@ from torch import Tensor
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -63,7 +63,7 @@ class Config(MLPSettings, FineTuning):
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 
-class AWAC(GaussianActing):
+class AWAC(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -97,13 +97,13 @@ class AWAC(GaussianActing):
             q = self.critic(batch.observations, batch.actions).amin(1)
             advantage = q - value
             weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
-        log_prob = self.policy.log_prob(self.policy(batch.observations), batch.actions)
+        log_prob = self.policy.log_prob(batch.observations, batch.actions)
         loss = -(weight * log_prob).mean(-1)
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}
 
     def _sample(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Samples actions within the bounds. Discrete ones as one-hot vectors."""
-        return self.policy.draw(self.policy(observations), noise)
+        return self.policy.draw(observations, noise)
 
     def update(self, batch: Batch, noise: PolicyNoise) -> dict[str, Tensor]:
         """Takes one step of the critics, then one of the policy."""

@@ -48,7 +48,7 @@ from torch import Tensor
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
@@ -191,7 +191,7 @@ def bellman_and_gap(
     return bellman, gap, metrics
 
 
-class CalQL(SquashedActing):
+class CalQL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

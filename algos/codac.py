@@ -52,7 +52,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, ensembles, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.policies import TanhGaussian
@@ -128,7 +128,7 @@ class Critics(nn.Module):
         return values.view(seeds, 2, k, batch, -1)
 
 
-class CODAC(SquashedActing):
+class CODAC(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

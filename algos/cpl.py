@@ -45,7 +45,7 @@ from torch.nn import functional as F
 
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import GaussianPolicy, unsquashed
@@ -96,7 +96,7 @@ class Config(MLPSettings):
         return self.bc_steps, "algo.bc_steps"
 
 
-class CPL(GaussianActing):
+class CPL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -143,7 +143,7 @@ class CPL(GaussianActing):
         if self.cfg.policy == "deterministic":
             log_prob = -(mean - actions).square().sum(-1)
         else:
-            log_prob = policy.log_prob(mean, actions)
+            log_prob = policy.log_prob_given(mean, actions)
         return log_prob.view(pairs.observations.shape[:-1])
 
     def imitate(self, pairs: Pairs, keys: Tensor | None = None) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ from torch import Tensor
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, conservative, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
@@ -117,7 +117,7 @@ class Config(MLPSettings, FineTuning):
         )
 
 
-class CQL(SquashedActing):
+class CQL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import at_least, group, one_of, positive
 from corerl.nn import compile, extraction, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.networks import MLP
 from corerl.training import goals
@@ -83,7 +83,7 @@ class Classifiers(nn.Module):
         return (phi * psi).sum(-1)
 
 
-class CRL(GaussianActing):
+class CRL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

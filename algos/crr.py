@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, expectile_loss
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -113,10 +113,9 @@ class GaussianOfState(nn.Module):
         mean, log_std = self.body(observations).chunk(2, -1)
         return torch.tanh(mean), log_std.clamp(*self.limits)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, None]:
-        """Samples actions `(S, B, A)` from normal noise, clipped to the bounds."""
-        actions, _ = self.sample_many(observations, noise[:, None])
-        return actions[:, 0], None
+    def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
+        return self.sample_many(observations, noise[:, None])[0][:, 0]
 
     def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, None]:
         """Samples K actions per state `(S, K, B, A)`, from noise of that shape."""
@@ -132,7 +131,7 @@ class GaussianOfState(nn.Module):
         return gaussian_log_prob(*self(observations), actions)
 
 
-class CRR(SquashedActing):
+class CRR(PolicyActing):
     """S independent learners."""
 
     policy: GaussianOfState | ScaledTanhGaussian
@@ -154,7 +153,7 @@ class CRR(SquashedActing):
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Regresses all critics towards r + discount * min Q'(s', a'), a' of the target policy."""
         with torch.no_grad():
-            next_actions, _ = self.target_policy.sample(batch.next_observations, noise)
+            next_actions = self.target_policy.draw(batch.next_observations, noise)
             next_q = self.target_critic(batch.next_observations, next_actions).amin(1)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
         q = self.critic(batch.observations, batch.actions)

@@ -64,7 +64,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, StateValue
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -112,7 +112,7 @@ class Config(MLPSettings):
         )
 
 
-class DVL(GaussianActing):
+class DVL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -182,7 +182,8 @@ class DVL(GaussianActing):
             advantage = target_q - self.value(batch.observations)
             weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
         keep = networks.layer_masks(uniforms, self.cfg.dropout)
-        log_prob = self.policy.log_prob(self.policy(batch.observations, keep), batch.actions)
+        mean = self.policy(batch.observations, keep)
+        log_prob = self.policy.log_prob_given(mean, batch.actions)
         return -(weight * log_prob).mean(-1)
 
     def _pi_q_loss(

@@ -49,7 +49,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -136,7 +136,7 @@ class EDACNoise(NamedTuple):
     next_actions: Tensor
 
 
-class EDAC(SquashedActing):
+class EDAC(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

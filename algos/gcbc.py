@@ -26,7 +26,7 @@ from torch import Tensor
 from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import group
 from corerl.nn import compile, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
 from corerl.training import goals
 from corerl.training.run import Run
@@ -40,7 +40,7 @@ class Config(goals.GoalSettings):
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 
 
-class GCBC(GaussianActing):
+class GCBC(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -51,8 +51,8 @@ class GCBC(GaussianActing):
 
     def loss(self, batch: GoalBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the mean negative log-density of the actions, given state and goal, `(S,)`."""
-        mean = self.policy(goals.beside(batch.observations, batch.actor_goals))
-        loss = -self.policy.log_prob(mean, batch.actions).mean(-1)
+        inputs = goals.beside(batch.observations, batch.actor_goals)
+        loss = -self.policy.log_prob(inputs, batch.actions).mean(-1)
         return loss, {"policy_loss": loss}
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from torch import Tensor
 from corerl.buffers.goals import GoalBatch
 from corerl.config import at_least, one_of, within
 from corerl.nn import compile, extraction, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.training import goals
@@ -49,7 +49,7 @@ class Config(goals.GoalSettings):
     polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update
 
 
-class GCIQL(GaussianActing):
+class GCIQL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

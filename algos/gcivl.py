@@ -34,7 +34,7 @@ from torch import Tensor
 from corerl.buffers.goals import GoalBatch
 from corerl.config import at_least, within
 from corerl.nn import compile, extraction, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics
 from corerl.nn.learner import GradientStep, Spec
 from corerl.training import goals
@@ -53,7 +53,7 @@ class Config(goals.GoalSettings):
     polyak: float = within(0.005, "[0, 1]")  # share of the value in its target, every update
 
 
-class GCIVL(GaussianActing):
+class GCIVL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

@@ -147,12 +147,12 @@ class HIQL(Stateful):
     @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
         """Returns the low policy's action at raw states beside goals, `(S, n, O + G)` to `(S, n, A)`."""
-        return self.low.best(self.low(self._low_inputs(observations)))
+        return self.low.mode(self._low_inputs(observations))
 
     @torch.no_grad()
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Samples the low policy's action, with normal noise `(S, n, A)`."""
-        return self.low.draw(self.low(self._low_inputs(observations)), noise)
+        return self.low.draw(self._low_inputs(observations), noise)
 
 
 def on_sphere(x: Tensor) -> Tensor:

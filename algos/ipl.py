@@ -48,7 +48,7 @@ from torch import Tensor
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -131,7 +131,7 @@ class IPLNoise(NamedTuple):
     states: Tensor
 
 
-class IPL(GaussianActing):
+class IPL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):
@@ -196,7 +196,7 @@ class IPL(GaussianActing):
         shape = (advantage.shape[1], self.cfg.hidden_width)
         keep = transformer.multipliers(keys, shape, self.cfg.dropout)
         mean = self.policy(points.batch.observations, keep)
-        return self._mean(-weight * self.policy.log_prob(mean, points.batch.actions), points)
+        return self._mean(-weight * self.policy.log_prob_given(mean, points.batch.actions), points)
 
     def _policy_and_critic_loss(self, points: Points, target_q: Tensor, keys: Tensor | None):
         with torch.no_grad():

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -85,7 +85,7 @@ class Config(MLPSettings, FineTuning):
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 
-class IQL(GaussianActing):
+class IQL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., Any] = unsquashed):
@@ -152,7 +152,7 @@ class IQL(GaussianActing):
         if self.cfg.policy == "deterministic":
             distance = (mean - batch.actions).square().sum(-1)
         else:
-            distance = -self.policy.log_prob(mean, batch.actions)
+            distance = -self.policy.log_prob_given(mean, batch.actions)
         return (weight * distance).mean(-1)
 
     def _pi_q_loss(self, batch: Batch, target_q: Tensor, uniforms: Tensor | None):

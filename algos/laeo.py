@@ -34,7 +34,7 @@ from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import at_least, group, one_of, positive, require
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, extraction, optim
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Sizes, Spec
 from corerl.nn.policies import UnitGaussian
 from corerl.training import goals
@@ -61,7 +61,7 @@ class Config(goals.GoalSettings):
         require(self.goals.columns is None, "algo.goals.columns is for goals. Examples are states")
 
 
-class LAEO(GaussianActing):
+class LAEO(PolicyActing):
     """S independent learners. The examples are states of success, `(M, O)`."""
 
     def __init__(self, cfg: Config, spec: Spec):

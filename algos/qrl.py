@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import at_least, group, one_of, positive, require
 from corerl.nn import compile, extraction, networks, optim, quasimetric
-from corerl.nn.acting import GaussianActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
 from corerl.training import goals
 from corerl.training.run import Run
@@ -69,7 +69,7 @@ class Config(goals.GoalSettings):
         )
 
 
-class QRL(GaussianActing):
+class QRL(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

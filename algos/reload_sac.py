@@ -34,7 +34,7 @@ from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import at_least, one_of, positive, require
 from corerl.data.tasks import Task
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
@@ -73,7 +73,7 @@ class Costs(nn.Module):
         return q - self.multiplier[:, None] * c
 
 
-class ReLOADSAC(SquashedActing):
+class ReLOADSAC(PolicyActing):
     """S independent learners. `critic` is now, `last` is of the period before, `target` follows `critic`."""
 
     def __init__(self, cfg: Config, spec: Spec):

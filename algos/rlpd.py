@@ -44,7 +44,7 @@ from corerl.algos import sac
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -98,7 +98,7 @@ class Draws(NamedTuple):
     subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
 
 
-class RLPD(SquashedActing):
+class RLPD(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

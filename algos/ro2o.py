@@ -137,7 +137,7 @@ class RO2O(EDAC):
         """Pulls every critic k standard deviations of the ensemble down: `(S,)`."""
         near = perturbed(observations, draws.offsets[:, 2], self.cfg.unseen_radius)
         with torch.no_grad():
-            actions = self.policy.sample(near, draws.noise)[0]
+            actions = self.policy.draw(near, draws.noise)
         q = self.critic(near, actions)
         target = (q - draws.pessimism * q.std(1, keepdim=True)).detach()
         return (q - target).square().mean((1, 2))

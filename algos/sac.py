@@ -45,7 +45,7 @@ from torch import Tensor
 from corerl.buffers.replay import Batch, ReplayBuffer
 from corerl.config import added, at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
@@ -104,7 +104,7 @@ def policy_and_temperature_loss(
     return loss, {"policy_loss": policy_loss, "entropy": entropy, "temperature": alpha}
 
 
-class SAC(SquashedActing):
+class SAC(PolicyActing):
     """S independent learners."""
 
     def __init__(self, cfg: Config, spec: Spec):

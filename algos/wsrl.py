@@ -57,7 +57,7 @@ from corerl.algos import cal_ql
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, ensembles, networks, optim
-from corerl.nn.acting import SquashedActing
+from corerl.nn.acting import PolicyActing
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.critics import ManyActionCritics
 from corerl.nn.learner import GradientStep, Spec
@@ -159,7 +159,7 @@ class Draws(NamedTuple):
     subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
 
 
-class WSRL(SquashedActing):
+class WSRL(PolicyActing):
     """S independent learners: `update` pre-trains as Cal-QL does, `finetune` is SAC's."""
 
     def __init__(self, cfg: Config, spec: Spec):

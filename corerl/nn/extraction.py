@@ -20,7 +20,7 @@ def awr(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes -E min(exp(alpha A), 100) log pi(a | s, g), with the advantage A `(S, B)` of the actions."""
     weight = torch.exp(alpha * advantage).clamp(max=LIMIT)
-    log_prob = policy.log_prob(policy(inputs), actions)
+    log_prob = policy.log_prob(inputs, actions)
     loss = -(weight * log_prob).mean(-1)
     metrics = {"policy_loss": loss, "advantage": advantage.mean(-1), "log_prob": log_prob.mean(-1)}
     return loss, metrics
@@ -37,6 +37,6 @@ def ddpg_bc(
     mean = policy(inputs)
     q = q_of(mean.clamp(-1, 1))
     climbing = -q.mean(-1) / (q.abs().mean(-1) + 1e-6).detach()
-    log_prob = policy.log_prob(mean, actions).mean(-1)
+    log_prob = policy.log_prob_given(mean, actions).mean(-1)
     loss = climbing - alpha * log_prob
     return loss, {"policy_loss": loss, "policy_q": q.mean(-1), "log_prob": log_prob}

@@ -1,6 +1,7 @@
 """Policies, and the temperature of their entropy.
 
-Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`; noise is always passed in.
+Each maps observations `(*lead, B, O)` to actions `(*lead, B, A)`. `mode` gives the action to evaluate, `draw`
+a random one from noise that is passed in, and `log_prob` the density of given ones.
 """
 
 import math
@@ -58,17 +59,21 @@ class GaussianPolicy(nn.Module):
         """The standard deviation `(S, 1, A)`."""
         return torch.exp(self.log_std.clamp(*self.limits))
 
-    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+    def mode(self, observations: Tensor) -> Tensor:
+        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
+        return self(observations).clamp(-1, 1)
+
+    def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
+        return (self(observations) + self.std * noise).clamp(-1, 1)
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-density `(S, B)` of given actions, before clipping."""
+        return self.log_prob_given(self(observations), actions)
+
+    def log_prob_given(self, mean: Tensor, actions: Tensor) -> Tensor:
         """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
         return gaussian_log_prob(mean, self.log_std.clamp(*self.limits), actions)
-
-    def draw(self, mean: Tensor, noise: Tensor) -> Tensor:
-        """Draws actions `(S, B, A)` around the mean with normal noise, clipped to the bounds."""
-        return (mean + self.std * noise).clamp(-1, 1)
-
-    def best(self, mean: Tensor) -> Tensor:
-        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
-        return mean.clamp(-1, 1)
 
 
 class UnitGaussian(MLP):
@@ -82,17 +87,21 @@ class UnitGaussian(MLP):
     def __init__(self, sizes: Sequence[int], rngs: Sequence[torch.Generator], **others):
         super().__init__(sizes, (len(rngs),), rngs, **others)
 
-    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+    def mode(self, observations: Tensor) -> Tensor:
+        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
+        return self(observations).clamp(-1, 1)
+
+    def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
+        return (self(observations) + noise).clamp(-1, 1)
+
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-density `(S, B)` of given actions, before clipping."""
+        return self.log_prob_given(self(observations), actions)
+
+    def log_prob_given(self, mean: Tensor, actions: Tensor) -> Tensor:
         """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
         return gaussian_log_prob(mean, torch.zeros_like(mean), actions)
-
-    def draw(self, mean: Tensor, noise: Tensor) -> Tensor:
-        """Draws actions `(S, B, A)` around the mean with normal noise, clipped to the bounds."""
-        return (mean + noise).clamp(-1, 1)
-
-    def best(self, mean: Tensor) -> Tensor:
-        """Returns the action to evaluate, `(S, B, A)`: the mean within the bounds."""
-        return mean.clamp(-1, 1)
 
 
 class CategoricalPolicy(nn.Module):
@@ -113,18 +122,23 @@ class CategoricalPolicy(nn.Module):
         """Returns the logits. `keep` holds dropout masks, as for `MLP`."""
         return self.body(observations, keep)
 
-    def log_prob(self, logits: Tensor, actions: Tensor) -> Tensor:
-        """Returns the log-probability `(S, B)` of `actions` under the logits that `forward` gave."""
-        return categorical_log_prob(logits, actions)
+    def mode(self, observations: Tensor) -> Tensor:
+        """Returns the action to evaluate, the likeliest one's number `(S, B)`."""
+        return self(observations).argmax(-1)
 
-    def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+    def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Draws actions `(S, B, A)` from normal noise: the largest logit plus Gumbel noise."""
+        logits = self(observations)
         gumbel = -torch.log(-torch.special.log_ndtr(noise))
         return F.one_hot((logits + gumbel).argmax(-1), logits.shape[-1]).to(logits.dtype)
 
-    def best(self, logits: Tensor) -> Tensor:
-        """Returns the action to evaluate, the likeliest one's number `(S, B)`."""
-        return logits.argmax(-1)
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-probability `(S, B)` of given actions."""
+        return self.log_prob_given(self(observations), actions)
+
+    def log_prob_given(self, logits: Tensor, actions: Tensor) -> Tensor:
+        """Returns the log-probability `(S, B)` of `actions` under the logits that `forward` gave."""
+        return categorical_log_prob(logits, actions)
 
 
 def unsquashed(
@@ -185,6 +199,10 @@ class TanhGaussian(nn.Module):
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Samples actions `(*lead, B, A)`, with log-densities `(*lead, B)`. `noise` is standard normal."""
         return squash(*self(observations), noise)
+
+    def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions `(*lead, B, A)` with normal noise."""
+        return self.sample(observations, noise)[0]
 
     def sample_many(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Samples K actions per state `(S, K, B, A)`, from noise of that shape. Log-densities `(S, K, B)`."""

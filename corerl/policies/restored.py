@@ -103,8 +103,7 @@ class Restored:
         agent, policy = self._stochastic()
         if hasattr(agent, "log_prob"):
             return agent.explore(observations, noise)
-        drawn = policy.sample(agent.normalizer(observations), noise)
-        return drawn[0] if isinstance(drawn, tuple) else drawn
+        return policy.draw(agent.normalizer(observations), noise)
 
     def proposals(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Returns what makes actions of observations and normal noise.
@@ -146,7 +145,7 @@ class Restored:
         agent = self.state.get("agent")
         policy = getattr(agent, "policy", None)
         known = hasattr(agent, "log_prob") or (
-            hasattr(policy, "sample") and hasattr(policy, "log_prob")
+            hasattr(policy, "draw") and hasattr(policy, "log_prob")
         )
         if not known or getattr(agent.cfg, "policy", None) == "deterministic":
             raise CorerlError(

@@ -222,14 +222,14 @@ class AsAwac(torch.nn.Module):
             bound=lambda mean: mean,
         )
 
-    def sample(self, observations, noise):
-        return self.own.draw(self.own(observations), noise), None
+    def draw(self, observations, noise):
+        return self.own.draw(observations, noise)
 
     def sample_many(self, observations, noise):
-        return self.sample(observations, noise[:, 0])[0][:, None], None
+        return self.draw(observations, noise[:, 0])[:, None], None
 
     def log_prob(self, observations, actions):
-        return self.own.log_prob(self.own(observations), actions)
+        return self.own.log_prob(observations, actions)
 
 
 def test_with_one_sample_and_the_policy_as_its_own_target_it_is_awac_bit_for_bit(monkeypatch):

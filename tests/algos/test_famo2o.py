@@ -173,8 +173,8 @@ def test_a_family_of_one_is_iql_with_constant_inputs_to_the_bit():
             body = self.policy.body(torch.cat([states, told], -1), keep)
             return torch.tanh(body)
 
-        def log_prob(self, mean, actions):
-            return self.policy.log_prob(mean, actions)
+        def log_prob_given(self, mean, actions):
+            return self.policy.log_prob_given(mean, actions)
 
     inside, plain.policy = plain.policy, Told(plain.policy)
     plain.cfg = iql.Config(**SMALL, beta=3.0)

@@ -16,20 +16,20 @@ def rngs() -> list[torch.Generator]:
     return seeding.generators(range(SEEDS), "init")
 
 
-class Squashed(acting.SquashedActing):
+class Squashed(acting.PolicyActing):
     def __init__(self, normalizer: nn.Module):
         self.policy = policies.TanhGaussian([O, 8, A], (SEEDS,), rngs())
         self.normalizer = normalizer
 
 
-class Gaussian(acting.GaussianActing):
+class Gaussian(acting.PolicyActing):
     def __init__(self, normalizer: nn.Module):
         limits = {"log_std_min": -5.0, "log_std_max": 2.0}
         self.policy = policies.GaussianPolicy([O, 8, A], rngs(), **limits)
         self.normalizer = normalizer
 
 
-class Numbered(acting.GaussianActing):
+class Numbered(acting.PolicyActing):
     def __init__(self, normalizer: nn.Module):
         self.policy = policies.CategoricalPolicy([O, 8, A], rngs())
         self.normalizer = normalizer
