@@ -20,7 +20,8 @@ from corerl.policies.load import rebuilt, settings
 from corerl.runs import files, pending
 from corerl.runs.checkpoint import Damaged, load_checkpoint
 from corerl.runs.directory import groups, read_status, seeds_of_group
-from corerl.runs.record import KEPT, Record
+from corerl.runs.record import Record
+from corerl.runs.score_rows import KEPT
 from corerl.training.evaluation import Evaluator
 
 

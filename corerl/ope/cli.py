@@ -51,7 +51,8 @@ from corerl.ope.arguments import (
     refuse_unused,
     steering_settings,
 )
-from corerl.ope.evaluation import Judgement, Options, check_methods, judge
+from corerl.ope.evaluation import check_methods, judge
+from corerl.ope.judgement import Judgement, Options
 from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
 from corerl.policies import simulation

@@ -12,7 +12,7 @@ import numpy as np
 
 from corerl.errors import CorerlError
 from corerl.ope.estimators import NEEDS_MODEL, NEEDS_WEIGHTS
-from corerl.ope.evaluation import Judgement, Row
+from corerl.ope.judgement import Judgement, Row
 from corerl.ope.selection import Selection
 from corerl.policies.loaded_policy import Loaded
 from corerl.runs.directory import groups

@@ -13,7 +13,7 @@ from corerl.config import require
 from corerl.data.dataset import Dataset
 from corerl.ope import results, selection
 from corerl.ope.estimators import weighs
-from corerl.ope.evaluation import Judgement
+from corerl.ope.judgement import Judgement
 from corerl.ope.logs import Logs
 from corerl.ope.policies import distance, of_run
 from corerl.policies.load import Loaded

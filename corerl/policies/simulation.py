@@ -23,7 +23,7 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.policies.loaded_policy import Loaded
 from corerl.runs import files, terminal
-from corerl.runs.record import Episodes
+from corerl.runs.score_rows import Episodes
 from corerl.training import environment_step, risk_summary
 from corerl.training.evaluation import Evaluator
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,36 +20,10 @@ from corerl.errors import CorerlError
 from corerl.runs import code, files, provenance
 from corerl.runs.checkpoint import exists, path_in
 from corerl.runs.directory import config_hash, read_status
+from corerl.runs.log import Log
 from corerl.runs.running_means import Means
+from corerl.runs.score_rows import KEPT, SCORE_COLUMNS, STEP_OF, Episodes
 from corerl.runs.trackers import Mirrors
-
-SCORE_COLUMNS = (
-    # One row per seed; `success` is the share of episodes that solved the task, where that is known.
-    "task,algorithm,config,seed,step,return,score,episodes,length,return_std,success"
-)
-KEPT = ("score", "return", "evaluated")
-"""Fields of the status that a resumed run goes on with."""
-
-
-def _score_step(line: str) -> int | None:
-    fields = next(csv.reader([line]))
-    return None if fields[0] == "task" else int(fields[4])
-
-
-def _json_step(line: str) -> int:
-    return json.loads(line)["step"]
-
-
-STEP_OF = {"metrics.jsonl": _json_step, "returns.jsonl": _json_step, "scores.csv": _score_step}
-"""The logs, and how the step of a line is read."""
-
-
-class Episodes(NamedTuple):
-    """Undiscounted returns, lengths in steps, and whether the task was ever solved: `(S, episodes)`."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    successes: np.ndarray  # 0.0 or 1.0 (NaN where the environment has no `info["success"]`)
 
 
 def _reported(names: list[str], values: np.ndarray) -> str:
@@ -97,7 +71,7 @@ class Record:
         self.facts: dict[str, Any] = {"precision": cfg.precision}
         self._show = show
         self._hash = config_hash(cfg)
-        self._logs = {name: files.Log(directory / name) for name in STEP_OF}
+        self._logs = {name: Log(directory / name) for name in STEP_OF}
         self._mirrors = Mirrors(cfg, self.seeds, directory)
         self.means = Means(len(self.seeds))
         self._clock = (0, 0.0, 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.config import require
-from corerl.runs.record import Episodes
+from corerl.runs.score_rows import Episodes
 from corerl.training.environment_step import begin, close, goal_tasks, note_crash, step
 
 SUCCESS = ("success", "is_success")

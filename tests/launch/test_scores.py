@@ -3,7 +3,7 @@
 import pytest
 
 from corerl.launch import last_scores
-from corerl.runs.record import SCORE_COLUMNS
+from corerl.runs.score_rows import SCORE_COLUMNS
 
 
 def write(folder, seed: int, value: float, hash: str = "0a1b2c3d") -> None:

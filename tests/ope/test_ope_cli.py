@@ -18,7 +18,7 @@ from corerl.algos import dt
 from corerl.data import embedded
 from corerl.data.tasks import Task, resolve
 from corerl.errors import CorerlError
-from corerl.ope import behaviour, evaluation, selection_report
+from corerl.ope import behaviour, evaluation, judgement, selection_report
 from corerl.ope import cli as ope_cli
 from corerl.policies.loaded_policy import Loaded
 from corerl.preferences import reward_distances
@@ -190,7 +190,7 @@ def test_estimates_are_kept_before_they_are_shown(
 def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, monkeypatch):
     # Asked once for each policy of each run: two of BC, two of IQL.
     marks = iter([[True, False]] * 2 + [[False, False]] * 2)
-    monkeypatch.setattr(evaluation.Judgement, "impossible", lambda *_: np.array(next(marks)))
+    monkeypatch.setattr(judgement.Judgement, "impossible", lambda *_: np.array(next(marks)))
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
     status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options)
     assert status == 0, err
@@ -206,9 +206,9 @@ def test_impossible_estimates_have_a_row_of_their_own(runs, capsys, tmp_path, mo
 
 @pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
 def test_an_estimate_that_is_no_number_is_chosen_last(runs, capsys, tmp_path, monkeypatch, lost):
-    value, answers = evaluation.Judgement.of, iter([True] * 2 + [False] * 2)  # of BC, of IQL
+    value, answers = judgement.Judgement.of, iter([True] * 2 + [False] * 2)  # of BC, of IQL
     monkeypatch.setattr(
-        evaluation.Judgement, "of", lambda *of: value(*of) + (lost if next(answers) else 0)
+        judgement.Judgement, "of", lambda *of: value(*of) + (lost if next(answers) else 0)
     )
     options = ("--method", "fqe", "--finite", "--discount", "1", "--select", str(tmp_path / "x"))
     status, out, err = evaluate(capsys, runs["bc"], runs["iql"], *options, *QUICK)

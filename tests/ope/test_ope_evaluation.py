@@ -14,8 +14,9 @@ from wording import refused, says
 from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
 from corerl.ope import behaviour, kernels
-from corerl.ope.evaluation import IMPOSSIBLE, Options, _impossible, _too_few, judge
+from corerl.ope.evaluation import _impossible, _too_few, judge
 from corerl.ope.fqe import Settings
+from corerl.ope.judgement import IMPOSSIBLE, Options
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance, of_run
 from corerl.ope.selection_report import _as_judged

@@ -17,7 +17,8 @@ from corerl.errors import CorerlError
 from corerl.launch import launch
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import cell_directory, task_directory
-from corerl.runs.record import STEP_OF
+from corerl.runs.log import Log
+from corerl.runs.score_rows import STEP_OF
 from corerl.training.run import Run
 
 STATE = {"loop": {"step": 7}, "state": {"weights": torch.arange(50.0), "text": "a", "list": [1, 2]}}
@@ -185,7 +186,7 @@ def test_a_broken_line_beside_an_old_checkpoint_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + line + "\n")
     with refused("metrics.jsonl damaged"):
-        files.Log(path).cut_after(3, STEP_OF["metrics.jsonl"])
+        Log(path).cut_after(3, STEP_OF["metrics.jsonl"])
 
 
 def test_logs_reach_the_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
@@ -203,7 +204,7 @@ def test_logs_reach_the_disk_before_the_checkpoint_that_counts_them(tmp_path, mo
 
 
 def test_a_log_that_others_touch_while_it_grows_ends_the_run(tmp_path):
-    log = files.Log(tmp_path / "l")
+    log = Log(tmp_path / "l")
     log.append(["one"])
     (tmp_path / "l").write_text("another\n")
     with refused("command"):

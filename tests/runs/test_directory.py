@@ -29,7 +29,8 @@ from corerl.runs.directory import (
     seeds_of_group,
     settings,
 )
-from corerl.runs.record import STEP_OF
+from corerl.runs.log import Log
+from corerl.runs.score_rows import STEP_OF
 from corerl.training.run import Run
 
 STATE = {
@@ -286,7 +287,7 @@ SCORES = ["task,algorithm,config,seed,step,return,score,episodes,length,return_s
 def cut(tmp_path, text: str, step: int, step_of) -> str:
     path = tmp_path / "lines"
     path.write_text(text)
-    files.Log(path).cut_after(step, step_of)
+    Log(path).cut_after(step, step_of)
     return path.read_text()
 
 
@@ -313,7 +314,7 @@ def test_a_last_line_cut_anywhere_is_dropped(tmp_path):
 
 
 def test_there_may_be_nothing_to_cut(tmp_path):
-    files.Log(tmp_path / "absent").cut_after(10, STEP_OF["scores.csv"])
+    Log(tmp_path / "absent").cut_after(10, STEP_OF["scores.csv"])
     assert not (tmp_path / "absent").exists()
 
 
@@ -377,8 +378,8 @@ def test_every_setting_of_the_algorithm_is_in_the_name():
 
 HIDDEN = {"activation": "gelu", "layer_norm": True}
 ADDED = {
-    bc: {"best_discount": 0.9, "leak": 0.1, "squash": False, "validate_every": 10} | HIDDEN,
-    td3_bc: {"actor_layers": 3, "actor_first": True, "raw_critic": True} | HIDDEN,
+    bc: {"best_discount": 0.9} | HIDDEN,
+    td3_bc: {"actor_layers": 3} | HIDDEN,
 }
 WITH = {"best_discount": {"best": 0.1}}  # what a setting needs beside it
 

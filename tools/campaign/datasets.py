@@ -16,7 +16,7 @@ import pytest
 from damage import Reader
 from minari.data_collector import EpisodeBuffer
 
-from corerl.data import d4rl, embedded, minari, neorl2, ogbench
+from corerl.data import d4rl, embedded, minari, minari_episodes, neorl2, ogbench
 from corerl.data.dataset import Dataset
 from corerl.data.files import own_files
 
@@ -102,7 +102,7 @@ def _load_minari(folder: Path) -> Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with minari.reading(folder, "a Minari dataset"):
-            return minari._read(farama.MinariDataset(folder), "minari/small-v0")
+            return minari_episodes.read(farama.MinariDataset(folder), "minari/small-v0")
 
 
 def _minari_metadata(folder: Path) -> Reader:

@@ -23,7 +23,8 @@ from corerl.report.published import read_published
 from corerl.report.scorefiles import read_d3rlpy_curves, read_file, read_neorl2, read_scores
 from corerl.runs import checkpoint, files
 from corerl.runs.directory import read_settings, read_status
-from corerl.runs.record import SCORE_COLUMNS
+from corerl.runs.log import Log
+from corerl.runs.score_rows import SCORE_COLUMNS
 
 
 def make(name: str, folder: Path) -> Reader:
@@ -44,12 +45,12 @@ def _checkpoint(folder: Path) -> Reader:
 
 def _log(folder: Path) -> Reader:
     path = folder / "metrics.jsonl"
-    log = files.Log(path)
+    log = Log(path)
     log.append(json.dumps({"step": step, "seed": 0, "loss": 0.5}) for step in range(20))
     state = log.state_dict()
 
     def read() -> bytes:
-        files.Log(path).load_state_dict(state)
+        Log(path).load_state_dict(state)
         return path.read_bytes()
 
     return Reader(path, read, True)

@@ -1,0 +1,100 @@
+"""What judging policies takes and gives: options, and rows of estimates with what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl.config import require
+from corerl.ope import intervals
+from corerl.ope.fqe import Settings
+
+STATISTICS = ("mean", "variance", "cvar 0.1", "quantile 0.1", "quantile 0.5", "quantile 0.9")
+"""Statistics of the methods that estimate the whole law of returns."""
+
+
+@dataclass
+class Options:
+    """The options of judging policies. Every estimate of one table shares them."""
+
+    discount: float = 0.99
+    horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
+    leave_out_cut: bool = False  # episodes that stop earlier without an end
+    behaviour: str = "recorded"  # recorded | fitted (auto, of older commands: recorded)
+    clip: float | None = None  # weights are clipped at this quantile
+    kernel: str = "gaussian"  # for continuous actions, where the policy takes one action
+    bandwidth: float = 1.0  # in standard deviations of the data's actions
+    interval: str = "bootstrap"
+    level: float = 0.95
+    bounds: tuple[float, float] | None = None  # of an episode's weighted return, known beforehand
+    statistics: Sequence[str] = STATISTICS
+    upper: float | None = None  # largest possible return (null: the largest recorded)
+    finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
+    fqe: Settings = field(default_factory=Settings)
+    seed: int = 0  # of everything drawn
+
+    def __post_init__(self):
+        kinds = ("recorded", "fitted", "auto")
+        require(
+            self.behaviour in kinds, f"behaviour={self.behaviour} is not one of {', '.join(kinds)}"
+        )
+        require(self.bandwidth > 0, f"bandwidth={self.bandwidth} must be positive")
+        intervals.check_level(self.level)
+        if self.bounds is not None:
+            self._check_bounds(*self.bounds)
+
+    def _check_bounds(self, low: float, high: float) -> None:
+        require(
+            -np.inf < low < high < np.inf,
+            f"bounds={low:g} {high:g} must be two finite numbers, the lower one first",
+        )
+        require(
+            self.interval in intervals.BY_RANGE,
+            f"interval={self.interval} has no use for bounds: leave them out, or choose "
+            f"{' or '.join(intervals.BY_RANGE)}",
+        )
+
+
+IMPOSSIBLE = "beyond any possible return"
+
+
+class Row(NamedTuple):
+    """One estimate of one policy.
+
+    `ess` is the effective number of episodes (for per-decision weights the mean over steps), `episodes`
+    how many there are, `clipped` the share of them with a clipped weight; NaN without weights.
+    """
+
+    seed: int
+    method: str
+    statistic: str
+    value: float
+    low: float
+    high: float
+    episodes: int
+    ess: float
+    clipped: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Rows of estimates, and what all of them rest on, in words."""
+
+    rows: list[Row]
+    facts: dict[str, str]
+    discount: float
+
+    def of(self, method: str, statistic: str = "mean") -> np.ndarray:
+        """Returns one statistic of every policy, `(S,)`."""
+        return np.array(
+            [r.value for r in self.rows if (r.method, r.statistic) == (method, statistic)]
+        )
+
+    def impossible(self, method: str) -> np.ndarray:
+        """Tells for every policy whether no policy could earn what this method says of it, `(S,)`."""
+        rows = [r for r in self.rows if (r.method, r.statistic) == (method, "mean")]
+        return np.array([r.note.startswith(IMPOSSIBLE) for r in rows])
