@@ -9,8 +9,8 @@ one-hot and the policy is categorical: no equation changes.
     python algos/iql.py task=corerl/cartpole steps=5000 seeds=3
     corerl train algo=iql task=d4rl/hopper-medium-v2 seeds=10
 
-What differs, and its switch. The default is the authors' code; `table=iql_corl` is CORL's. FQL's authors'
-(seohongpark/fql at 719d044), whose numbers stand for IQL on OGBench, is `algo=iql_ogbench`.
+What differs, and its switch. The default is the authors' code, and `table=iql_corl` is CORL's. The IQL that
+made OGBench's published numbers is `iql_ogbench`.
 
     item            authors (the paper leaves 1 open)        CORL                        switch
  1  order           value; policy and Q with it; targets     all at the start of a step  order
@@ -25,12 +25,6 @@ What differs, and its switch. The default is the authors' code; `table=iql_corl`
  9  fine-tuning     samples, constant rate (section 5.3)     noise of 0.03 where 5; the  policy
                                                              rate falls to 0 over the
                                                              data, and rises again
-10  eq. 7's critic  the target; FQL: the online one          the target                  advantage
-11  targets follow  the new critics; FQL: those of before    the new critics             stale_target
-
-FQL's policy has a standard deviation of 1 and a mean without tanh: but for Adam's epsilon,
-`policy=deterministic squash=false`. Its critics and value have LayerNorms, and all JAX's GELUs and Glorot's
-weights.
 """
 
 from collections.abc import Callable
@@ -38,10 +32,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl.buffers.replay import Batch
-from corerl.config import added, at_least, group, one_of, positive, within
+from corerl.config import at_least, group, one_of, positive, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, StateValue, expectile_loss, regression
@@ -75,13 +69,9 @@ class Config(MLPSettings, FineTuning):
     log_std_max: float = 2.0
 
     policy: str = one_of("gaussian", "deterministic")
-    squash: bool = added(True)  # tanh on its mean
     order: str = one_of("value_first", "joint")
-    advantage: str = added(one_of("target", "online"))  # critics of eq. 7
-    stale_target: bool = added(False)  # it follows the critics from before their step
     critic_loss: str = one_of("sum", "mean")  # over the two critics
-    critic_layer_norm: bool = added(False)  # after every hidden activation of critics and value
-    init: str = one_of("orthogonal", "torch", "glorot")
+    init: str = one_of("orthogonal", "torch")
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 
@@ -91,19 +81,13 @@ class IQL(PolicyActing):
     def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., Any] = unsquashed):
         """`policy` makes the policy's network, as `unsquashed` does."""
         self.cfg = cfg
-        init, output_init = {
-            "orthogonal": (networks.orthogonal(), None),
-            "torch": (networks.torch_init, None),
-            "glorot": (networks.xavier(), networks.xavier(0.1)),
-        }[cfg.init]
+        init = networks.orthogonal() if cfg.init == "orthogonal" else networks.torch_init
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         options = {"init": init} | cfg.mlp_options
-        normed = options | ({"layer_norm": 1e-6} if cfg.critic_layer_norm else {})
-        self.critic = Critics([O, A, *hidden], rngs, **normed).to(device)
-        self.value = StateValue([O, *hidden], rngs, **normed).to(device)
-        bound = torch.tanh if cfg.squash else nn.Identity()
-        self.policy = policy(cfg, spec, bound=bound, output_init=output_init, **options)
+        self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
+        self.value = StateValue([O, *hidden], rngs, **options).to(device)
+        self.policy = policy(cfg, spec, **options)
         self.target = optim.target_of(self.critic)
         self.normalizer = spec.normalizer
 
@@ -144,10 +128,7 @@ class IQL(PolicyActing):
     ) -> Tensor:
         """Weighs how far the data's actions are from `mean`. `beta` may be a number per row `(S, B)`."""
         with torch.no_grad():
-            q = target_q
-            if self.cfg.advantage == "online":
-                q = self.critic(batch.observations, batch.actions).amin(1)
-            advantage = q - self.value(batch.observations)
+            advantage = target_q - self.value(batch.observations)
             weight = torch.exp(beta * advantage).clamp(max=self.cfg.advantage_limit)
         if self.cfg.policy == "deterministic":
             distance = (mean - batch.actions).square().sum(-1)
@@ -166,19 +147,12 @@ class IQL(PolicyActing):
 
     def update(self, batch: Batch, uniforms: Tensor | None = None) -> dict[str, Tensor]:
         """Takes one step of everything. `uniforms` (S, layers, B, width) are for dropout."""
-        metrics = {}
         if self.cfg.order == "joint":
-            step, inputs = self._joint_step, (batch, uniforms)
+            metrics = self._joint_step(batch, uniforms)
         else:
             metrics = self._value_step(batch)
-            step, inputs = self._pi_q_step, (batch, metrics["target_q"], uniforms)
-        grads, others = step.gradients(*inputs)
-        if self.cfg.stale_target:
-            optim.polyak(self.target, self.critic, self.cfg.polyak)
-        step.apply(grads)
-        if not self.cfg.stale_target:
-            optim.polyak(self.target, self.critic, self.cfg.polyak)
-        metrics |= others
+            metrics |= self._pi_q_step(batch, metrics["target_q"], uniforms)
+        optim.polyak(self.target, self.critic, self.cfg.polyak)
         return metrics | {"target_q": metrics["target_q"].mean(-1)}
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ An algorithm's own settings stand in its file's `Config(Settings)`:
 import re
 from dataclasses import MISSING as MISSING_DEFAULT
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from omegaconf import MISSING
 
@@ -21,12 +21,28 @@ RENAMED = {"algo.asked": "algo.critic_subsample"}
 understood, and a run's hash is over the older, so that it is found."""
 
 
+class Left(NamedTuple):
+    """Settings that went with a variant into its own file, and further ones that it does not have there."""
+
+    variant: str
+    defaults: dict[str, Any]
+    further: tuple[str, ...] = ()
+
+
+_TD3_BC = Left("td3_bc_neorl2", {"actor_first": False, "raw_critic": False})
+_IQL = Left(
+    "iql_ogbench",
+    {"squash": True, "advantage": "target", "stale_target": False, "critic_layer_norm": False},
+    ("order", "critic_loss", "init", "policy", "dropout", "cosine", "log_std_min", "log_std_max"),
+)
 LEFT = {
-    "bc": {"squash": True, "leak": 0.0, "validate_every": 0},
-    **{name: {"actor_first": False, "raw_critic": False} for name in ("td3_bc", "a2pr")},
+    "bc": Left("bc_neorl2", {"squash": True, "leak": 0.0, "validate_every": 0}),
+    **dict.fromkeys(("td3_bc", "a2pr"), _TD3_BC),
+    **dict.fromkeys(("iql", "famo2o", "pref_iql", "pref_transformer"), _IQL),
 }
-"""Settings that algorithms had until NeoRL-2's variants became `bc_neorl2` and `td3_bc_neorl2`, at their
-defaults. Folders of such runs are understood."""
+"""What has left an algorithm's file. Run folders of before are understood."""
+KEPT = {"leak", "validate_every"}
+"""Settings that variants have under the same name."""
 
 
 def within(default: Any, interval: str) -> Any:
@@ -86,16 +102,15 @@ def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _of_its_own_file(algo: dict[str, Any]) -> dict[str, Any]:
-    """Returns an algorithm's settings without those that have `LEFT`, as NeoRL-2's where they were set."""
-    name = algo.get("name")
-    left = LEFT.get(name, {}) if isinstance(name, str) else {}
-    others = [key for key, default in left.items() if algo.get(key, default) != default]
-    if left and len(others) == len(left):
-        algo = algo | {"name": f"{name}_neorl2"}
-        return {
-            key: algo[key] for key in algo if key not in left or key in ("leak", "validate_every")
-        }
-    return algo if others else {key: algo[key] for key in algo if key not in left}
+    """Returns an algorithm's settings without those that have `LEFT`, as the variant's if all were set."""
+    left = LEFT.get(str(algo.get("name")))
+    if left is None:
+        return algo
+    others = [k for k, default in left.defaults.items() if algo.get(k, default) != default]
+    if len(others) == len(left.defaults):
+        gone = {*left.defaults, *left.further} - KEPT
+        return {k: value for k, value in algo.items() if k not in gone} | {"name": left.variant}
+    return algo if others else {k: algo[k] for k in algo if k not in left.defaults}
 
 
 def group(kind: type, **values: Any) -> Any:

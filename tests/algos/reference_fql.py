@@ -74,7 +74,7 @@ class IQL(Learner):
             weight = torch.exp(advantage * self.c.beta).clamp(max=100.0)
         q = [mlp(critic, torch.cat([s, a], 1))[:, 0] for critic in critics]
         critic_loss = sum((x - y) ** 2 for x in q).mean()
-        unit = torch.distributions.Normal(mlp(policy, s, "body."), 1.0)
+        unit = torch.distributions.Normal(mlp(policy, s), 1.0)
         policy_loss = -(weight * unit.log_prob(a).sum(1)).mean()
         loss = value_loss + critic_loss + policy_loss
         for target, online in zip(targets, critics, strict=True):

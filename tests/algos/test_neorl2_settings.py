@@ -360,6 +360,11 @@ FOLDERS_OF_BEFORE = [
     ({"name": "bc", "squash": True, "leak": 0.0, "validate_every": 0}, {"name": "bc"}),
     ({"name": "bc", "squash": False, "leak": 0.1}, {"name": "bc", "squash": False, "leak": 0.1}),
     ({"name": "iql", "squash": False}, {"name": "iql", "squash": False}),
+    (
+        {"name": "iql", "squash": False, "advantage": "online", "stale_target": True}
+        | {"critic_layer_norm": True, "init": "glorot", "beta": 3.0},
+        {"name": "iql_ogbench", "beta": 3.0},
+    ),
 ]
 
 

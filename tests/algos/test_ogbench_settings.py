@@ -20,7 +20,7 @@ from agreement import (
     twins,
 )
 
-from corerl.algos.iql import IQL
+from corerl.algos.iql_ogbench import IQLOnOGBench
 from corerl.algos.rebrac import ReBRAC
 from corerl.config import Config
 from corerl.launch.composition import cells
@@ -36,8 +36,8 @@ def composed(name: str, *more: str, task: str = CUBE) -> Config:
 
 def test_iql_equals_the_equations(float64):
     cfg = composed("iql", f"algo.hidden_width={WIDTH}").algo
-    agent = IQL(cfg, Spec(O, A, generators()))
-    scramble(agent.value, agent.policy.body, agent.critic, agent.target)
+    agent = IQLOnOGBench(cfg, Spec(O, A, generators()))
+    scramble(agent.value, agent.policy, agent.critic, agent.target)
 
     def mine(s: int) -> tuple:
         networks = net(agent.value, s), net(agent.policy, s)
@@ -51,7 +51,7 @@ def test_iql_equals_the_equations(float64):
     for s, their in enumerate(theirs):
         assert_networks(mine(s), their.networks(), 1e-7)  # Adam's epsilon beside half a gradient
     states = 50 * torch.randn(SEEDS, B, O)
-    means = agent.policy.body(states)
+    means = agent.policy(states)
     assert (means.abs() > 1).any()
     torch.testing.assert_close(agent.act(states), means.clamp(-1, 1))
 
@@ -73,10 +73,10 @@ def test_rebrac_equals_the_equations(float64):
 def test_first_weights_are_glorots_and_the_policys_last_a_tenth():
     iql, rebrac = (
         agent(composed(name).algo, Spec(28, 5, generators(1)))
-        for name, agent in (("iql", IQL), ("rebrac", ReBRAC))
+        for name, agent in (("iql", IQLOnOGBench), ("rebrac", ReBRAC))
     )
     for network, last in (
-        *((iql.policy.body, 0.1), (iql.critic, 1), (iql.value, 1)),
+        *((iql.policy, 0.1), (iql.critic, 1), (iql.value, 1)),
         *((rebrac.actor, 0.1), (rebrac.critic, 1)),
     ):
         gains = [1] * (len(network.layers) - 1) + [last]
@@ -86,7 +86,7 @@ def test_first_weights_are_glorots_and_the_policys_last_a_tenth():
             assert not layer.bias.any()
     for normed in (iql.critic, iql.value, rebrac.critic):
         assert [norm.eps for norm in normed.norms] == [1e-6] * 4
-    for plain in (iql.policy.body, rebrac.actor):
+    for plain in (iql.policy, rebrac.actor):
         assert all(isinstance(norm, torch.nn.Identity) for norm in plain.norms)
 
 
@@ -102,7 +102,7 @@ def test_the_tables_are_fqls():
         maze = composed(name, task="ogbench/humanoidmaze-medium-navigate-singletask-v0").algo
         assert maze.discount == 0.995
     iql, rebrac = composed("iql").algo, composed("rebrac").algo
-    assert (iql.lr, iql.cosine, iql.expectile, iql.beta) == (3e-4, False, 0.9, 1.0)
+    assert (iql.lr, iql.expectile, iql.beta) == (3e-4, 0.9, 1.0)
     assert (rebrac.actor_lr, rebrac.critic_lr, rebrac.policy_delay) == (3e-4, 3e-4, 2)
     assert (rebrac.policy_noise, rebrac.noise_clip) == (0.2, 0.5)
     assert (rebrac.actor_bc_coef, rebrac.critic_bc_coef) == (1.0, 0.0)

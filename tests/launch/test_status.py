@@ -264,9 +264,9 @@ def test_cells_of_one_task_are_told_apart_by_their_settings(capsys):
 
 @pytest.mark.parametrize("command", ["train", "status"])
 def test_a_run_that_two_cells_name_is_counted_once(capsys, command):
-    """`iql_ogbench` has IQL's own settings for this task, and the seeds of `seeds=2` are among those of 3."""
+    """`td3_bc_corl` is TD3+BC for this task, and the seeds of `seeds=2` are among those of 3."""
     Path("mine.yaml").write_text("defaults: [config, _self_]\n", encoding="utf-8")
-    cells = ["sweep=mine.yaml", "algo=iql,iql_ogbench", "task=corerl/pendulum", "seeds=2,3"]
+    cells = ["sweep=mine.yaml", "algo=td3_bc,td3_bc_corl", "task=corerl/pendulum", "seeds=2,3"]
     if command == "train":
         assert cli.main(["train", *cells, "steps=1000", "--dry-run"]) == 0
         assert "1 cell, 3 seeds, 0 done. Left: 3,000 updates" in capsys.readouterr().out
