@@ -82,7 +82,7 @@ class Config(Settings):
     target_every: int = positive(250)  # updates between target copies, and encoder updates at each
     target_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     target_clip: float = at_least(0, 0.3)  # bound at which noise on the target action is clipped
-    flatness: float = at_least(0, 1e-5)  # penalty on the policy's squared outputs before tanh
+    flatness: float = at_least(0, 1e-5)  # weight of the penalty on squared outputs before tanh
     priority_power: float = at_least(0, 0.4)  # exponent of the TD error in replay priorities
     smallest_priority: float = at_least(0, 1.0)  # floor of |TD error| in priorities (0: no floor)
 

@@ -65,10 +65,10 @@ class Config(distortions.Distortion):
 
     fractions: int = positive(32)  # quantile fractions per update, of the critic and of its target
     policy_fractions: int = positive(8)  # quantile fractions averaged in the actor's loss
-    shared_fractions: bool = True  # one set of fractions per batch (authors) (false: one per row)
+    shared_fractions: bool = True  # one set of fractions per batch, as the authors (false: per row)
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, at each actor update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_delay: int = positive(2)  # critic updates per actor update
     kl_weight: float = at_least(0, 0.5)  # weight of the KL divergence from the VAE's prior
     latent_clip: float = positive(0.5)  # bound at which sampled latents are clipped

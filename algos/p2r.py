@@ -56,7 +56,7 @@ class Config(Settings):
     name: str = "p2r"
     label: str = "P2R"
 
-    feedback: str = one_of("preferences", "rewards")  # from preferences | rewards: the true ones
+    feedback: str = one_of("preferences", "rewards")  # learns from preferences | true rewards
     segment: str = one_of("step", "episode")  # what is compared: each step | each whole episode
     comparisons: int = within(1_000, "[1, 1000000000]")  # comparisons with a baseline per question
     tolerance: float = positive(0.1)  # uncertainty of a reward above which the person is asked

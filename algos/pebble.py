@@ -76,7 +76,7 @@ class Config(sac.Config):
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
     world: World = added(group(World, steps=1_000))  # Hindsight PRIOR's model, with reward.prior
 
-    polyak: float = within(0.0025, "[0, 1]")  # soft-update rate of the targets, every critic update
+    polyak: float = within(0.0025, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(0.1)  # first value of the entropy temperature alpha
     actor_lr: float = positive(1e-4)
     critic_lr: float = positive(1e-4)

@@ -67,7 +67,7 @@ class Config(MLPSettings, FineTuning):
     actor_q: str = one_of("mean", "min")  # policy follows the mean (authors) | min of all critics
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, every critic update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
     target_entropy: float | None = None  # null: minus half the number of action dimensions
 

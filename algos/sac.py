@@ -62,7 +62,7 @@ class Config(MLPSettings):
     label: str = "SAC"
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, every critic update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
     learn_temperature: bool = True  # learns alpha (false: alpha is fixed, Haarnoja et al. 2018a)
     target_entropy: float | None = None  # null: minus the number of action dimensions

@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     kl_weight: float = positive(0.5)  # beta, weight of the KL divergence in the auto-encoder's loss
     vae_steps: int = positive(100_000)  # first updates, which fit the auto-encoder
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, at each actor update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update

@@ -51,7 +51,7 @@ class Config(MLPSettings):
     label: str = "TD3"
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, per policy update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, per policy update
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per policy update

@@ -55,7 +55,7 @@ class Config(MLPSettings):
     critic_bc_coef: float = at_least(0, 0.01)  # beta_2, weight of imitation in the critics' target
     normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, every step
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every step
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     critic_updates: int = positive(2)  # critic updates per step, all on one batch

@@ -43,7 +43,7 @@ class Config(MLPSettings):
 
     alpha: float = positive(2.5)  # weight of Q against imitation, eq. 5
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, at each actor update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update

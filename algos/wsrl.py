@@ -80,15 +80,15 @@ class Config(MLPSettings, FineTuning):
 
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty in pre-training
     samples: int = positive(10)  # sampled actions from each of the penalty's three proposals
-    importance_sampling: bool = True  # weighs sampled actions by their densities
+    importance_sampling: bool = True  # the penalty weighs sampled actions by their densities
     calibrate: bool = True  # true: Cal-QL, false: CQL
-    failure_reward: float | None = None  # raw reward of a step without success in a sparse task
+    failure_reward: float | None = None  # episodes of this raw reward alone are endless (null: off)
     lagrange: bool = False  # learns the penalty's weight so that its gap meets threshold
     threshold: float = 0.8  # target of the penalty's gap with lagrange=true
     max_backup: bool = True  # pre-training targets take the best of `samples` next actions
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # soft-update rate of the targets, every critic update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     critics: int = positive(10)  # critics in the ensemble
     critic_subsample: int | None = positive(2)  # random critics in a backup or penalty (null: all)
     shared_output: bool = True  # all critics share one output layer

@@ -44,7 +44,7 @@ class Settings(config.Settings):
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     layer_norm: bool = False  # LayerNorm after every hidden activation
-    polyak: float = within(0.01, "(0, 1]")  # target's soft-update rate (0.01: as a copy every 100)
+    polyak: float = within(0.01, "(0, 1]")  # share of new weights in targets, every update
     discount: float = 0.99  # discount of the estimated return
     horizon: int | None = within(None, "[1, 1e12]")  # steps that count per episode (null: endless)
     critics: int = positive(1)  # critics per policy (their values are averaged)

@@ -22,7 +22,7 @@ class Options:
 
     discount: float = 0.99  # discount of the estimated return
     horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
-    leave_out_cut: bool = False  # leaves out episodes that stop earlier without an end
+    leave_out_cut: bool = False  # leaves out episodes that stop before the horizon, with no end
     behaviour: str = "recorded"  # behaviour probabilities: recorded | fitted (auto: recorded)
     clip: float | None = None  # quantile at which importance weights are clipped (null: none)
     kernel: str = "gaussian"  # kernel over continuous actions, for deterministic policies
@@ -32,7 +32,7 @@ class Options:
     bounds: tuple[float, float] | None = None  # known range of an episode's weighted return
     statistics: Sequence[str] = STATISTICS  # statistics of the return to estimate
     upper: float | None = None  # largest possible return (null: the largest recorded)
-    finite: bool = False  # FQE's return ends at the horizon, instead of being endless
+    finite: bool = False  # FQE's return ends at the horizon (false: endless)
     fqe: Settings = field(default_factory=Settings)
     seed: int = 0  # seed of all random draws
 

@@ -39,7 +39,7 @@ class Values(Settings):
     steps: int = positive(20_000)  # updates of V
     batch_size: int = positive(256)
     lr: float = positive(1e-3)  # learning rate at first (falls to 0 along a cosine)
-    polyak: float = within(0.02, "(0, 1]")  # soft-update rate of the target, every update
+    polyak: float = within(0.02, "(0, 1]")  # share of new weights in the target, every update
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
 
