@@ -47,10 +47,10 @@ class Config(goals.GoalSettings):
     name: str = "laeo"
     label: str = "LAEO"
 
-    examples: int = positive(200)  # of success
-    over: str = one_of("random", "mean", "logsumexp")  # how their logits are one value
-    alpha: float = at_least(0, 0.1)  # of cloning
-    latent_dim: int = positive(64)  # d
+    examples: int = positive(200)  # example states of success: those after the largest rewards
+    over: str = one_of("random", "mean", "logsumexp")  # random example's logit | mean | logsumexp
+    alpha: float = at_least(0, 0.1)  # weight of behaviour cloning in the policy's loss
+    latent_dim: int = positive(64)  # d, size of the embeddings phi and psi
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)

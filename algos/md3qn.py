@@ -63,16 +63,16 @@ class Config(DeepQ):
     name: str = "md3qn"
     label: str = "MD3QN"
 
-    particles: int = at_least(2, 200)  # M
-    sources: str = one_of("all", "total")  # total: one return, MMD-QN
-    policy: str = one_of("greedy", "uniform")  # whose law is learned
-    estimator: str = one_of("v", "u")  # v: authors' code, see 1
-    kernel_weight: str = one_of("sqrt", "equal")  # sqrt: authors' code, equal: paper
-    distance: str = one_of("mean", "sum")  # over the sources (mean: authors' code, sum: paper)
+    particles: int = at_least(2, 200)  # M, particles of the return distribution of each action
+    sources: str = one_of("all", "total")  # all sources jointly | total: their sum (MMD-QN)
+    policy: str = one_of("greedy", "uniform")  # greedy | uniform: policy whose returns are learned
+    estimator: str = one_of("v", "u")  # v: all pairs of particles (authors' code) | u: unbiased MMD
+    kernel_weight: str = one_of("sqrt", "equal")  # sqrt: of the bandwidth (code) | equal: 1 (paper)
+    distance: str = one_of("mean", "sum")  # mean (authors' code) | sum (paper) over reward sources
     bandwidths: list[float] = field(default_factory=lambda: [2.0**i for i in range(-8, 9)])
 
-    cosine: bool = False  # the rate decays to 0 over the run
-    padding: str = one_of("same", "valid")  # of the convolutions (same: authors)
+    cosine: bool = False  # learning rate decays to 0 along a cosine
+    padding: str = one_of("same", "valid")  # same (authors' code) | valid padding of convolutions
 
     def __post_init__(self):
         super().__post_init__()

@@ -38,8 +38,8 @@ class Config(td3.Config):
     name: str = "mex"
     label: str = "MEX"
 
-    eta: float = at_least(0, 1e-3)  # weight of optimism
-    optimism: str = one_of("data", "policy")  # whose actions are raised (data: as released)
+    eta: float = at_least(0, 1e-3)  # weight of the optimistic term in the critics' loss
+    optimism: str = one_of("data", "policy")  # actions whose Q is raised: data (released) | policy
 
 
 class MEX(TD3):

@@ -70,34 +70,34 @@ class Config(Settings):
     label: str = "MR.Q"
 
     horizon: int = positive(5)  # steps over which the model is unrolled
-    dynamics_weight: float = at_least(0, 1.0)
-    reward_weight: float = at_least(0, 0.1)
-    end_weight: float = at_least(0, 0.1)
-    reward_bins: int = at_least(2, 65)
-    reward_limit: float = positive(10.0)  # of the bins, before symexp
+    dynamics_weight: float = at_least(0, 1.0)  # weight of predicted features in the encoders' loss
+    reward_weight: float = at_least(0, 0.1)  # weight of predicted rewards in the encoders' loss
+    end_weight: float = at_least(0, 0.1)  # weight of predicted episode ends in the encoders' loss
+    reward_bins: int = at_least(2, 65)  # bins in which the model predicts the reward
+    reward_limit: float = positive(10.0)  # largest reward bin, before symexp
 
     discount: float = within(0.99, "[0, 1]")
     n_step: int = positive(3)  # rewards summed before the bootstrap
-    terminal_reward: bool = True  # counts in that sum (false: the authors' code)
-    target_every: int = positive(250)  # updates between copies, and of the encoders at each
-    target_noise: float = at_least(0, 0.2)  # standard deviation, on the target policy's actions
-    target_clip: float = at_least(0, 0.3)
-    flatness: float = at_least(0, 1e-5)  # weight of the policy's squared outputs before tanh
-    priority_power: float = at_least(0, 0.4)
-    smallest_priority: float = at_least(0, 1.0)  # of a step's error, also of the first steps (0: 1)
+    terminal_reward: bool = True  # the n-step sum has a terminal step's reward (authors: false)
+    target_every: int = positive(250)  # updates between target copies, and encoder updates at each
+    target_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    target_clip: float = at_least(0, 0.3)  # bound at which noise on the target action is clipped
+    flatness: float = at_least(0, 1e-5)  # weight of the penalty on squared outputs before tanh
+    priority_power: float = at_least(0, 0.4)  # exponent of the TD error in replay priorities
+    smallest_priority: float = at_least(0, 1.0)  # floor of |TD error| in priorities (0: no floor)
 
-    random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
-    noise: float = at_least(0, 0.2)  # standard deviation of exploration
-    capacity: int = positive(1_000_000)  # steps kept per seed
+    random_steps: int = positive(10_000)  # first steps of each seed: uniform actions, no update
+    noise: float = at_least(0, 0.2)  # standard deviation of the exploration noise
+    capacity: int = positive(1_000_000)  # environment steps kept per seed
 
     encoder_lr: float = positive(1e-4)
     policy_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
-    weight_decay: float = at_least(0, 1e-4)
-    max_norm: float = positive(20.0)  # of the critics' gradient
+    weight_decay: float = at_least(0, 1e-4)  # weight decay of all networks
+    max_norm: float = positive(20.0)  # norm at which the critics' gradient is clipped
     batch_size: int = positive(256)
-    hidden_width: int = positive(512)  # of every network, and how many features a state has
-    action_width: int = positive(256)  # features of an action
+    hidden_width: int = positive(512)  # width of every network, and number of state features
+    action_width: int = positive(256)  # number of action features
 
     def __post_init__(self):
         super().__post_init__()

@@ -66,29 +66,29 @@ class Config(transformer.TransformerSettings):
     label: str = "OPPO"
 
     preferences: Preferences = group(Preferences)
-    crop: int | None = positive(None)  # steps of each segment in a batch (null: all)
-    latent: int = positive(16)  # numbers in z
-    latent_std: float = positive(2.0)  # of z* at first
-    preference_weight: float = at_least(0, 10.0)
-    norm_weight: float = at_least(0, 0.1)
-    norm: str = one_of("hinge", "square")  # people's | by return
-    state_noise: float = at_least(0, 0.1)  # on the decoder's states, which have deviation 1
+    crop: int | None = positive(None)  # steps read of each compared segment in a batch (null: all)
+    latent: int = positive(16)  # dimensions of z, the latent of a segment
+    latent_std: float = positive(2.0)  # initial standard deviation of z*, the optimal latent
+    preference_weight: float = at_least(0, 10.0)  # weight of the preference loss
+    norm_weight: float = at_least(0, 0.1)  # weight of the penalty on the norm of latents
+    norm: str = one_of("hinge", "square")  # hinge above |z| = 1 (human data) | square: (|z| - 1)^2
+    state_noise: float = at_least(0, 0.1)  # std of the noise on the decoder's standardised states
 
-    context: int = positive(100)  # K steps of a window
-    max_timestep: int = positive(1000)  # rows of both time tables, later steps share the last
+    context: int = positive(100)  # K, steps in a window that the decoder reads
+    max_timestep: int = positive(1000)  # rows of both time embeddings (later steps share the last)
     layers: int = positive(3)
     heads: int = positive(2)
     width: int = positive(128)
-    activation: str = one_of("relu", "gelu")  # of the decoder
+    activation: str = one_of("relu", "gelu")  # activation of the decoder: relu | gelu
     dropout: float = within(0.1, "[0, 1)")
     clip_actions: float = within(1.0, "(0, 1]")  # labelled actions are clipped to plus-minus this
 
-    lr: float = positive(1e-4)  # of encoder and decoder
-    latent_lr: float = positive(1e-2)  # of z*
-    warmup_steps: int = positive(10_000)  # of the decoder's rate
-    weight_decay: float = at_least(0, 1e-4)  # on all parameters, z* too
-    max_grad_norm: float = positive(0.25)  # over each seed's encoder, and over its decoder
-    batch_size: int = positive(64)  # windows, and pairs
+    lr: float = positive(1e-4)  # learning rate of encoder and decoder
+    latent_lr: float = positive(1e-2)  # learning rate of z*, the optimal latent
+    warmup_steps: int = positive(10_000)  # updates in which the decoder's learning rate rises
+    weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters, z* included
+    max_grad_norm: float = positive(0.25)  # norm that clips gradients, per network and seed
+    batch_size: int = positive(64)  # windows, and as many pairs, in each batch
     data: Weighting = group(Weighting)
 
     def __post_init__(self):

@@ -60,31 +60,31 @@ class Config(distortions.Distortion):
     name: str = "oraac"
     label: str = "O-RAAC"
 
-    perturbation: float = within(0.25, "[0, 2]")  # lambda: how far the imitated action may be moved
-    imitation: bool = True  # false: RAAC, an actor without the VAE
+    perturbation: float = within(0.25, "[0, 2]")  # lambda, largest change to the imitated action
+    imitation: bool = True  # the actor changes a VAE's action (false: RAAC, without VAE)
 
-    fractions: int = positive(32)  # predicted per update, and as many of the target
-    policy_fractions: int = positive(8)  # averaged in the actor's loss
-    shared_fractions: bool = True  # one set for the whole batch (authors) or one per row
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
+    fractions: int = positive(32)  # quantile fractions per update, of the critic and of its target
+    policy_fractions: int = positive(8)  # quantile fractions averaged in the actor's loss
+    shared_fractions: bool = True  # one set of fractions per batch, as the authors (false: per row)
+    kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_delay: int = positive(2)  # critic updates per actor update
-    kl_weight: float = at_least(0, 0.5)  # of the prior in the VAE's loss
-    latent_clip: float = positive(0.5)  # of sampled latents
+    kl_weight: float = at_least(0, 0.5)  # weight of the KL divergence from the VAE's prior
+    latent_clip: float = positive(0.5)  # bound at which sampled latents are clipped
 
     actor_lr: float = positive(1e-4)
     critic_lr: float = positive(1e-3)
     vae_lr: float = positive(1e-3)
-    cosine: bool = False  # ours: the rates of actor and critic decay to 0 over the run
+    cosine: bool = False  # actor's and critic's learning rates decay to 0 (ours)
     batch_size: int = positive(128)
-    hidden_width: int = positive(256)  # of the critic's first layers, of states and of actions
-    cosines: int = positive(16)  # of the fraction's embedding
-    embedding_width: int = positive(16)  # of the product of state-action features and fraction
-    head_width: int = positive(32)  # after that
-    activation: str = one_of("relu", "silu")  # of the critic (relu: authors)
-    actor_widths: list[int] = field(default_factory=lambda: [400, 300])
-    vae_width: int = positive(750)
+    hidden_width: int = positive(256)  # width of the critic's first layers, for states and actions
+    cosines: int = positive(16)  # cosines in the embedding of a quantile fraction
+    embedding_width: int = positive(16)  # width at which critic features and fractions multiply
+    head_width: int = positive(32)  # width of the critic's last hidden layer
+    activation: str = one_of("relu", "silu")  # activation of the critic: relu (authors) | silu
+    actor_widths: list[int] = field(default_factory=lambda: [400, 300])  # widths of hidden layers
+    vae_width: int = positive(750)  # width of the VAE's hidden layers
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

@@ -62,10 +62,10 @@ class Config(Settings):
     name: str = "orpo"
     label: str = "ORPO"
 
-    objective: str = one_of("proxy")  # what is optimised: the only one, named for reports
-    penalty: str = one_of("chi2", "sqrt_chi2", "kl", "action_kl")
-    coefficient: float = at_least(0, 0.3)  # of the penalty, in standard deviations of the proxy
-    measure: str = one_of("state_action", "state")  # whose occupancy is compared
+    objective: str = one_of("proxy")  # proxy reward (the only choice, shown in reports)
+    penalty: str = one_of("chi2", "sqrt_chi2", "kl", "action_kl")  # or sqrt_chi2 | kl | action_kl
+    coefficient: float = at_least(0, 0.3)  # penalty's weight, in standard deviations of the proxy
+    measure: str = one_of("state_action", "state")  # compares occupancies: state_action | state
 
 
 class Problem:

@@ -56,15 +56,15 @@ class Config(Settings):
     name: str = "p2r"
     label: str = "P2R"
 
-    feedback: str = one_of("preferences", "rewards")  # rewards: the learner by itself
-    segment: str = one_of("step", "episode")  # what is compared
-    comparisons: int = within(1_000, "[1, 1000000000]")  # answers to one question
-    tolerance: float = positive(0.1)  # width above which the person is asked
-    radius: float = positive(0.1)  # of the confidence set
-    ridge: float = positive(0.01)
-    bonus_scale: float = at_least(0, 0.2)  # of transitions (1: the stated width)
-    beta: float = at_least(0, 0.1)  # weight of the reward's uncertainty
-    delta: float = within(0.1, "(0, 1)")
+    feedback: str = one_of("preferences", "rewards")  # learns from preferences | true rewards
+    segment: str = one_of("step", "episode")  # what is compared: each step | each whole episode
+    comparisons: int = within(1_000, "[1, 1000000000]")  # comparisons with a baseline per question
+    tolerance: float = positive(0.1)  # uncertainty of a reward above which the person is asked
+    radius: float = positive(0.1)  # radius of the confidence set of rewards
+    ridge: float = positive(0.01)  # ridge penalty of the regressions of rewards
+    bonus_scale: float = at_least(0, 0.2)  # factor of UCBVI's exploration bonus (1: stated width)
+    beta: float = at_least(0, 0.1)  # weight of the bonus for uncertain rewards
+    delta: float = within(0.1, "(0, 1)")  # failure probability in UCBVI's bonus
 
 
 class Regression:

@@ -68,16 +68,16 @@ class Config(sac.Config):
     name: str = "pebble"
     label: str = "PEBBLE"
 
-    random_steps: int = positive(1_000)  # first ones per seed: uniform actions, no update
-    explore_steps: int = at_least(0, 5_000)  # next ones: unsupervised
-    neighbours: int = positive(5)  # k: the distance is to the k-th nearest
-    reset_updates: int = at_least(0, 100)  # after the critics are initialised again
+    random_steps: int = positive(1_000)  # first steps of each seed: uniform actions, no update
+    explore_steps: int = at_least(0, 5_000)  # steps of unsupervised exploration after random_steps
+    neighbours: int = positive(5)  # k: exploration is rewarded by distance to the k-th neighbour
+    reset_updates: int = at_least(0, 100)  # extra updates when the first session resets critics
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
-    world: World = added(group(World, steps=1_000))  # says what matters, with reward.prior
+    world: World = added(group(World, steps=1_000))  # Hindsight PRIOR's model, with reward.prior
 
-    polyak: float = within(0.0025, "[0, 1]")
-    initial_temperature: float = positive(0.1)
+    polyak: float = within(0.0025, "[0, 1]")  # share of new weights in targets, every critic update
+    initial_temperature: float = positive(0.1)  # first value of the entropy temperature alpha
     actor_lr: float = positive(1e-4)
     critic_lr: float = positive(1e-4)
     temperature_lr: float = positive(1e-4)

@@ -56,7 +56,7 @@ class Config(iql.Config):
     name: str = "pref_iql"
     label: str = "P-IQL"
 
-    critic_loss: str = one_of("mean", "sum")  # as IPL's code has it
+    critic_loss: str = one_of("mean", "sum")  # mean (IPL's code) | sum over the two critics
     reward: Markov = group(  # as IPL's authors have it
         Markov,
         steps=20_000,
@@ -68,11 +68,11 @@ class Config(iql.Config):
         batch_size=8,
         stop_accuracy=None,
     )
-    world: World = added(group(World))  # says what matters, with reward.prior
-    reward_first: bool = False  # IQL waits for the reward, rather than learning beside it
+    world: World = added(group(World))  # world model of Hindsight PRIOR, with reward.prior
+    reward_first: bool = False  # fits the reward before IQL starts (false: both at once)
     preferences: Preferences = group(Preferences)
-    crop: int | None = positive(64)  # steps of each segment in a batch (null: all)
-    replay: bool = True  # IQL learns from the task's dataset (false: from the comparisons' steps)
+    crop: int | None = positive(64)  # steps read of each segment in a batch (null: all)
+    replay: bool = True  # IQL learns from the task's dataset (false: the compared segments)
 
     def __post_init__(self):
         super().__post_init__()

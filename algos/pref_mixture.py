@@ -54,15 +54,15 @@ class Config(Settings):
     name: str = "pref_mixture"
     label: str = "max-min"
 
-    objective: str = one_of("worst_group")  # what counts: the only one, named for reports
-    policy: str = one_of("max_min", "multiplicative", "mean")
-    groups: int = within(2, "[1, 20]")  # U, of the mixture
-    comparisons: int = within(100, "[1, 100000]")  # pairs of each labeller
-    bound: float = positive(10.0)  # of ||theta||
-    rounds: int = positive(60)  # of expectation and maximisation, at most
-    starts: int = positive(5)  # number of starts (the likeliest result is kept)
-    eta: float = positive(0.1)  # step of the multiplicative weights
-    iterations: int = within(1_000, "[1, 100000]")  # of them
+    objective: str = one_of("worst_group")  # the worst group's value (the only choice)
+    policy: str = one_of("max_min", "multiplicative", "mean")  # or multiplicative: iterative | mean
+    groups: int = within(2, "[1, 20]")  # U, groups of labellers that the mixture assumes
+    comparisons: int = within(100, "[1, 100000]")  # pairs that each labeller compares
+    bound: float = positive(10.0)  # largest norm of a group's reward parameters theta
+    rounds: int = positive(60)  # most rounds of expectation-maximisation
+    starts: int = positive(5)  # random starts of expectation-maximisation (the likeliest counts)
+    eta: float = positive(0.1)  # step size of policy=multiplicative
+    iterations: int = within(1_000, "[1, 100000]")  # iterations of policy=multiplicative
 
 
 def max_min(mdp: FiniteMDP, rewards: np.ndarray) -> tuple[np.ndarray, float]:

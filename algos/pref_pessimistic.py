@@ -79,16 +79,16 @@ class Config(Settings):
     name: str = "pref_pessimistic"
     label: str = "pessimistic MLE"
 
-    policy: str = one_of("pessimistic", "likelihood")  # likelihood: greedy for theta^
-    likelihood: str = one_of("rankings", "pairs")  # difference 6
-    comparisons: int = within(200, "[1, 1000000]")  # rankings of a dataset, n
-    ranked: int = within(2, "[2, 20]")  # segments of a ranking, K
-    bound: float | None = positive(2.0)  # of ||theta|| (null: none)
-    radius: str = one_of("fixed", "theorem")  # difference 2
-    width: float = positive(3.0)
-    delta: float = within(0.1, "(0, 1)")  # of the theorem
-    ridge: float = positive(0.01)
-    reference: str = one_of("compared", "mean", "zero")  # nu: most compared segment, mean of all, 0
+    policy: str = one_of("pessimistic", "likelihood")  # or likelihood: greedy for the fitted theta
+    likelihood: str = one_of("rankings", "pairs")  # of whole rankings | of their pairs (MLE_2)
+    comparisons: int = within(200, "[1, 1000000]")  # n, rankings in a dataset
+    ranked: int = within(2, "[2, 20]")  # K, segments in a ranking
+    bound: float | None = positive(2.0)  # largest norm of the reward parameters (null: no bound)
+    radius: str = one_of("fixed", "theorem")  # fixed: width | theorem: width x the theorem's radius
+    width: float = positive(3.0)  # radius of the ellipsoid of rewards, or its factor (theorem)
+    delta: float = within(0.1, "(0, 1)")  # failure probability in the theorem's radius
+    ridge: float = positive(0.01)  # ridge added to the covariance of the data
+    reference: str = one_of("compared", "mean", "zero")  # nu: most compared | mean | zero segment
 
     def __post_init__(self):
         super().__post_init__()

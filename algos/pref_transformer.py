@@ -64,10 +64,10 @@ class Reward(Fitting):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    attention: bool = True  # the preference-attention layer (false: the README's commands)
-    scale: str = one_of("none", "width")  # of that layer's products: none (authors) | sqrt(width)
-    keep: str = one_of("best", "last")  # best (authors) | last weights
-    window: int = positive(100)  # most steps of context to relabel (at most a segment's)
+    attention: bool = True  # preference-attention layer (false: a small head, README's commands)
+    scale: str = one_of("none", "width")  # none (authors) | width: attention divided by sqrt(width)
+    keep: str = one_of("best", "last")  # best: weights of the smallest loss (authors) | last
+    window: int = positive(100)  # steps of context when relabelling (at most a segment's length)
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 
 
@@ -79,7 +79,7 @@ class Config(iql.Config):
 
     reward: Reward = group(Reward)
     preferences: Preferences = group(Preferences)
-    spread_worst: bool = False  # first takes the worst return from every episode, over its steps
+    spread_worst: bool = False  # takes the worst return off every episode, spread over its steps
     data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
         preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )

@@ -42,10 +42,10 @@ class Config(DeepQ):
     name: str = "qr_dqn"
     label: str = "QR-DQN"
 
-    quantiles: int = positive(200)  # N
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
-    double: bool = False  # the online network chooses the next action
-    max_grad_norm: float | None = added(within(None, "(0, inf)"))  # null: no clipping
+    quantiles: int = positive(200)  # N, quantiles of the return distribution
+    kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
+    double: bool = False  # double DQN: the online network chooses the next action
+    max_grad_norm: float | None = added(within(None, "(0, inf)"))  # clips gradient norms (null: no)
 
 
 class QRDQN(Stateful):

@@ -69,14 +69,14 @@ class Config(Settings):
     name: str = "r2pvi"
     label: str = "R2PVI"
 
-    objective: str = one_of("robust", "mean")  # set by kind, for reports: mean with none
-    kind: str = one_of("tv", "kl", "chi2", "ball", "none")  # ball: DRPVI, none: PEVI
+    objective: str = one_of("robust", "mean")  # follows from kind (none: mean), shown in reports
+    kind: str = one_of("tv", "kl", "chi2", "ball", "none")  # or kl, chi2, ball: DRPVI, none: PEVI
     scale: float = positive(0.1)  # price of the divergence, or the radius of the ball
-    beta: float = at_least(0, 1.0)  # weight of the penalty
-    ridge: float = positive(0.1)
-    penalty: str = one_of("factors", "authors")  # difference 1
-    least: str = one_of("states", "data")  # difference 4: what min V is over
-    rewards: str = one_of("known", "learned")  # difference 5
+    beta: float = at_least(0, 1.0)  # weight of the pessimism penalty
+    ridge: float = positive(0.1)  # ridge penalty of the regressions
+    penalty: str = one_of("factors", "authors")  # factors: bounds each factor | authors: smaller
+    least: str = one_of("states", "data")  # min V over all states | those in the data (authors)
+    rewards: str = one_of("known", "learned")  # known: given | learned: regression (authors' PEVI)
 
     def __post_init__(self):
         super().__post_init__()

@@ -50,16 +50,16 @@ class Config(MLPSettings, FineTuning):
     name: str = "rebrac"
     label: str = "ReBRAC"
 
-    actor_bc_coef: float = at_least(0, 0.01)  # beta_1: imitation in the actor's loss
-    critic_bc_coef: float = at_least(0, 0.01)  # beta_2: imitation in the critic's target
-    normalize_q: bool = True  # divide Q by its mean size in the actor's loss
+    actor_bc_coef: float = at_least(0, 0.01)  # beta_1, weight of imitation in the actor's loss
+    critic_bc_coef: float = at_least(0, 0.01)  # beta_2, weight of imitation in the critics' target
+    normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
-    stale_actor_target: bool = True  # the authors' order of updates (see difference 1)
-    order: str = added(one_of("critic_first", "joint"))  # authors, CORL | FQL, see below
+    stale_actor_target: bool = True  # the actor's target moves before the actor's step (authors)
+    order: str = added(one_of("critic_first", "joint"))  # critic then actor | joint: at once (FQL)
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)
@@ -67,12 +67,12 @@ class Config(MLPSettings, FineTuning):
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
-    layer_norm: bool = added(False)  # in the actor
-    critic_layer_norm: bool = True
-    init: str = added(one_of("authors", "glorot", "lecun"))  # authors | FQL | unifloral
+    layer_norm: bool = added(False)  # LayerNorm in the actor
+    critic_layer_norm: bool = True  # LayerNorm in the critics
+    init: str = added(one_of("authors", "glorot", "lecun"))  # or glorot (FQL) | lecun (unifloral)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
-    min_bc_share: float = within(0.5, "[0, 1]")  # of actor_bc_coef, where fine-tuning ends
+    min_bc_share: float = within(0.5, "[0, 1]")  # share of actor_bc_coef left when fine-tuning ends
     online: Online = group(Online, offline_ratio=0.5)
 
 

@@ -53,12 +53,12 @@ class Config(Settings):
     name: str = "reload"
     label: str = "ReLOAD"
 
-    objective: str = one_of("constrained")  # what is optimised: the only one, named for reports
-    gradient: str = one_of("optimistic", "plain")  # ReLOAD | descent-ascent
-    budget: float | None = None  # of every cost, mean sum of an episode (null: the task's)
-    eta: float = positive(0.5)  # step of the policy
-    eta_mu: float = positive(0.5)  # step of the multipliers
-    spread: float = at_least(0, 0.1)  # standard deviation of the first policy's logits
+    objective: str = one_of("constrained")  # constrained return (the only choice, shown in reports)
+    gradient: str = one_of("optimistic", "plain")  # optimistic (ReLOAD) | plain descent-ascent
+    budget: float | None = None  # limit on each cost's mean sum per episode (null: the task's)
+    eta: float = positive(0.5)  # step size of the policy
+    eta_mu: float = positive(0.5)  # step size of the Lagrange multipliers
+    spread: float = at_least(0, 0.1)  # standard deviation of the initial policy's logits
 
 
 class ReLOAD(TabularLearner):

@@ -47,11 +47,11 @@ class Config(sac.Config):
     name: str = "reload_sac"
     label: str = "ReLOAD-SAC"
 
-    gradient: str = one_of("optimistic", "plain")  # ReLOAD | descent-ascent
-    budget: float = at_least(0, 25.0)  # cost of a period
-    period: int = positive(1_000)  # environment steps of an iteration of the multiplier
-    eta_mu: float = positive(1.0)  # step of the multiplier
-    initial_multiplier: float = at_least(0, 0.0)
+    gradient: str = one_of("optimistic", "plain")  # optimistic (ReLOAD) | plain descent-ascent
+    budget: float = at_least(0, 25.0)  # limit on the cost of a period of steps
+    period: int = positive(1_000)  # environment steps between updates of the Lagrange multiplier
+    eta_mu: float = positive(1.0)  # step size of the Lagrange multiplier
+    initial_multiplier: float = at_least(0, 0.0)  # first value of the Lagrange multiplier
 
 
 class Costs(nn.Module):

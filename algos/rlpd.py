@@ -60,28 +60,28 @@ class Config(MLPSettings, FineTuning):
     label: str = "RLPD"
 
     utd: int = positive(20)  # critic updates per step of the environment
-    critics: int = positive(10)
-    critic_subsample: int = positive(2)  # random critics in a backup
-    layer_norm: bool = True  # in the critics
-    backup_entropy: bool = True
-    actor_q: str = one_of("mean", "min")  # over all critics (mean: authors)
+    critics: int = positive(10)  # critics in the ensemble
+    critic_subsample: int = positive(2)  # random critics whose minimum makes the target
+    layer_norm: bool = True  # LayerNorm in the critics
+    backup_entropy: bool = True  # adds the policy's entropy to the critics' target
+    actor_q: str = one_of("mean", "min")  # policy follows the mean (authors) | min of all critics
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
-    initial_temperature: float = positive(1.0)
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
+    initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
     target_entropy: float | None = None  # null: minus half the number of action dimensions
 
     actor_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
     temperature_lr: float = positive(3e-4)
-    batch_size: int = positive(256)  # of one critic update
+    batch_size: int = positive(256)  # rows of one critic update
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: updates on the data first | offline: those only
+    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
     online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):

@@ -45,19 +45,19 @@ class Config(edac.Config, FineTuning):
     name: str = "ro2o"
     label: str = "RO2O"
 
-    eta: float = at_least(0, 0.0)  # of EDAC's penalty
-    policy_weight: float = at_least(0, 1.0)
-    value_weight: float = at_least(0, 1e-4)
-    unseen_weight: float = at_least(0, 0.1)
-    policy_radius: float = at_least(0, 0.01)  # of perturbations, in normalised states
-    value_radius: float = at_least(0, 0.01)
-    unseen_radius: float = at_least(0, 0.01)
-    perturbations: int = positive(20)  # n
-    rise_weight: float = within(0.8, "[0, 1]")  # of values that rise (falling ones: the rest)
-    pessimism: float = at_least(0, 1.0)  # k at first
-    pessimism_min: float = at_least(0, 0.1)
-    pessimism_decay: float = at_least(0, 5e-7)  # at every update on the data
-    smooth_online: bool = True
+    eta: float = at_least(0, 0.0)  # weight of EDAC's penalty
+    policy_weight: float = at_least(0, 1.0)  # weight of the policy's smoothness loss
+    value_weight: float = at_least(0, 1e-4)  # weight of the critics' smoothness loss
+    unseen_weight: float = at_least(0, 0.1)  # weight of the pessimism loss at unseen actions
+    policy_radius: float = at_least(0, 0.01)  # radius of state perturbations for the policy's loss
+    value_radius: float = at_least(0, 0.01)  # radius of state perturbations for the critics' loss
+    unseen_radius: float = at_least(0, 0.01)  # radius of state perturbations for unseen actions
+    perturbations: int = positive(20)  # n, perturbed states per state
+    rise_weight: float = within(0.8, "[0, 1]")  # weight of rising Q in smoothness (falling: rest)
+    pessimism: float = at_least(0, 1.0)  # first k: standard deviations taken off unseen actions' Q
+    pessimism_min: float = at_least(0, 0.1)  # smallest k, also the one used online
+    pessimism_decay: float = at_least(0, 5e-7)  # decrease of k at every update on the data
+    smooth_online: bool = True  # keeps the three extra losses online (false: the authors' script)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
     online: Online = group(Online, warmup_steps=2_500, offline_ratio=0.0, capacity=250_000)
 

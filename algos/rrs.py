@@ -46,11 +46,9 @@ class Config(td3.Config):
     name: str = "rrs"
     label: str = "RRS"
 
-    shifts: list[float] = field(default_factory=lambda: [-0.5, 0.0, 0.5])  # of rewards
-    turn: int = positive(1_000)  # updates of the critics while the policy climbs one pair
-    ends: str = one_of(
-        "shifted", "exact"
-    )  # true ends are rewards as all others | keep what is best
+    shifts: list[float] = field(default_factory=lambda: [-0.5, 0.0, 0.5])  # a reward shift per pair
+    turn: int = positive(1_000)  # critic updates for which the policy follows one pair of critics
+    ends: str = one_of("shifted", "exact")  # value past an end: 0 | exact: shift / (1 - discount)
 
     def __post_init__(self):
         super().__post_init__()

@@ -62,13 +62,13 @@ class Config(MLPSettings):
     label: str = "SAC"
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
-    initial_temperature: float = positive(1.0)  # alpha at the start
-    learn_temperature: bool = True  # false: alpha stays as it is (Haarnoja et al. 2018a)
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
+    initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
+    learn_temperature: bool = True  # learns alpha (false: alpha is fixed, Haarnoja et al. 2018a)
     target_entropy: float | None = None  # null: minus the number of action dimensions
-    actor_q: str = one_of("min", "mean")  # over both critics: paper | authors' later code
+    actor_q: str = one_of("min", "mean")  # policy follows the min (paper) | mean (later code) of Q
 
-    random_steps: int = positive(10_000)  # first ones per seed: uniform actions, no update
+    random_steps: int = positive(10_000)  # first steps of each seed: uniform actions, no update
     utd: int = positive(1)  # critic updates per environment step
     actor_every: int = positive(1)  # critic updates per update of the policy (RLPD: utd)
     capacity: int = positive(1_000_000)  # transitions kept per seed
@@ -79,7 +79,7 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    init: str = added(one_of("torch", "glorot"))  # CleanRL's | authors'
+    init: str = added(one_of("torch", "glorot"))  # weights: torch's (CleanRL) | glorot (authors)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
 

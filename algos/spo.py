@@ -54,11 +54,11 @@ class Config(sac.Config):
     name: str = "spo"
     label: str = "SPO"
 
-    queue: int = positive(10)  # latest episodes that one is compared with
-    teacher: str = one_of("return", "environment")
-    beta: float | None = at_least(0, None)  # P = sigmoid(beta x return's difference), null: oracle
-    reward_scale: float = positive(1.0)
-    model: General = added(group(General))  # answers for the teacher
+    queue: int = positive(10)  # latest episodes that a new episode is compared with
+    teacher: str = one_of("return", "environment")  # compares by return | asks the environment
+    beta: float | None = at_least(0, None)  # P = sigmoid(beta x return difference) (null: no noise)
+    reward_scale: float = positive(1.0)  # factor of the self-play reward
+    model: General = added(group(General))  # preference model that answers for the teacher
 
 
 class WinReplay(EpisodeReplay):

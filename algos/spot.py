@@ -62,16 +62,16 @@ class Config(MLPSettings, FineTuning):
     name: str = "spot"
     label: str = "SPOT"
 
-    weight: float = at_least(0, 1.0)  # lambda: of the density in the actor's loss
-    normalize_q: bool = True  # divide Q by its mean size in the actor's loss
-    density: str = one_of("elbo", "iwae")  # the bound's estimate (iwae: importance-weighted)
-    samples: int = positive(1)  # latents per estimate
-    kl_weight: float = positive(0.5)  # beta: of the prior in the auto-encoder's loss
+    weight: float = at_least(0, 1.0)  # lambda, weight of the density in the actor's loss
+    normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
+    density: str = one_of("elbo", "iwae")  # log-density bound: elbo | iwae: importance-weighted
+    samples: int = positive(1)  # latent samples per density estimate
+    kl_weight: float = positive(0.5)  # beta, weight of the KL divergence in the auto-encoder's loss
     vae_steps: int = positive(100_000)  # first updates, which fit the auto-encoder
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
 
     actor_lr: float = positive(3e-4)
@@ -80,16 +80,16 @@ class Config(MLPSettings, FineTuning):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    vae_width: int = positive(750)
-    dropout: float = within(0.1, "[0, 1)")  # in the actor and its target
-    actor_init: float | None = positive(None)  # outputs start within plus-minus this, null: torch's
-    critic_init: float | None = positive(None)
+    vae_width: int = positive(750)  # width of the auto-encoder's hidden layers
+    dropout: float = within(0.1, "[0, 1)")  # dropout rate in the actor and its target
+    actor_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
+    critic_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     exploration: float = at_least(0, 0.1)  # std of the noise on actions while fine-tuning
-    online_discount: float | None = within(None, "[0, 1]")  # while fine-tuning (null: discount)
-    min_weight_share: float = within(0.2, "[0, 1]")  # of weight, where fine-tuning ends
-    restart_optimizers: bool = False  # at the switch (CORL)
+    online_discount: float | None = within(None, "[0, 1]")  # discount in fine-tuning (null: same)
+    min_weight_share: float = within(0.2, "[0, 1]")  # share of weight left when fine-tuning ends
+    restart_optimizers: bool = False  # resets the optimisers when fine-tuning begins (CORL)
 
     def __post_init__(self):
         super().__post_init__()

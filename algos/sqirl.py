@@ -49,14 +49,14 @@ class Config(MLPSettings):
     name: str = "sqirl"
     label: str = "SQIRL"
 
-    lookahead: int = positive(1)  # k, heads of the network
+    lookahead: int = positive(1)  # k, steps of lookahead, each with a head of the network
     discount: float = within(1.0, "[0, 1]")
-    episodes: int = positive(20)  # of an iteration, m
-    max_steps: int = positive(100)  # T (longer episodes are cut)
-    updates: int = positive(200)  # of an iteration
+    episodes: int = positive(20)  # m, episodes per iteration
+    max_steps: int = positive(100)  # T, most steps of an episode (longer ones are truncated)
+    updates: int = positive(200)  # gradient updates per iteration
 
     lr: float = positive(1e-3)
-    max_norm: float = positive(10.0)  # of gradients
+    max_norm: float = positive(10.0)  # norm at which gradients are clipped
     batch_size: int = positive(128)
     hidden_layers: int = positive(2)
     hidden_width: int = positive(64)

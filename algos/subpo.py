@@ -44,16 +44,16 @@ class Config(MLPSettings):
     name: str = "subpo"
     label: str = "SubPO"
 
-    weights: str = one_of("gains", "prefix", "whole")  # what an action is weighed by
-    baseline: str = one_of("others", "none")
-    episodes: int = at_least(2, 100)  # of a batch
-    max_steps: int = positive(100)  # longer episodes are cut
-    entropy: float = at_least(0, 0.1)  # weight of the entropy at the first update
+    weights: str = one_of("gains", "prefix", "whole")  # weight: gains after it | prefix | whole
+    baseline: str = one_of("others", "none")  # others: mean of the batch's other episodes | none
+    episodes: int = at_least(2, 100)  # episodes per batch
+    max_steps: int = positive(100)  # most steps of an episode (longer ones are truncated)
+    entropy: float = at_least(0, 0.1)  # weight of the entropy bonus at first (falls as 1 / updates)
 
     lr: float = positive(1e-2)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(64)
-    activation: str = activation("tanh")
+    activation: str = activation("tanh")  # activation of the hidden layers
 
 
 class SubPO(Stateful):

@@ -51,20 +51,18 @@ class Config(MLPSettings):
     label: str = "TD3"
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(
-        0.005, "[0, 1]"
-    )  # share of the new in the targets, at each policy update
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, per policy update
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per policy update
-    exploration: float = at_least(0, 0.1)  # std of the noise on actions, of their range [-1, 1]
+    exploration: float = at_least(0, 0.1)  # standard deviation of the noise on actions in [-1, 1]
 
-    random_steps: int = positive(25_000)  # first ones per seed: uniform actions, no update
+    random_steps: int = positive(25_000)  # first steps of each seed: uniform actions, no update
     capacity: int = positive(1_000_000)  # transitions kept per seed
 
-    hindsight: float = added(within(0.0, "[0, 1]"))  # share of goals that were reached later (HER)
+    hindsight: float = added(within(0.0, "[0, 1]"))  # HER: share of goals replaced by later states
 
-    lr: float = positive(3e-4)  # of policy and critics
+    lr: float = positive(3e-4)  # learning rate of policy and critics
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)

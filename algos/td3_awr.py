@@ -48,27 +48,27 @@ class Config(MLPSettings):
     name: str = "td3_awr"
     label: str = "TD3-AWR"
 
-    beta: float = at_least(0, 3.0)  # inverse temperature of the weights (0: ReBRAC's actor)
-    advantage_limit: float = positive(100.0)  # largest weight of a row
-    expectile: float = within(0.7, "(0, 1)")  # of V (0.5: the mean, 1: the best action)
-    actor_bc_coef: float = at_least(0, 0.001)  # beta_1: imitation in the actor's loss
-    critic_bc_coef: float = at_least(0, 0.01)  # beta_2: imitation in the critic's target
-    normalize_q: bool = True  # divide Q by its mean size in the actor's loss
+    beta: float = at_least(0, 3.0)  # inverse temperature of imitation weights (0: ReBRAC's actor)
+    advantage_limit: float = positive(100.0)  # largest imitation weight of a row
+    expectile: float = within(0.7, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
+    actor_bc_coef: float = at_least(0, 0.001)  # beta_1, weight of imitation in the actor's loss
+    critic_bc_coef: float = at_least(0, 0.01)  # beta_2, weight of imitation in the critics' target
+    normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every step
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
-    critic_updates: int = positive(2)  # per step, on one batch
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every step
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
+    critic_updates: int = positive(2)  # critic updates per step, all on one batch
 
     actor_lr: float = positive(1e-3)
-    critic_lr: float = positive(1e-3)  # also of V
+    critic_lr: float = positive(1e-3)  # learning rate of critics and V
     adam_eps: float = positive(1e-5)
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
-    layer_norm: bool = True  # in the actor
-    critic_layer_norm: bool = True  # also in V
-    init: str = one_of("lecun", "authors", "glorot")
+    layer_norm: bool = True  # LayerNorm in the actor
+    critic_layer_norm: bool = True  # LayerNorm in critics and V
+    init: str = one_of("lecun", "authors", "glorot")  # lecun: unifloral | authors: ReBRAC | glorot
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
 

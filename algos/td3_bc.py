@@ -43,16 +43,16 @@ class Config(MLPSettings):
 
     alpha: float = positive(2.5)  # weight of Q against imitation, eq. 5
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
 
-    lr: float = positive(3e-4)  # of actor and critics
+    lr: float = positive(3e-4)  # learning rate of actor and critics
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    actor_layers: int | None = added(at_least(1, None))  # null: as many as the critics
+    actor_layers: int | None = added(at_least(1, None))  # actor's hidden layers (null: as critics)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 

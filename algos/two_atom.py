@@ -51,10 +51,10 @@ class Config(Settings):
     name: str = "two_atom"
     label: str = "two atoms"
 
-    objective: str = one_of("safe", "risky", "mean")  # which of the policies with the largest mean
-    tau: float = within(0.25, "(0, 1)")  # mass of the low atom
-    tie: float = positive(1e-9)  # means closer than this, times the scale of Q*, are equal
-    resolution: float = positive(EXACT)  # of the exact distribution, as in cvar_tabular
+    objective: str = one_of("safe", "risky", "mean")  # safe: best low atom | risky: high | mean
+    tau: float = within(0.25, "(0, 1)")  # probability of the low atom
+    tie: float = positive(1e-9)  # relative difference below which means count as equal
+    resolution: float = positive(EXACT)  # exact returns are rounded to multiples of this
 
 
 def split(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np.ndarray:

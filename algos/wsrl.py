@@ -75,38 +75,38 @@ class Config(MLPSettings, FineTuning):
     label: str = "WSRL"
 
     utd: int = positive(4)  # critic updates per step of the environment
-    zero_steps: bool = True  # with utd > 1 every Adam steps at every update, if by zero
-    online_max_backup: bool = False  # the best of `samples` next actions while fine-tuning
+    zero_steps: bool = True  # optimisers without a loss step along zero, too (with utd > 1)
+    online_max_backup: bool = False  # fine-tuning targets take the best of `samples` next actions
 
-    weight: float = at_least(0, 5.0)  # of the conservative penalty, in pre-training
-    samples: int = positive(10)  # actions from each of the three proposals
-    importance_sampling: bool = True
+    weight: float = at_least(0, 5.0)  # weight of the conservative penalty in pre-training
+    samples: int = positive(10)  # sampled actions from each of the penalty's three proposals
+    importance_sampling: bool = True  # the penalty weighs sampled actions by their densities
     calibrate: bool = True  # true: Cal-QL, false: CQL
-    failure_reward: float | None = None  # raw reward of a step without success in a sparse task
-    lagrange: bool = False  # the weight adapts so that the gap meets threshold
-    threshold: float = 0.8
-    max_backup: bool = True  # the best of `samples` next actions in pre-training
+    failure_reward: float | None = None  # episodes of this raw reward alone are endless (null: off)
+    lagrange: bool = False  # learns the penalty's weight so that its gap meets threshold
+    threshold: float = 0.8  # target of the penalty's gap with lagrange=true
+    max_backup: bool = True  # pre-training targets take the best of `samples` next actions
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
-    critics: int = positive(10)
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
+    critics: int = positive(10)  # critics in the ensemble
     critic_subsample: int | None = positive(2)  # random critics in a backup or penalty (null: all)
-    shared_output: bool = True  # the critics have their last layer in common
-    layer_norm: bool = True  # before the activations of policy and critics
+    shared_output: bool = True  # all critics share one output layer
+    layer_norm: bool = True  # LayerNorm before the activations of policy and critics
 
-    policy_lr: float = positive(1e-4)  # also of the temperature
-    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
-    batch_size: int = positive(256)  # of one critic update
+    policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
+    critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
+    batch_size: int = positive(256)  # rows of one critic update
     policy_layers: int = positive(2)
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
-    last_hidden_gain: float = at_least(0, 1e-2)
-    policy_std: str = one_of("state", "vector")
-    std_min: float = positive(1e-5)
-    std_max: float = positive(10.0)
+    last_hidden_gain: float = at_least(0, 1e-2)  # gain of the last hidden layer's initial weights
+    policy_std: str = one_of("state", "vector")  # state: a network output | vector: one for all
+    std_min: float = positive(1e-5)  # smallest standard deviation of the policy
+    std_max: float = positive(10.0)  # largest standard deviation of the policy
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint, or none
+    phase: str = "both"  # both | offline: pre-training only | online: checkpoint or from scratch
     online: Online = group(
         Online, pretrain_steps=250_000, warmup_steps=5_000, offline_ratio=0.0, capacity=2_000_000
     )

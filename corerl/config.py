@@ -219,7 +219,7 @@ class Eval(Settings):
 
     every: int = positive(5_000)  # updates between evaluations (the last update also has one)
     episodes: int = at_least(0, 10)  # per seed and evaluation (0 trains without evaluating)
-    later: bool = added(False)  # keeps policies for `corerl evaluate RUN --pending`, plays none
+    later: bool = added(False)  # saves policies for `corerl evaluate RUN --pending` instead
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,9 +233,9 @@ class Eval(Settings):
 class Wandb(Settings):
     prefix: ClassVar[str] = "wandb."
 
-    mode: str = one_of("disabled", "online", "offline")  # a mirror, never the record
-    project: str = "corerl"
-    entity: str | None = None
+    mode: str = one_of("disabled", "online", "offline")  # copies metrics to W&B: online | offline
+    project: str = "corerl"  # project in Weights & Biases
+    entity: str | None = None  # user or team in Weights & Biases (null: your default)
 
 
 @dataclass
@@ -244,18 +244,16 @@ class Columns(Settings):
 
     prefix: ClassVar[str] = "data.columns."
 
-    observations: Any = None  # a name, or several columns: data.columns.observations=[x,y,speed]
-    actions: Any = None
-    rewards: Any = None
-    next_observations: Any = None
-    terminated: Any = None  # a true end: nothing is worth anything after it
-    truncated: Any = None  # cut off by a time limit or by the recording
-    has_next: Any = None  # whether the next observation is real (null: wherever there is one)
-    behaviour_log_prob: Any = (
-        None  # log-density of the action as it was taken, for importance sampling
-    )
-    durations: Any = added(None)  # whole units of time that each step took, 1 or more
-    episode: Any = None  # a number or name that changes where another episode begins
+    observations: Any = None  # column, or several: data.columns.observations=[x,y,speed]
+    actions: Any = None  # column of actions, or several
+    rewards: Any = None  # column of rewards
+    next_observations: Any = None  # column of next observations, or several
+    terminated: Any = None  # flag of a true end, after which nothing is earned
+    truncated: Any = None  # flag of an end by a time limit or by the recording
+    has_next: Any = None  # flag of a real next observation (null: wherever there is one)
+    behaviour_log_prob: Any = None  # log-density of the recorded action, for importance sampling
+    durations: Any = added(None)  # duration of each step in whole units of time, 1 or more
+    episode: Any = None  # column of numbers or names that change where an episode begins
 
 
 @dataclass
@@ -265,9 +263,9 @@ class Data(Settings):
     prefix: ClassVar[str] = "data."
 
     columns: Columns = group(Columns)
-    action_low: Any = None  # what becomes -1, a number or a list (null: the environment's lowest)
-    action_high: Any = None  # what becomes 1
-    sha256: str | None = None  # of the file, which corerl computes for the run's name
+    action_low: Any = None  # action that becomes -1, number or list (null: environment's lowest)
+    action_high: Any = None  # action that becomes 1, number or list (null: environment's highest)
+    sha256: str | None = None  # checksum of the file, which corerl computes for the run's name
 
     def __post_init__(self):
         super().__post_init__()
@@ -280,12 +278,12 @@ class Config(Settings):
 
     prefix: ClassVar[str] = ""
 
-    algo: Any = MISSING  # chosen by name: algo=iql
-    task: str = MISSING  # names data and environment: d4rl/hopper-medium-v2
-    env: str | None = added(None)  # where task=file/PATH is evaluated, as gym/module:Id
+    algo: Any = MISSING  # name of the algorithm: algo=iql
+    task: str = MISSING  # name of data and environment: d4rl/hopper-medium-v2
+    env: str | None = added(None)  # environment to evaluate task=file/PATH in, as gym/module:Id
     data: Data = added(group(Data))
-    history: int = added(within(1, "[1, 1000]"))  # latest observations that are one input
-    action_range: Any = added(None)  # the policy acts in [low, high] of the environment's [-1, 1]
+    history: int = added(within(1, "[1, 1000]"))  # latest observations stacked as one input
+    action_range: Any = added(None)  # the policy's [low, high] within [-1, 1] (null: all of it)
     table: str | None = None  # per-task settings: configs/<table>.yaml (null: the algorithm's own)
     label: str | None = None  # the algorithm's name in tables (null: the algorithm's own)
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
@@ -293,16 +291,16 @@ class Config(Settings):
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
-    save_minutes: float = at_least(0, 0.0)  # least minutes between them, the last is written anyway
-    root: str = "runs"  # run directories are made below it
-    trust: bool = False  # calls the environment that a Minari dataset names, whatever code that is
+    save_minutes: float = at_least(0, 0.0)  # least minutes between checkpoints, except the last
+    root: str = "runs"  # folder in which run directories are made
+    trust: bool = False  # runs the code of the environment that a Minari dataset names
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    compile: str = "auto"  # auto | off | compile | graph
-    kernel: str = one_of(*KERNELS)  # of matrix products on a CPU: auto | mkl | onednn, all float32
-    precision: str = added(one_of("highest", "high", "medium"))  # highest: float32
-    processes: int | None = positive(None)  # null: one per core on a CPU, one on a GPU
+    compile: str = "auto"  # auto | off | compile: torch.compile | graph: CUDA graph of an update
+    kernel: str = one_of(*KERNELS)  # CPU library for matmul: auto | mkl | onednn (all float32)
+    precision: str = added(one_of("highest", "high", "medium"))  # float32, high: TF32, medium: bf16
+    processes: int | None = positive(None)  # processes (null: one per CPU core, or one on a GPU)
     wandb: Wandb = field(default_factory=Wandb)
-    tensorboard: bool = added(False)  # event files beside the run's: tensorboard --logdir runs
+    tensorboard: bool = added(False)  # writes event files for tensorboard --logdir runs
 
     def __post_init__(self):
         super().__post_init__()

@@ -34,17 +34,17 @@ class Goals(Settings):
 
     prefix: ClassVar[str] = "algo.goals."
 
-    value_p_curgoal: float = within(0.2, "[0, 1]")
-    value_p_randomgoal: float = within(0.3, "[0, 1]")
-    value_geom_sample: bool = True  # later rows by the geometric law of the discount, else uniform
-    actor_p_curgoal: float = within(0.0, "[0, 1]")
-    actor_p_randomgoal: float = within(0.0, "[0, 1]")
-    actor_geom_sample: bool = False
-    gc_negative: bool = True  # a step pays -1 until the goal, else 1 at the goal
-    augment: float = within(0.0, "[0, 1]")  # share of the policy's goals from episodes that cross
-    clusters: int = positive(40)  # of states, in which episodes cross
-    success: str = one_of("index", "state")  # the goal is this row | has this state
-    columns: Any = None  # of an observation that are its goal, as in [0, 1] (null: all)
+    value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals: the row itself
+    value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals: random rows
+    value_geom_sample: bool = True  # later goals drawn geometrically, by discount (false: uniform)
+    actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals: the row itself
+    actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals: random rows
+    actor_geom_sample: bool = False  # later policy goals drawn geometrically (false: uniform)
+    gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
+    augment: float = within(0.0, "[0, 1]")  # share of policy goals taken from crossing episodes
+    clusters: int = positive(40)  # k-means clusters of states in which episodes cross (augment)
+    success: str = one_of("index", "state")  # reached at the goal's index (row) | at an equal state
+    columns: Any = None  # observation features that form a goal, as in [0, 1] (null: all)
 
     def __post_init__(self) -> None:
         super().__post_init__()

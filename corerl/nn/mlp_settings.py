@@ -30,8 +30,8 @@ def activation(default: str) -> Any:
 class MLPSettings(Settings):
     """Base of the `Config` of an algorithm whose networks are ordinary multilayer perceptrons."""
 
-    activation: str = added(one_of(*ACTIVATIONS))
-    layer_norm: bool = added(False)  # after every hidden activation
+    activation: str = added(one_of(*ACTIVATIONS))  # activation of the hidden layers
+    layer_norm: bool = added(False)  # LayerNorm after every hidden activation
 
     @property
     def mlp_options(self) -> dict[str, Any]:

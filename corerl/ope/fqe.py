@@ -38,17 +38,17 @@ class Settings(config.Settings):
 
     prefix: ClassVar[str] = "fqe."
 
-    steps: int = positive(100_000)
+    steps: int = positive(100_000)  # updates of the critics
     lr: float = positive(1e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    layer_norm: bool = False  # after every hidden activation
-    polyak: float = within(0.01, "(0, 1]")  # as a copy every 100 updates
-    discount: float = 0.99
-    horizon: int | None = within(None, "[1, 1e12]")  # null: endless
-    critics: int = positive(1)  # per policy (their values are averaged)
-    seed: int = 0  # of initial weights and batches
+    layer_norm: bool = False  # LayerNorm after every hidden activation
+    polyak: float = within(0.01, "(0, 1]")  # share of new weights in targets, every update
+    discount: float = 0.99  # discount of the estimated return
+    horizon: int | None = within(None, "[1, 1e12]")  # steps that count per episode (null: endless)
+    critics: int = positive(1)  # critics per policy (their values are averaged)
+    seed: int = 0  # seed of initial weights and batches
 
     def __post_init__(self):
         require(0 <= self.discount <= 1, f"discount={self.discount} must lie in [0, 1]")

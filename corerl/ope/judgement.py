@@ -20,21 +20,21 @@ STATISTICS = ("mean", "variance", "cvar 0.1", "quantile 0.1", "quantile 0.5", "q
 class Options:
     """The options of judging policies. Every estimate of one table shares them."""
 
-    discount: float = 0.99
+    discount: float = 0.99  # discount of the estimated return
     horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
-    leave_out_cut: bool = False  # episodes that stop earlier without an end
-    behaviour: str = "recorded"  # recorded | fitted (auto, of older commands: recorded)
-    clip: float | None = None  # weights are clipped at this quantile
-    kernel: str = "gaussian"  # for continuous actions, where the policy takes one action
-    bandwidth: float = 1.0  # in standard deviations of the data's actions
-    interval: str = "bootstrap"
-    level: float = 0.95
-    bounds: tuple[float, float] | None = None  # of an episode's weighted return, known beforehand
-    statistics: Sequence[str] = STATISTICS
+    leave_out_cut: bool = False  # leaves out episodes that stop before the horizon, with no end
+    behaviour: str = "recorded"  # behaviour probabilities: recorded | fitted (auto: recorded)
+    clip: float | None = None  # quantile at which importance weights are clipped (null: none)
+    kernel: str = "gaussian"  # kernel over continuous actions, for deterministic policies
+    bandwidth: float = 1.0  # kernel width, in standard deviations of the recorded actions
+    interval: str = "bootstrap"  # method of the confidence intervals
+    level: float = 0.95  # confidence level of the intervals
+    bounds: tuple[float, float] | None = None  # known range of an episode's weighted return
+    statistics: Sequence[str] = STATISTICS  # statistics of the return to estimate
     upper: float | None = None  # largest possible return (null: the largest recorded)
-    finite: bool = False  # fqe's return ends at the horizon too, instead of going on for ever
+    finite: bool = False  # FQE's return ends at the horizon (false: endless)
     fqe: Settings = field(default_factory=Settings)
-    seed: int = 0  # of everything drawn
+    seed: int = 0  # seed of all random draws
 
     def __post_init__(self):
         kinds = ("recorded", "fitted", "auto")

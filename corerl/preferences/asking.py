@@ -32,27 +32,30 @@ ANCHOR = 10
 
 @dataclass
 class Queries(Settings):
-    """Settings for questions during training. Part of an algorithm's `Config`, as `queries`."""
+    """Settings for questions during training. Part of an algorithm's `Config`, as `queries`.
+
+    The first session draws its pairs uniformly, whatever `chooser` is.
+    """
 
     prefix: ClassVar[str] = "algo.queries."
 
-    teacher: str = one_of("script", "person")  # person: the label page, of one seed
-    budget: int = positive(1_400)  # questions in all, of each seed
-    at_once: int = positive(128)  # questions of a session
-    every: int = positive(5_000)  # steps between sessions
-    schedule: str = one_of("constant", "falling", "rising")  # of at_once over the run
-    chooser: str = one_of("uniform", "disagreement", "entropy")  # the first session is uniform
-    candidates: int = positive(10)  # pairs that are looked at for each one asked
-    length: int = positive(50)  # steps of a segment
-    memory: int = positive(100_000)  # latest steps of each seed that segments are from
-    epochs: int = positive(200)  # of the reward in a session, at most
-    stop_accuracy: float = within(0.97, "(0, 1]")  # an epoch above it is the last
+    teacher: str = one_of("script", "person")  # script | person: you answer on a page, for one seed
+    budget: int = positive(1_400)  # questions per seed in total
+    at_once: int = positive(128)  # questions per session
+    every: int = positive(5_000)  # environment steps between sessions of questions
+    schedule: str = one_of("constant", "falling", "rising")  # at_once: constant | falling | rising
+    chooser: str = one_of("uniform", "disagreement", "entropy")  # or by disagreement | by entropy
+    candidates: int = positive(10)  # pairs considered for each question
+    length: int = positive(50)  # steps of a compared segment
+    memory: int = positive(100_000)  # latest steps of each seed from which segments are drawn
+    epochs: int = positive(200)  # most epochs of reward training in one session of questions
+    stop_accuracy: float = within(0.97, "(0, 1]")  # accuracy above which reward training stops
     # The script's faults, as of `Preferences`.
-    beta: float | None = at_least(0, None)
-    gamma: float = within(1.0, "(0, 1]")
-    epsilon: float = within(0.0, "[0, 1]")
-    skip: float = at_least(0, 0.0)
-    equal: float = at_least(0, 0.0)
+    beta: float | None = at_least(0, None)  # noise: P = sigmoid(beta x difference) (null: none)
+    gamma: float = within(1.0, "(0, 1]")  # myopia: the t-th of L rewards counts gamma^(L-1-t)
+    epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
+    skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
+    equal: float = at_least(0, 0.0)  # returns closer than this share of a usual segment's are ties
 
     def count(self, step: int, steps: int, asked: int) -> int:
         """Returns how many questions a session at this step has."""

@@ -37,14 +37,14 @@ class General(Settings):
 
     prefix: ClassVar[str] = "algo.model."
 
-    dimension: int = at_least(0, 0)  # of an episode's vector (0: no model, 1: Bradley and Terry's)
-    temperature: float = positive(1.0)  # theirs is 0.1 with more than two dimensions
-    normalize: bool = False  # vectors have norm 1 (paper)
-    budget: int = positive(1_000)  # questions to the teacher, of each seed
+    dimension: int = at_least(0, 0)  # size of an episode's vector (0: no model, 1: Bradley-Terry)
+    temperature: float = positive(1.0)  # divisor of scores (authors: 0.1 above two dimensions)
+    normalize: bool = False  # scales episode vectors to norm 1 (paper)
+    budget: int = positive(1_000)  # questions to the teacher per seed
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(64)
     lr: float = positive(1e-3)
-    batch_size: int = positive(32)  # answers
+    batch_size: int = positive(32)  # answers per batch
 
     def __post_init__(self):
         super().__post_init__()

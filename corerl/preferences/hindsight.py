@@ -44,13 +44,13 @@ class World(transformer.TransformerSettings):
 
     prefix: ClassVar[str] = "algo.world."
 
-    steps: int = positive(10_000)  # updates: the first of a run, or of each session of questions
+    steps: int = positive(10_000)  # updates of the world model, at first or in each session
     layers: int = positive(3)
     heads: int = positive(1)
     width: int = positive(256)
     dropout: float = within(0.1, "[0, 1)")
     lr: float = positive(3e-4)
-    batch_size: int = positive(64)  # segments
+    batch_size: int = positive(64)  # segments per batch
 
 
 class Windows(NamedTuple):

@@ -35,23 +35,21 @@ class Markov(Settings):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    steps: int = positive(1_600)  # of the run's: 50 epochs of 32 batches
-    members: int = positive(3)  # networks, each with its own draw of comparisons
-    ensemble: str = added(
-        one_of("mean", "worst", "uncertainty")
-    )  # what a policy gets of the members
-    penalty: float = added(at_least(0, 0.5))  # of the members' variance, with ensemble=uncertainty
+    steps: int = positive(1_600)  # reward updates from a run's start (50 epochs of 32 batches)
+    members: int = positive(3)  # reward networks, each with its own draw of comparisons
+    ensemble: str = added(one_of("mean", "worst", "uncertainty"))  # or worst member | uncertainty
+    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
-    activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu
-    init: str = one_of("torch", "orthogonal")  # torch | orthogonal, of gain 1
+    activation: str = one_of("leaky_relu", "relu")  # hidden activations: leaky_relu | relu
+    init: str = one_of("torch", "orthogonal")  # initial weights: torch | orthogonal with gain 1
     bounded: bool = True  # rewards pass through tanh
     sigmoid: bool = added(False)  # rewards pass through a sigmoid
-    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR (0: none)
-    score: str = one_of("sum", "mean")  # sum | mean of a segment's rewards
+    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR's loss (0: none)
+    score: str = one_of("sum", "mean")  # score of a segment: sum | mean of its rewards
     lr: float = positive(3e-4)
-    batch_size: int = positive(64)  # comparisons, for each member
-    stop_accuracy: float | None = within(0.968, "(0, 1]")  # an epoch above it is the last (1: none)
+    batch_size: int = positive(64)  # comparisons per batch and member
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # fit ends above this accuracy (null: no)
     seed: int | None = at_least(0, None)  # the seed whose reward all seeds use (null: each its own)
 
     def __post_init__(self):

@@ -18,17 +18,17 @@ from corerl.nn import networks, transformer
 class Fitting(transformer.TransformerSettings):
     """The network's size and how it is fitted to comparisons."""
 
-    steps: int = positive(20_000)  # of the run's: 10,000 epochs of two batches
+    steps: int = positive(20_000)  # reward updates at a run's start (10,000 epochs of 2 batches)
 
     layers: int = positive(1)
     heads: int = positive(4)
     width: int = positive(256)
-    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
+    dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
 
-    lr: float = positive(1e-3)  # reached after the warm-up (it starts and ends at a tenth)
-    warmup: float = within(0.1, "[0, 1)")  # share of the steps
-    weight_decay: float = at_least(0, 1e-4)  # on all parameters
-    batch_size: int = positive(256)  # comparisons
+    lr: float = positive(1e-3)  # learning rate after the warm-up (it starts and ends at a tenth)
+    warmup: float = within(0.1, "[0, 1)")  # share of the steps in which the learning rate rises
+    weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters
+    batch_size: int = positive(256)  # comparisons per batch
 
     def __post_init__(self) -> None:
         super().__post_init__()

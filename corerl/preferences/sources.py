@@ -36,25 +36,25 @@ class Preferences(Settings):
 
     prefix: ClassVar[str] = "algo.preferences."
 
-    source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
-    path: str | None = None  # the labels' file or folder (null: <data folder>/preferences/<source>)
-    sha256: str | None = added(None)  # of the file at path, computed for the run's name
-    pairs: int | None = positive(None)  # first pairs of a file, or of a teacher (null: all, 2,000)
+    source: str = "teacher"  # from teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
+    path: str | None = None  # file or folder of labels (null: <data folder>/preferences/<source>)
+    sha256: str | None = added(None)  # checksum of the file at path, computed for the run's name
+    pairs: int | None = positive(None)  # number of pairs (null: all of a file, 2,000 of a teacher)
     ranked: int = added(within(2, "[2, 20]"))  # segments that a teacher ranks at a time
-    split: bool = added(False)  # rankings are learned from as pairs, also where they need not be
-    crossing: str = "refuse"  # a file's segments over an episode's end: refuse | drop | keep
+    split: bool = added(False)  # splits rankings into pairs, even for algorithms that take rankings
+    crossing: str = "refuse"  # segments in a file that cross an episode's end: refuse | drop | keep
     length: int = positive(64)  # steps of a teacher's segments (files have their own)
-    seed: int = at_least(0, 0)  # of a teacher's pairs, which are the same for all seeds of a run
+    seed: int = at_least(0, 0)  # seed of a teacher's pairs, the same for all seeds of a run
     # What a teacher compares; the latter two ask for V, fitted whenever labels are made
-    judge: str = added(one_of("return", "regret", "advantage"))
+    judge: str = added(one_of("return", "regret", "advantage"))  # or regret | advantage (with V)
     values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = at_least(0, None)  # P = sigmoid(beta x difference) (null: oracle)
-    gamma: float = within(1.0, "(0, 1]")  # myopia: of L rewards, the t-th counts gamma^(L-1-t)
-    epsilon: float = within(0.0, "[0, 1]")  # chance that a preference is turned round
-    skip: float = at_least(0, 0.0)  # skips pairs below this share of a usual segment
-    equal: float = at_least(0, 0.0)  # ties differ by less than this share of a usual segment
-    discount: float = within(1.0, "(0, 1]")  # the t-th reward counts discount^t
+    beta: float | None = at_least(0, None)  # noise: P = sigmoid(beta x difference) (null: none)
+    gamma: float = within(1.0, "(0, 1]")  # myopia: the t-th of L rewards counts gamma^(L-1-t)
+    epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
+    skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
+    equal: float = at_least(0, 0.0)  # returns closer than this share of a usual segment's are ties
+    discount: float = within(1.0, "(0, 1]")  # the t-th reward of a segment counts discount^t
 
     def __post_init__(self):
         super().__post_init__()

@@ -35,11 +35,11 @@ class Values(Settings):
     prefix: ClassVar[str] = "algo.preferences.values."
 
     discount: float = within(0.99, "[0, 1]")
-    expectile: float = within(0.7, "(0, 1)")
-    steps: int = positive(20_000)
+    expectile: float = within(0.7, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
+    steps: int = positive(20_000)  # updates of V
     batch_size: int = positive(256)
-    lr: float = positive(1e-3)  # falls to 0 along a cosine
-    polyak: float = within(0.02, "(0, 1]")  # share of the new in the target, every update
+    lr: float = positive(1e-3)  # learning rate at first (falls to 0 along a cosine)
+    polyak: float = within(0.02, "(0, 1]")  # share of new weights in the target, every update
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
 

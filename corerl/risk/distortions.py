@@ -21,9 +21,9 @@ from corerl.config import Settings, one_of, require, within
 class Distortion(Settings):
     """Settings of the measure. Part of an algorithm's `Config`."""
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of the return to come
+    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of return to come | wang | mean
     tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (wang: null)
-    eta: float = -0.75  # of wang (negative: averse)
+    eta: float = -0.75  # parameter of Wang's measure (negative: risk-averse)
 
     def __post_init__(self) -> None:
         super().__post_init__()

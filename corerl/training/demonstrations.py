@@ -25,8 +25,8 @@ class Demos(Settings):
 
     prefix: ClassVar[str] = "algo.demos."
 
-    rows: int = positive(256)  # the first rows of a batch, before `batch_size` others
-    share: float = within(1.0, "(0, 1]")  # of the data, the episodes with the highest returns
+    rows: int = positive(256)  # demonstration rows in a batch, beside `batch_size` others
+    share: float = within(1.0, "(0, 1]")  # share of data, by best return, used as demonstrations
 
 
 class Ranked(OfflineBuffer):

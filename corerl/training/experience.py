@@ -33,16 +33,16 @@ class Collect(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    learning_starts: int = positive(50_000)  # first steps of each seed, at random, no update
+    learning_starts: int = positive(50_000)  # first steps of each seed: random actions, no update
     train_every: int = positive(4)  # environment steps of each seed per update
-    capacity: int = positive(1_000_000)  # steps kept per seed
+    capacity: int = positive(1_000_000)  # environment steps kept per seed
     n_step: int = positive(1)  # rewards summed before the bootstrap
-    epsilon: float = within(0.01, "[0, 1]")  # share of random actions once it has come down
-    epsilon_steps: int = positive(1_000_000)  # in which it falls from 1, after learning starts
-    eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions when evaluated
-    clip: str = one_of("none", "source", "total")  # to [-1, 1]: each source's reward, or the total
-    residual: str = one_of("drop", "last")  # what no source explains: lost, or the last source's
-    life_loss: bool = True  # a lost life is a terminal where a game has lives
+    epsilon: float = within(0.01, "[0, 1]")  # share of random actions after epsilon_steps
+    epsilon_steps: int = positive(1_000_000)  # steps in which epsilon falls from 1 to its value
+    eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions in evaluations
+    clip: str = one_of("none", "source", "total")  # clips to [-1, 1]: none | each source | total
+    residual: str = one_of("drop", "last")  # reward beyond all sources: drop | add to the last
+    life_loss: bool = True  # a lost life counts as terminal, in games with lives
 
     def require_turns(self, target_every: int) -> None:
         """Raises CorerlError where targets would be copied in the middle of a turn."""

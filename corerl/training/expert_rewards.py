@@ -45,11 +45,11 @@ class Expert(Settings):
     prefix: ClassVar[str] = "algo.data.expert."
 
     task: str | None = None  # the task whose dataset has the demonstrations (null: the run's)
-    episodes: int = positive(1)  # the best by recorded return
-    compare: str = one_of("sas", "sa", "ss")  # seabo: state, action and next state
-    beta: float | None = at_least(0, None)  # null: 0.5 for seabo, 5 for otr
-    scale: float | None = positive(None)  # the largest reward (null: 1 for seabo, 5 for otr)
-    per_size: bool = True  # seabo: distances / |A|, otr: costs / |O|
+    episodes: int = positive(1)  # number of demonstrations, the best by recorded return
+    compare: str = one_of("sas", "sa", "ss")  # seabo: sas (state, action, next state) | sa | ss
+    beta: float | None = at_least(0, None)  # decay of rewards by distance (null: seabo 0.5, otr 5)
+    scale: float | None = positive(None)  # largest reward (null: 1 for seabo, 5 for otr)
+    per_size: bool = True  # divides distances by the size of actions (seabo) or observations (otr)
 
 
 def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:

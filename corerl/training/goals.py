@@ -23,12 +23,12 @@ class GoalSettings(MLPSettings):
     knows_goals = True
 
     discount: float = within(0.99, "(0, 1)")
-    lr: float = positive(3e-4)  # of all networks
+    lr: float = positive(3e-4)  # learning rate of all networks
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(512)
-    activation: str = activation("gelu_tanh")
-    value_layer_norm: bool = True  # after every hidden activation of values and critics
+    activation: str = activation("gelu_tanh")  # activation of the hidden layers
+    value_layer_norm: bool = True  # LayerNorm after every hidden activation of values and critics
     goals: Goals = group(Goals)
 
     @property

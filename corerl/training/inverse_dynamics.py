@@ -42,11 +42,9 @@ class Inverse(Settings):
 
     prefix: ClassVar[str] = "algo.data.inverse."
 
-    labelled: float | None = within(
-        None, "(0, 1]"
-    )  # episodes that keep actions (null: all that have)
-    pick: str = one_of("low", "random")  # of the worse half of the episodes by return, or of all
-    steps: int = positive(5_000)
+    labelled: float | None = within(None, "(0, 1]")  # share of episodes with actions (null: all)
+    pick: str = one_of("low", "random")  # labelled episodes: of the low half by return | random
+    steps: int = positive(5_000)  # updates of the inverse dynamics model
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_width: int = positive(256)

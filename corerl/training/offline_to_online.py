@@ -40,10 +40,10 @@ class Online(Settings):
 
     prefix: ClassVar[str] = "algo.online."
 
-    pretrain_steps: int = at_least(0, 0)  # phase=both: updates before acting
-    checkpoint: str | None = None  # phase=online: the folder of a finished run to fine-tune
-    warmup_steps: int = at_least(0, 0)  # first environment steps, without updates (RLPD: uniform)
-    offline_ratio: float | None = within(None, "[0, 1]")  # data in a batch (null: as of all rows)
+    pretrain_steps: int = at_least(0, 0)  # updates on the data before fine-tuning (phase=both)
+    checkpoint: str | None = None  # folder of the finished run to fine-tune (phase=online)
+    warmup_steps: int = at_least(0, 0)  # environment steps before updates (RLPD: uniform actions)
+    offline_ratio: float | None = within(None, "[0, 1]")  # offline share of a batch (null: by size)
     capacity: int = positive(1_000_000)  # environment steps kept per seed (Cal-QL keeps all)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Online(Settings):
 class FineTuning(Settings):
     """Settings of an algorithm that can fine-tune online. Part of its `Config`."""
 
-    phase: str = "offline"  # offline | both: then fine-tuning | online: from a checkpoint, or none
+    phase: str = "offline"  # offline | both: offline, then online | online: checkpoint or scratch
     online: Online = group(Online)
 
     def __post_init__(self) -> None:

@@ -40,20 +40,20 @@ class Preprocess(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    return_range: bool = False  # rewards x 1000 / (largest - smallest episode return)
-    reward_scale: float = 1.0  # then rewards x scale + shift
-    reward_shift: float = 0.0
+    return_range: bool = False  # multiplies rewards by 1000 / (largest - smallest episode return)
+    reward_scale: float = 1.0  # factor of rewards, applied before reward_shift
+    reward_shift: float = 0.0  # number added to the scaled rewards
     clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to plus-minus this
-    end_reward: float | None = added(None)  # a step of this reward, as recorded, is terminal
-    normalize_states: bool = False  # (s - mean) / (std + 1e-3), also when acting
+    end_reward: float | None = added(None)  # recorded reward that marks terminal steps (null: none)
+    normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
-    weighting: str = added(one_of(*WEIGHTINGS))  # which rows are drawn more often
-    weighting_alpha: float = added(positive(0.1))  # of return, advantage: towards 0 the best alone
-    weighting_share: float = added(within(0.1, "(0, 1]"))  # top: of the episodes, best first
+    weighting: str = added(one_of(*WEIGHTINGS))  # draws rows uniform | by return | advantage | top
+    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
+    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes drawn with top
 
-    rewards: str = added(one_of(*REWARDS))  # recorded, or made from demonstrations
+    rewards: str = added(one_of(*REWARDS))  # data: recorded | by demonstrations: seabo | otr | uds
     expert: Expert = added(group(Expert))
-    actions: str = added(one_of("data", "inverse"))  # recorded, or filled in by a learned model
+    actions: str = added(one_of("data", "inverse"))  # data: recorded | inverse: filled by a model
     inverse: Inverse = added(group(Inverse))
 
 

@@ -31,9 +31,9 @@ class Weighting(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    weighting: str = added(one_of(*WEIGHTINGS))  # which rows are drawn more often
-    weighting_alpha: float = added(positive(0.1))  # of return, advantage: towards 0 the best alone
-    weighting_share: float = added(within(0.1, "(0, 1]"))  # top: of the episodes, best first
+    weighting: str = added(one_of(*WEIGHTINGS))  # draws rows uniform | by return | advantage | top
+    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
+    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes drawn with top
 
 
 def refuse(data: Any, reason: str) -> None:
