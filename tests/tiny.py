@@ -182,7 +182,8 @@ def _shrunk(settings: Any) -> Any:
             small[field.name] = _shrunk(value)
     if getattr(settings, "pretrain_steps", 0):
         small["pretrain_steps"] = PRETRAIN
-    if any(hasattr(settings, name) for name in ("members", "window", "warmup")):
+    fitted = {"members", "window", "warmup", "expectile"} & vars(settings).keys()
+    if fitted and hasattr(settings, "steps"):
         small["steps"] = FITTED
     return replace(settings, **small)
 
