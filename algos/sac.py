@@ -37,6 +37,7 @@ between hidden layers they are 1.7 times as large as torch's, and which learn fa
 (results/reproduced/sac).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -105,16 +106,19 @@ def policy_and_temperature_loss(
 
 
 class SAC(PolicyActing):
-    """S independent learners."""
+    """S independent learners. `experts` actions are drawn for every step of the policy."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    experts = 1
+
+    def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., TanhGaussian] = TanhGaussian):
+        """`policy` makes the policy's network, as `TanhGaussian` does."""
         self.cfg = cfg
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         options = {"init": INITS[cfg.init]} | cfg.mlp_options
-        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
+        self.policy = policy([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
         self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.target = optim.target_of(self.critic)
         self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)
@@ -159,12 +163,17 @@ build = SAC
 
 
 def train(cfg: Config, run: Run) -> None:
+    learn(SAC, cfg, run)
+
+
+def learn(kind: type[SAC], cfg: Config, run: Run) -> None:
+    """Trains SAC, or an agent that changes its policy."""
     envs = Environments(run.task.make_env, run.seeds, run.device)
-    agent = SAC(cfg, run.spec(envs))
+    agent = kind(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)
     replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
-    noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
+    noise = run.normal("noise", 1 + agent.experts, cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
@@ -179,7 +188,8 @@ def train(cfg: Config, run: Run) -> None:
             actions = explore(envs.look(), exploration.next())
         actions = envs.receive(actions)  # on the host before the update: see difference 10
         if step > cfg.random_steps:
-            noises = [PolicyNoise(*noise.next().unbind(1)) for _ in updates]
+            drawn = [noise.next() for _ in updates]
+            noises = [PolicyNoise(x[:, 0], x[:, 1:].squeeze(1)) for x in drawn]
             metrics = update([replay.sample() for _ in updates], noises)
             run.log(step, metrics | {"episode_return": envs.episode_returns})
         replay.add(envs.step(actions))
