@@ -44,15 +44,15 @@ import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import added, at_least, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
-from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import Starts, environments
 
 INITS = {"torch": networks.torch_init, "glorot": networks.xavier()}
 
@@ -83,6 +83,7 @@ class Config(MLPSettings):
     init: str = added(one_of("torch", "glorot"))  # CleanRL's | authors'
     log_std_min: float = -20.0
     log_std_max: float = 2.0
+    start: Starts = added(group(Starts))
 
     def __post_init__(self):
         super().__post_init__()
@@ -168,7 +169,7 @@ def train(cfg: Config, run: Run) -> None:
 
 def learn(kind: type[SAC], cfg: Config, run: Run) -> None:
     """Trains SAC, or an agent that changes its policy."""
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     agent = kind(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)

@@ -53,7 +53,7 @@ MAY_BE_ZERO = {
 }
 
 
-FREE = {"name", "label", "checkpoint", "path", "sha256", "task"}
+FREE = {"name", "label", "checkpoint", "path", "sha256", "snapshots", "task"}
 """Texts that are no choice of a few."""
 
 
