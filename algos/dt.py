@@ -29,6 +29,7 @@ What differs, and its switch:
  8  dropout         torch's; ours: one key a seed and place    torch's                -
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,10 +176,11 @@ class Transformer(transformer.Trunk):
 class DT(Stateful):
     """S independent learners."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    def __init__(self, cfg: Config, spec: Spec, network: Callable[..., nn.Module] = Transformer):
+        """`network` makes the policy's network, of `Transformer`'s first four arguments and `discrete`."""
         self.cfg, self.discrete = cfg, spec.discrete
         sizes = spec.observation_dim, spec.action_dim
-        self.transformer = Transformer(cfg, *sizes, spec.rngs, spec.discrete).to(spec.device)
+        self.transformer = network(cfg, *sizes, spec.rngs, spec.discrete).to(spec.device)
         self.normalizer = spec.normalizer
         self.optimizer = optim.Adam(
             self.transformer.parameters(), cfg.lr, weight_decay=cfg.weight_decay
@@ -189,16 +191,21 @@ class DT(Stateful):
 
     def loss(self, windows: Windows, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the actions' squared error, or cross-entropy, mean over a seed's steps and dimensions."""
-        actions = self.transformer(windows, keys)
-        if self.discrete:
-            per_step = -categorical_log_prob(actions, windows.actions) * windows.valid
-        else:
-            per_step = (actions - windows.actions).square().mean(-1) * windows.valid
-        if self.cfg.loss_over == "valid":
-            loss = per_step.sum((1, 2)) / windows.valid.sum((1, 2))
-        else:
-            loss = per_step.mean((1, 2))
+        loss = self.imitation(self.transformer(windows, keys), windows)
         return loss, {"loss": loss}
+
+    def imitation(self, actions: Tensor, windows: Windows) -> Tensor:
+        """Returns the mean distance `(S,)` of actions, or of logits, to those of the windows."""
+        if self.discrete:
+            return self.mean(-categorical_log_prob(actions, windows.actions), windows.valid)
+        return self.mean((actions - windows.actions).square().mean(-1), windows.valid)
+
+    def mean(self, per_step: Tensor, valid: Tensor) -> Tensor:
+        """Averages numbers `(S, B, K)` over each seed's steps, as `loss_over` says."""
+        per_step = per_step * valid
+        if self.cfg.loss_over == "valid":
+            return per_step.sum((1, 2)) / valid.sum((1, 2))
+        return per_step.mean((1, 2))
 
     def update(self, windows: Windows, keys: Tensor | None) -> dict[str, Tensor]:
         """Takes one step. `keys` are for dropout."""
@@ -220,7 +227,7 @@ class DTPlayer:
         cfg, network = self.agent.cfg, self.agent.transformer
         self._context = network.context((seeds, episodes), cfg.context)
         target = self.target / cfg.return_scale
-        self._ask = network.norm.weight.new_full((seeds, episodes), target)
+        self._ask = next(network.parameters()).new_full((seeds, episodes), target)
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import PolicyNoise
 from corerl.nn.running import Spread
-from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import environments
 
 
 @dataclass
@@ -174,7 +174,7 @@ def check_task(task: Task, cfg: Config, steps: int) -> None:
 
 def train(cfg: Config, run: Run) -> None:
     check_task(run.task, cfg, run.cfg.steps)
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     reference = run.task.make_env().unwrapped.reference
     agent = ORPOSAC(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)

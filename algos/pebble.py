@@ -59,8 +59,8 @@ from corerl.preferences import asking, hindsight
 from corerl.preferences.asking import Answers, Queries, Trail
 from corerl.preferences.hindsight import World, WorldModel
 from corerl.preferences.reward_models import Markov, MarkovReward, unfitted
-from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import environments
 
 
 @dataclass
@@ -242,7 +242,7 @@ class Teaching(Stateful):
 
 def train(cfg: Config, run: Run) -> None:
     check(cfg, run)
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     agent = PEBBLE(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)

@@ -38,8 +38,8 @@ from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
-from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import environments
 
 
 @dataclass
@@ -170,7 +170,7 @@ def check_task(task: Task) -> None:
 
 def train(cfg: Config, run: Run) -> None:
     check_task(run.task)
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     agent = ReLOADSAC(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)

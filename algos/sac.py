@@ -37,21 +37,22 @@ between hidden layers they are 1.7 times as large as torch's, and which learn fa
 (results/reproduced/sac).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import added, at_least, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.critics import Critics, regression
 from corerl.nn.learner import GradientStep, Spec
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import PolicyNoise, TanhGaussian, Temperature
-from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import Starts, environments
 
 INITS = {"torch": networks.torch_init, "glorot": networks.xavier()}
 
@@ -82,6 +83,7 @@ class Config(MLPSettings):
     init: str = added(one_of("torch", "glorot"))  # weights: torch's (CleanRL) | glorot (authors)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
+    start: Starts = added(group(Starts))
 
     def __post_init__(self):
         super().__post_init__()
@@ -105,16 +107,19 @@ def policy_and_temperature_loss(
 
 
 class SAC(PolicyActing):
-    """S independent learners."""
+    """S independent learners. `experts` actions are drawn for every step of the policy."""
 
-    def __init__(self, cfg: Config, spec: Spec):
+    experts = 1
+
+    def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., TanhGaussian] = TanhGaussian):
+        """`policy` makes the policy's network, as `TanhGaussian` does."""
         self.cfg = cfg
         O, A, rngs, device = spec.observation_dim, spec.action_dim, spec.rngs, spec.device
         self.target_entropy = -A if cfg.target_entropy is None else cfg.target_entropy
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
         options = {"init": INITS[cfg.init]} | cfg.mlp_options
-        self.policy = TanhGaussian([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
+        self.policy = policy([O, *hidden, A], spec.lead, rngs, **limits, **options).to(device)
         self.critic = Critics([O, A, *hidden], rngs, **options).to(device)
         self.target = optim.target_of(self.critic)
         self.temperature = Temperature(spec.seeds, cfg.initial_temperature).to(device)
@@ -159,12 +164,17 @@ build = SAC
 
 
 def train(cfg: Config, run: Run) -> None:
-    envs = Environments(run.task.make_env, run.seeds, run.device)
-    agent = SAC(cfg, run.spec(envs))
+    learn(SAC, cfg, run)
+
+
+def learn(kind: type[SAC], cfg: Config, run: Run) -> None:
+    """Trains SAC, or an agent that changes its policy."""
+    envs = environments(run, cfg.start)
+    agent = kind(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     capacity = min(cfg.capacity, run.cfg.steps)
     replay = ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
-    noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
+    noise = run.normal("noise", 1 + agent.experts, cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
@@ -179,7 +189,8 @@ def train(cfg: Config, run: Run) -> None:
             actions = explore(envs.look(), exploration.next())
         actions = envs.receive(actions)  # on the host before the update: see difference 10
         if step > cfg.random_steps:
-            noises = [PolicyNoise(*noise.next().unbind(1)) for _ in updates]
+            drawn = [noise.next() for _ in updates]
+            noises = [PolicyNoise(x[:, 0], x[:, 1:].squeeze(1)) for x in drawn]
             metrics = update([replay.sample() for _ in updates], noises)
             run.log(step, metrics | {"episode_return": envs.episode_returns})
         replay.add(envs.step(actions))

@@ -44,9 +44,9 @@ from corerl.nn import compile
 from corerl.nn.policies import PolicyNoise
 from corerl.preferences.general import General, PreferenceModel
 from corerl.preferences.teachers import chance_of
-from corerl.training.environments import Environments
 from corerl.training.offline_to_online import time_limit
 from corerl.training.run import Run
+from corerl.training.snapshots import environments
 
 
 @dataclass
@@ -197,7 +197,7 @@ build = sac.SAC
 
 
 def train(cfg: Config, run: Run) -> None:
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     agent = sac.SAC(cfg, run.spec(envs))
     sizes = (envs.observation_dim, envs.action_dim)
     model, length = None, time_limit(run)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from corerl.buffers.hindsight import HindsightReplay
 from corerl.buffers.replay import Batch, ReplayBuffer
-from corerl.config import added, at_least, positive, require, within
+from corerl.config import added, at_least, group, positive, require, within
 from corerl.nn import compile, networks, optim
 from corerl.nn.acting import TanhActing
 from corerl.nn.critics import Critics, regression
@@ -43,6 +43,7 @@ from corerl.nn.mlp_settings import MLPSettings
 from corerl.nn.policies import smoothed
 from corerl.training.environments import Environments
 from corerl.training.run import Run
+from corerl.training.snapshots import Starts, environments
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
+    start: Starts = added(group(Starts))
 
 
 class TD3(TanhActing):
@@ -132,7 +134,7 @@ def train(cfg: Config, run: Run) -> None:
 
 def learn(kind: type[TD3], cfg: Config, run: Run) -> None:
     """Trains TD3, or an agent that changes its losses."""
-    envs = Environments(run.task.make_env, run.seeds, run.device)
+    envs = environments(run, cfg.start)
     agent = kind(cfg, run.spec(envs))
     replay = make_replay(cfg, run, envs)
     noise = run.normal("noise", cfg.batch_size, envs.action_dim)

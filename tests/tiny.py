@@ -37,6 +37,7 @@ SIZES = {
     "context": 3,
     "window": 5,
     "samples": 2,
+    "experts": 2,
     "perturbations": 2,
     "flow_steps": 2,
     "critics": 3,
@@ -127,6 +128,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "reload": {"task": "risk/overheat", "steps": 4},
     "reload_sac": {"task": "risk/HalfCheetah-velocity-v4", "own": {"period": 20}},
     "sac": {"task": ONLINE},
+    "pmoe": {"task": ONLINE},
     "td3": {"task": ONLINE, "own": {"policy_delay": 2}},
     "mex": {"task": ONLINE, "own": {"policy_delay": 2}},
     "rrs": {"task": ONLINE, "own": {"policy_delay": 2, "turn": 4}},
@@ -182,7 +184,8 @@ def _shrunk(settings: Any) -> Any:
             small[field.name] = _shrunk(value)
     if getattr(settings, "pretrain_steps", 0):
         small["pretrain_steps"] = PRETRAIN
-    if any(hasattr(settings, name) for name in ("members", "window", "warmup")):
+    fitted = {"members", "window", "warmup", "expectile"} & vars(settings).keys()
+    if fitted and hasattr(settings, "steps"):
         small["steps"] = FITTED
     return replace(settings, **small)
 

@@ -37,6 +37,7 @@ class SequenceBuffer(PackedRows):
         last_timestep: later time steps are counted as this one.
         device: where the rows live.
         probabilities: of the rows that windows start at, `(N,)`; None draws them uniformly.
+        labels: a number per row `(N,)`, for `sample_labelled`.
 
     Attributes:
         discrete: whether actions are discrete, held as one-hot vectors.
@@ -59,6 +60,7 @@ class SequenceBuffer(PackedRows):
         last_timestep: int = 999,
         device: torch.device | str = "cpu",
         probabilities: np.ndarray | None = None,
+        labels: np.ndarray | None = None,
     ):
         size = len(observations)
         lengths = np.diff(episode_ends, prepend=0)
@@ -70,6 +72,7 @@ class SequenceBuffer(PackedRows):
         self._ends = torch.from_numpy(ends).to(device)
         self._steps = torch.arange(length, device=device)
         self._left = padding == "left"
+        self._labels = None if labels is None else torch.from_numpy(labels).float().to(device)
         self._indices = seeding.indices(
             seeds, size, batch_size, device, probabilities=probabilities
         )
@@ -84,6 +87,11 @@ class SequenceBuffer(PackedRows):
     def sample(self) -> Windows:
         """Samples the next windows of every seed."""
         return self.windows(self._indices.next())
+
+    def sample_labelled(self) -> tuple[Windows, Tensor]:
+        """Samples windows and the labels of their first rows, `(S, B)`."""
+        starts = self._indices.next()
+        return self.windows(starts), self._labels[starts]
 
     def windows(self, starts: Tensor) -> Windows:
         """Returns the windows that start at the rows `starts`, `(S, B)`."""

@@ -16,11 +16,12 @@ from corerl.config import require
 from corerl.data import download, embedded, minari, suites, tasks
 from corerl.data.dataset import Dataset
 from corerl.launch import task_arguments
+from corerl.policies import snapshots
 from corerl.preferences import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands list, info, download, make, check, export and preferences."""
+    """Adds the subcommands list, info, download, make, check, export, snapshots and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_export.add_arguments(
         commands.add_parser("export", help="data, or a run's episodes, for other people's code")
     )
+    snapshots.add_arguments(
+        commands.add_parser("snapshots", help="states that a run visits, as starts of another")
+    )
     preferences = commands.add_parser("preferences", help="comparisons on a dataset")
     show.add_arguments(preferences)
     preferences.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
@@ -62,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         return data_check.run(console, args)
     elif args.command == "export":
         return data_export.run(args)
+    elif args.command == "snapshots":
+        return snapshots.run(args)
     elif args.command == "preferences":
         show.show(console, args, task_arguments.task_of(args.task, args.settings))
     else:

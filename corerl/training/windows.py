@@ -1,5 +1,6 @@
 """Windows of a dataset for sequence models: states at mean 0 and deviation 1, returns to go, padding."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ from corerl.training.run import Run
 from corerl.training.weighting import probabilities
 
 
-def load_windows(cfg: Any, run: Run) -> tuple[Dataset, SequenceBuffer, Normalizer]:
+def load_windows(
+    cfg: Any, run: Run, labels: Callable[[Dataset], np.ndarray] | None = None
+) -> tuple[Dataset, SequenceBuffer, Normalizer]:
     """Returns the run's dataset, its windows, and the states' normaliser.
 
     Args:
         cfg: the Decision Transformer's.
+        labels: from the dataset to a number per row `(N,)`.
 
     Raises:
         CorerlError: the dataset has images.
@@ -44,6 +48,7 @@ def load_windows(cfg: Any, run: Run) -> tuple[Dataset, SequenceBuffer, Normalize
         last_timestep=cfg.max_timestep - 1,
         device=run.device,
         probabilities=probabilities(dataset, cfg.data, np.arange(len(dataset))),
+        labels=None if labels is None else labels(dataset),
     )
     buffer.discrete = discrete
     return dataset, buffer, normalizer.to(run.device)

@@ -16,7 +16,7 @@ NEVER = {float: (math.nan, math.inf, -math.inf, 1e30, -1e30), int: (10**18, 10**
 MAY_BE_NEGATIVE = {
     *("behaviour_floor", "log_std_min", "log_std_max", "low", "high", "margin", "threshold"),
     *("target_entropy", "gap_min", "gap_max", "log_std_multiplier", "failure_reward", "eta"),
-    *("reward_scale", "reward_shift", "shifts", "end_reward", "targets", "budget"),
+    *("reward_scale", "reward_shift", "shifts", "end_reward", "targets", "budget", "best_score"),
 }
 MAY_BE_ZERO = {
     *MAY_BE_NEGATIVE,
@@ -28,7 +28,15 @@ MAY_BE_ZERO = {
     *("edit_scale", "coefficient", "initial_multiplier", "policy_weight", "value_weight"),
     *("unseen_weight", "policy_radius", "value_radius", "unseen_radius", "rise_weight"),
     *("pessimism", "pessimism_min", "pessimism_decay", "encoding", "mask", "vae_weight"),
-    *("prior", "dimension", "preference_weight", "norm_weight"),
+    *(
+        "prior",
+        "dimension",
+        "preference_weight",
+        "norm_weight",
+        "q_scale",
+        "min_q",
+        "frequency_weight",
+    ),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
@@ -45,7 +53,7 @@ MAY_BE_ZERO = {
 }
 
 
-FREE = {"name", "label", "checkpoint", "path", "sha256", "task"}
+FREE = {"name", "label", "checkpoint", "path", "sha256", "snapshots", "task"}
 """Texts that are no choice of a few."""
 
 
