@@ -61,29 +61,29 @@ class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = positive(1)  # L
-    bins: int = at_least(2, 41)  # B, of every level
+    levels: int = positive(1)  # L, levels of bins, each inside a bin of the level before
+    bins: int = at_least(2, 41)  # B, number of bins per level and action dimension
     alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
-    bellman_weight: float = at_least(0, 1.0)
-    behaviour: str = one_of("lse", "margin")
-    behaviour_weight: float = at_least(0, 5.0)
-    behaviour_floor: float = -1.0  # smallest difference that counts, less the margin
-    behaviour_temperature: float = positive(1.0)  # of lse
-    behaviour_mean: str = one_of("demos", "batch")  # what the loss is divided by
+    bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error
+    behaviour: str = one_of("lse", "margin")  # demo loss: lse (log-sum-exp) | margin, mean of gaps
+    behaviour_weight: float = at_least(0, 5.0)  # weight of the demonstration loss
+    behaviour_floor: float = -1.0  # lower clip of advantage gaps on demonstrations (-margin)
+    behaviour_temperature: float = positive(1.0)  # behaviour=lse: temperature of the log-sum-exp
+    behaviour_mean: str = one_of("demos", "batch")  # demo loss is a mean over: demos | whole batch
 
-    utd: int = positive(1)  # updates per step of the environment
+    utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new networks in their targets
-    act_with: str = one_of("online", "target")
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    act_with: str = one_of("online", "target")  # network that acts: online | target (RLBench)
 
     lr: float = positive(3e-4)
-    batch_size: int = positive(256)  # rows of experience, beside the demonstrations
+    batch_size: int = positive(256)  # replay rows per batch, besides demos.rows demonstrations
     demos: Demos = group(Demos)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: updates on the data first | offline: those only
+    phase: str = "online"  # online | both: offline, then online | offline: updates on data alone
     online: Online = group(Online)
 
     def __post_init__(self):

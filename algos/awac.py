@@ -49,12 +49,12 @@ class Config(MLPSettings, FineTuning):
     name: str = "awac"
     label: str = "AWAC"
 
-    temperature: float = positive(1.0)  # lambda: weights are exp(advantage / lambda)
-    advantage_limit: float = positive(100.0)  # largest weight of a sample
+    temperature: float = positive(1.0)  # lambda in the policy's weights exp(advantage / lambda)
+    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
 
-    lr: float = positive(3e-4)  # of policy and critics
+    lr: float = positive(3e-4)  # learning rate of policy and critics
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)

@@ -39,8 +39,8 @@ class Config(MLPSettings):
     name: str = "bc"
     label: str = "BC"
 
-    best: float = within(1.0, "(0, 1]")  # share of episodes, highest return first (0.1: "10% BC")
-    best_discount: float = added(within(1.0, "[0, 1]"))  # of those returns
+    best: float = within(1.0, "(0, 1]")  # share of episodes cloned, best first (0.1: "10% BC")
+    best_discount: float = added(within(1.0, "[0, 1]"))  # discount of returns that rank episodes
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)

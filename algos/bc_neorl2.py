@@ -32,10 +32,8 @@ class Config(bc.Config):
     name: str = "bc_neorl2"
 
     lr: float = positive(1e-3)
-    leak: float = within(0.1, "[0, 1)")  # slope of a ReLU below 0
-    validate_every: int = at_least(
-        0, 1000
-    )  # updates between validations (0: the last policy plays)
+    leak: float = within(0.1, "[0, 1)")  # slope of the leaky ReLU below 0
+    validate_every: int = at_least(0, 1000)  # updates between validations (0: none, last policy)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     @property

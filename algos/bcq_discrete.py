@@ -52,12 +52,12 @@ class Config(MLPSettings):
     name: str = "bcq_discrete"
     label: str = "discrete BCQ"
 
-    threshold: float = within(0.3, "[0, 1)")  # least G(a|s) / max G of an allowed action
-    logit_weight: float = at_least(0, 0.01)  # of the mean squared logit of G
-    kappa: float = positive(1.0)  # where the squared error turns into the absolute one
+    threshold: float = within(0.3, "[0, 1)")  # actions below this share of top probability are out
+    logit_weight: float = at_least(0, 0.01)  # weight of the behaviour model's mean squared logit
+    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new network in the target
-    target_every: int = positive(1)  # updates between moves of the target
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in the target network per move
+    target_every: int = positive(1)  # updates between moves of the target network
 
     lr: float = positive(3e-4)
     adam_eps: float = positive(1e-8)

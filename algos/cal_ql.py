@@ -65,36 +65,36 @@ class Config(MLPSettings, FineTuning):
     name: str = "cal_ql"
     label: str = "Cal-QL"
 
-    weight: float = at_least(0, 5.0)  # of the conservative penalty
-    samples: int = positive(10)  # actions from each of the three proposals
-    importance_sampling: bool = True
-    calibrate: bool = True  # false: CQL
-    failure_reward: float | None = None  # raw reward of a step without success (see 3)
-    lagrange: bool = False  # the weight adapts so that the gap meets threshold
-    threshold: float = 0.8
+    weight: float = at_least(0, 5.0)  # weight of the conservative penalty
+    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
+    importance_sampling: bool = True  # weighs sampled actions by 1 / density (false: not at all)
+    calibrate: bool = True  # bounds penalised values below by the data's returns (false: CQL)
+    failure_reward: float | None = None  # episodes with only this raw reward never end (null: off)
+    lagrange: bool = False  # adapts the penalty's weight until its gap meets threshold
+    threshold: float = 0.8  # lagrange=true: wanted gap between sampled Q and the data's Q
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
-    max_backup: bool = True  # the best of `samples` next actions
-    critics: int = positive(2)
-    critic_subsample: int | None = positive(None)  # random critics of backup and penalty, null: all
-    layer_norm: bool = False  # in the critics, before the activation
-    tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    max_backup: bool = True  # targets take the best of `samples` next actions (false: one action)
+    critics: int = positive(2)  # number of critics
+    critic_subsample: int | None = positive(None)  # random critics in backup, penalty (null: all)
+    layer_norm: bool = False  # LayerNorm in the critics, before each activation
+    tuning: str = added(one_of("log", "softplus"))  # temperature, learned as log | softplus (WSRL)
 
-    policy_lr: float = positive(1e-4)  # also of the temperature
-    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
+    policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
+    critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
     batch_size: int = positive(256)
     policy_layers: int = at_least(0, 2)
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
-    init: str = added(one_of("authors", "wsrl"))  # wsrl: outputs like hidden layers
-    shared_output: bool = added(False)  # the critics have their last layer in common
-    log_std_multiplier: float | None = added(1.0)  # start of a learned scale (null: none)
+    init: str = added(one_of("authors", "wsrl"))  # authors: output weights / 100 | wsrl: unscaled
+    shared_output: bool = added(False)  # all critics share their last layer (WSRL)
+    log_std_multiplier: float | None = added(1.0)  # start of a learned log-std scale (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training alone | online: from a checkpoint, or none
+    phase: str = "both"  # both: offline, then online | offline | online: from checkpoint or scratch
     online: Online = group(Online, pretrain_steps=250_000, offline_ratio=0.5)
 
     def __post_init__(self):

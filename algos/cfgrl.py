@@ -66,20 +66,20 @@ class Config(MLPSettings):
     name: str = "cfgrl"
     label: str = "CFGRL"
 
-    guidance: float = acting(at_least(0, 1.5))  # w (0: cloning, 1: cloning of the better actions)
-    flow_steps: int = acting(positive(32))
-    expectile: float = within(0.9, "(0, 1)")  # of Q over the data's actions
-    all_weight: float = positive(0.1)  # of the velocity without a label, in the loss
-    time_grid: int | None = positive(32)  # times of the loss are multiples of it (null: uniform)
+    guidance: float = acting(at_least(0, 1.5))  # guidance w (0: clones data, 1: better actions)
+    flow_steps: int = acting(positive(32))  # Euler steps from noise to an action
+    expectile: float = within(0.9, "(0, 1)")  # V is this expectile of Q over the data's actions
+    all_weight: float = positive(0.1)  # weight of the loss that clones all rows without a label
+    time_grid: int | None = positive(32)  # n: flow times are multiples of 1/n (null: uniform)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
 
-    lr: float = positive(3e-4)  # of all networks
+    lr: float = positive(3e-4)  # learning rate of all networks
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(512)
-    activation: str = activation("mish")
-    norm_first: bool = True  # a LayerNorm before activations
+    activation: str = activation("mish")  # activation of the hidden layers
+    norm_first: bool = True  # adds a LayerNorm before each activation
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
 

@@ -67,29 +67,29 @@ class Config(distortions.Distortion):
     name: str = "codac"
     label: str = "CODAC"
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CODAC-C, mean: CODAC-N
-    weight_limit: float | None = positive(5.0)  # of a quantile in the risk measure (null: none)
+    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR, CODAC-C | wang | mean: CODAC-N
+    weight_limit: float | None = positive(5.0)  # largest weight of a quantile in CVaR (null: none)
 
-    weight: float = at_least(0, 10.0)  # omega, of the conservative penalty
-    threshold: float | None = 10.0  # zeta, which omega * gap is held to (null: no multiplier)
-    samples: int = positive(10)  # actions from each of the three proposals
-    penalty_fractions: int = positive(1)  # where the penalty applies (the paper: all)
+    weight: float = at_least(0, 10.0)  # omega, weight of the conservative penalty
+    threshold: float | None = 10.0  # zeta, target of omega * gap (null: no multiplier, fixed omega)
+    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
+    penalty_fractions: int = positive(1)  # random quantile fractions under penalty (paper: all)
 
-    fractions: int = positive(32)  # N, predicted per update, and as many of the target
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
+    fractions: int = positive(32)  # N, quantile fractions drawn for prediction and again for target
+    kappa: float = at_least(0, 1.0)  # error where Huber's loss turns absolute (0: always absolute)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
-    alpha: float = at_least(0, 0.2)  # temperature, where it is not tuned
-    tune_alpha: bool = False  # from 1 towards target_entropy
-    target_entropy: float | None = None  # null: minus the action dimension (authors: -3)
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    alpha: float = at_least(0, 0.2)  # temperature of the policy's entropy if tune_alpha=false
+    tune_alpha: bool = False  # tunes the temperature, from 1, until the entropy is target_entropy
+    target_entropy: float | None = None  # entropy to reach (null: -action dimension, authors: -3)
 
-    policy_lr: float = positive(3e-5)  # also of the temperature
-    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
-    cosine: bool = False  # ours: the rates of policy and critics decay to 0 over the run
+    policy_lr: float = positive(3e-5)  # learning rate of policy and temperature
+    critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
+    cosine: bool = False  # learning rates of policy and critics decay to 0 over the run (ours)
     batch_size: int = positive(256)
-    hidden_layers: int = positive(2)  # the last one after the product with the fraction
+    hidden_layers: int = positive(2)  # hidden layers, the last after the fraction's embedding joins
     hidden_width: int = positive(256)
-    cosines: int = positive(64)  # of the fraction's embedding
+    cosines: int = positive(64)  # cosine features that embed a quantile fraction
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

@@ -62,24 +62,24 @@ class Config(MLPSettings):
     name: str = "cpl"
     label: str = "CPL"
 
-    alpha: float = positive(0.1)  # log-probabilities times this are advantages
-    bias: float = within(0.5, "(0, 1]")  # b, in (0, 1]: weight of the other segment's score
-    bc_weight: float = at_least(0, 0.0)  # of behaviour cloning beside it (CPL-BC: 1)
-    reference: bool = False  # whether log pi counts from the cloned policy's (CPL-KL)
-    bc_steps: int = at_least(0, 200_000)  # first updates, which clone all segments
+    alpha: float = positive(0.1)  # temperature: alpha log pi(a|s) is the advantage
+    bias: float = within(0.5, "(0, 1]")  # b, factor of the less preferred segment's score (1: none)
+    bc_weight: float = at_least(0, 0.0)  # weight of cloning beside the contrastive loss (CPL-BC: 1)
+    reference: bool = False  # measures log pi relative to the cloned policy's (CPL-KL)
+    bc_steps: int = at_least(0, 200_000)  # first updates of the run, which clone all segments
 
     lr: float = positive(1e-4)
-    warmup_steps: int = positive(10_000)  # of the contrastive phase, linear
-    lr_factor: float = positive(1.0)  # the contrastive phase's rate over the cloning's, CPL-KL: 0.1
+    warmup_steps: int = positive(10_000)  # contrastive updates of linear learning-rate warm-up
+    lr_factor: float = positive(1.0)  # contrastive learning rate over that of cloning (CPL-KL: 0.1)
     pairs: int = positive(96)  # comparisons in a batch
     crop: int | None = positive(None)  # steps of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
-    policy: str = one_of("deterministic", "gaussian")  # log pi = -|pi(s) - a|^2 | gaussian
+    policy: str = one_of("deterministic", "gaussian")  # deterministic: squared error | gaussian
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(512)
-    dropout: float = within(0.25, "[0, 1)")
-    log_std_min: float = -5.0  # of policy=gaussian
-    log_std_max: float = 2.0
+    dropout: float = within(0.25, "[0, 1)")  # dropout probability in the policy
+    log_std_min: float = -5.0  # policy=gaussian: lower limit of the log-std
+    log_std_max: float = 2.0  # policy=gaussian: upper limit of the log-std
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):

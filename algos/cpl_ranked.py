@@ -79,16 +79,16 @@ class Score(Fitting):
 class Ranked(Settings):
     """Settings of policies from ranked segments, CPL's and DPPO's."""
 
-    length: int = positive(100)  # steps of the dataset's segments
-    ranked_by: str = one_of("model", "teacher")  # DPPO's preference model | a scripted teacher
+    length: int = positive(100)  # steps of a ranked segment of the dataset
+    ranked_by: str = one_of("model", "teacher")  # preference model (DPPO) | teacher, scripted
     score: Score = group(Score)
     preferences: Preferences = group(Preferences)
 
     lr: float = positive(3e-4)
-    batch_size: int = positive(256)  # segments (all their pairs are compared)
+    batch_size: int = positive(256)  # segments per batch (all their pairs are compared)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.25, "[0, 1)")
+    dropout: float = within(0.25, "[0, 1)")  # dropout probability in the policy
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):
@@ -116,8 +116,8 @@ class Config(Ranked):
     name: str = "cpl_ranked"
     label: str = "CPL (ranked)"
 
-    temperature: float = positive(0.1)  # mean log-probabilities over it are advantages
-    bias: float = within(0.7, "(0, 1]")  # b: weight of the lower segment's score
+    temperature: float = positive(0.1)  # divides a segment's mean log pi to give its advantage
+    bias: float = within(0.7, "(0, 1]")  # b, factor of the lower-ranked segment's score (1: none)
 
 
 class PreferenceModel(Stateful):

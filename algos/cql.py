@@ -74,39 +74,45 @@ class Config(MLPSettings, FineTuning):
     name: str = "cql"
     label: str = "CQL"
 
-    weight: float = at_least(0, 10.0)  # w of the conservative penalty
-    samples: int = positive(10)  # actions from each of the three proposals
-    temperature: float = positive(1.0)  # T of T * log sum exp(Q / T)
-    importance_sampling: bool = True
-    gap_min: float | None = None  # each sample's log sum exp - Q(s, a) is clipped to this range
-    gap_max: float | None = None
-    lagrange: str = one_of("off", "young_geng", "official")  # w adapts: the gap meets threshold
-    threshold: float = 0.8  # tau of the Lagrange version (below 0, official's w is fixed)
+    weight: float = at_least(0, 10.0)  # w, weight of the conservative penalty
+    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
+    temperature: float = positive(1.0)  # T in the penalty's T * log sum exp(Q / T)
+    importance_sampling: bool = True  # weighs sampled actions by 1 / density (false: not at all)
+    gap_min: float | None = None  # lower clip of each sample's log sum exp Q - Q(s, a) (null: none)
+    gap_max: float | None = None  # upper clip of each sample's log sum exp Q - Q(s, a) (null: none)
+    lagrange: str = one_of("off", "young_geng", "official")  # off | adapts w: young_geng | official
+    threshold: float = 0.8  # tau, gap that lagrange holds (official: w * gap, below 0: fixed w)
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
-    max_backup: str = one_of("off", "min_first", "per_critic")
-    backup_entropy: bool = False
-    alpha: float = positive(1.0)  # the temperature of the policy (or its factor, where it is tuned)
-    tune_alpha: bool = True  # towards target_entropy
-    target_entropy: float | None = added(None)  # null: minus the action dimension
-    tuning: str = added(one_of("log", "softplus"))  # log alpha by the entropy at s | WSRL
-    bc_steps: int = at_least(0, 0)  # updates in which the policy clones the data
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    max_backup: str = one_of(  # off | min_first: max of min Q over samples | per_critic: min of max
+        "off", "min_first", "per_critic"
+    )
+    backup_entropy: bool = False  # adds the policy's entropy to the backup, as SAC does
+    alpha: float = positive(1.0)  # temperature of the policy (tune_alpha=true: its factor)
+    tune_alpha: bool = True  # tunes the temperature until the entropy is target_entropy
+    target_entropy: float | None = added(None)  # entropy to reach (null: minus action dimension)
+    tuning: str = added(one_of("log", "softplus"))  # temperature, learned as log | softplus (WSRL)
+    bc_steps: int = at_least(0, 0)  # first updates, in which the policy clones the data
 
-    policy_lr: float = positive(3e-5)  # also of the temperature
-    critic_lr: float = positive(3e-4)  # also of the Lagrange multiplier
+    policy_lr: float = positive(3e-5)  # learning rate of policy and temperature
+    critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
     batch_size: int = positive(256)
     policy_layers: int = at_least(0, 3)
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
-    init: str = one_of("corl", "orthogonal", "xavier", "official", "wsrl", "torch", "offbench")
+    init: str = one_of(  # first weights (xavier: young-geng, torch: NeoRL-2, offbench: CQL+)
+        "corl", "orthogonal", "xavier", "official", "wsrl", "torch", "offbench"
+    )
     # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's; offbench: CQL+'s
-    shared_output: bool = added(False)  # the critics have their last layer in common (WSRL's)
-    log_std_multiplier: float | None = 1.0  # start of a learned scale of the log-std (null: none)
+    shared_output: bool = added(False)  # all critics share their last layer (WSRL)
+    log_std_multiplier: float | None = 1.0  # start of a learned log-std scale (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
 
-    order: str = one_of("joint", "alpha_first", "in_turn")  # young-geng, CORL | authors | NeoRL-2
+    order: str = one_of(  # joint: at once (CORL) | alpha_first (authors) | in_turn (NeoRL-2)
+        "joint", "alpha_first", "in_turn"
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     def __post_init__(self):

@@ -41,18 +41,18 @@ class Config(MLPSettings):
     name: str = "cql_discrete"
     label: str = "discrete CQL"
 
-    weight: float = at_least(0, 1.0)  # w of the conservative penalty (0: DQN or QR-DQN on the data)
-    critic: str = one_of("quantile", "mean")  # QR-DQN | DQN
-    quantiles: int = positive(200)  # N
-    kappa: float = positive(1.0)  # where the squared error turns into the absolute one
+    weight: float = at_least(0, 1.0)  # w, weight of the conservative penalty (0: QR-DQN or DQN)
+    critic: str = one_of("quantile", "mean")  # quantile: quantiles of return (QR-DQN) | mean (DQN)
+    quantiles: int = positive(200)  # critic=quantile: N, quantiles per action
+    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
     discount: float = within(0.99, "[0, 1]")
-    double: bool = False  # the online network chooses the next action
+    double: bool = False  # double Q-learning: the online network chooses the next action
     target_every: int = positive(2_000)  # updates between copies to the target network
 
     lr: float = positive(5e-5)
     adam_eps: float = positive(0.01 / 32)
     batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense, after the convolutions where observations are images
+    hidden_layers: int = positive(1)  # dense hidden layers, after the convolutions for images
     hidden_width: int = positive(512)
     data: Weighting = added(group(Weighting))
 

@@ -64,25 +64,25 @@ class Config(MLPSettings):
     name: str = "crr"
     label: str = "CRR"
 
-    filter: str = one_of("binary", "exp")  # f: 1 where A > 0 | min(exp(A / temperature), limit)
-    temperature: float = positive(1.0)
-    advantage_limit: float = positive(20.0)  # largest weight of a row
-    baseline: str = one_of("mean", "max")  # of Q over the samples, which A subtracts
-    samples: int = positive(4)
-    critics: int = positive(1)  # the smallest counts
-    pessimism: float = within(0.5, "(0, 1)")  # weight of errors above the target (0.5: squared)
+    filter: str = one_of("binary", "exp")  # binary: weight 1 if advantage > 0 | exp: exponential
+    temperature: float = positive(1.0)  # filter=exp: divides the advantage
+    advantage_limit: float = positive(20.0)  # filter=exp: largest weight of a row
+    baseline: str = one_of("mean", "max")  # advantage subtracts mean | max Q of sampled actions
+    samples: int = positive(4)  # actions sampled per state for the advantage's baseline
+    critics: int = positive(1)  # number of critics (the smallest value counts)
+    pessimism: float = within(0.5, "(0, 1)")  # weight of Q errors above the target (0.5: symmetric)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, the policy's too
-    order: str = one_of("critic_first", "joint")
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    order: str = one_of("critic_first", "joint")  # critic_first | joint: both at once (CRR+)
 
-    policy: str = one_of("gaussian", "squashed")
+    policy: str = one_of("gaussian", "squashed")  # gaussian around tanh(mean) | squashed (CRR+)
     policy_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    norm_first: bool = False  # a LayerNorm before every activation
-    init: str = one_of("torch", "offbench")
+    norm_first: bool = False  # adds a LayerNorm before each activation (CRR+)
+    init: str = one_of("torch", "offbench")  # initial weights of: torch | offbench: LeCun's (CRR+)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

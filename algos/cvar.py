@@ -93,21 +93,23 @@ class Config(DeepQ):
     name: str = "cvar"
     label: str = "deep CVaR"
 
-    objective: str = one_of("static", "iterated", "distortion", "mean")
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail (1: the mean)
-    low: float | None = None  # no discounted return to come is below this (static needs it)
-    high: float | None = None  # none is above this
-    explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
-    stocks: int = at_least(2, 201)  # static: first stocks to choose from, the shortfall's grid
-    starts: int = positive(32)  # static: first states remembered, to choose the first stock for
-    race: int = at_least(0, 0)  # static: episodes for each of `stocks` at the end (0: no race)
-    cosines: int = positive(16)  # static: of the stock's embedding
+    objective: str = one_of(  # static CVaR of the return | iterated per step | distortion | mean
+        "static", "iterated", "distortion", "mean"
+    )
+    tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
+    low: float | None = None  # lower bound of discounted returns (null: unknown, static needs it)
+    high: float | None = None  # upper bound of discounted returns (null: unknown, static needs it)
+    explore: float = within(0.5, "[0, 1]")  # static: share of episodes that begin at a random stock
+    stocks: int = at_least(2, 201)  # static: candidates for the first stock, the return aimed at
+    starts: int = positive(32)  # static: latest first states that the first stock is chosen for
+    race: int = at_least(0, 0)  # static: final episodes per candidate stock (0: critic chooses)
+    cosines: int = positive(16)  # static: cosine features that embed the stock
 
-    critic: str = one_of("quantile", "shortfall")  # what static learns (the others learn quantiles)
-    quantiles: int = at_least(2, 100)  # N
-    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute (0: always absolute)
+    critic: str = one_of("quantile", "shortfall")  # static: learns quantiles | expected shortfall
+    quantiles: int = at_least(2, 100)  # N, quantiles per action
+    kappa: float = at_least(0, 0.0)  # error where Huber's loss turns absolute (0: always absolute)
     discount: float = within(0.99, "(0, 1]")
-    cosine: bool = False  # the rate decays to 0 over the run
+    cosine: bool = False  # learning rate decays to 0 over the run, along half a cosine
 
     def __post_init__(self):
         super().__post_init__()

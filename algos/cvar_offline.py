@@ -63,24 +63,24 @@ class Config(MLPSettings):
     name: str = "cvar_offline"
     label: str = "Static CVaR (TD3+BC)"
 
-    objective: str = one_of("static")  # CVaR of the whole return: the only one, named for reports
-    tau: float = within(0.1, "(0, 1]")  # share of worst returns that counts (play depends on it)
-    start: str = one_of("data", "own")  # stock: one for all episodes, or each at its first state
-    start_stocks: int = positive(257)  # tried at the start
-    stocks: int = positive(4)  # with which each row of a batch is seen
+    objective: str = one_of("static")  # static CVaR of the whole return (only choice, for reports)
+    tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (only play reads it)
+    start: str = one_of("data", "own")  # first stock by data's first states | each episode's own
+    start_stocks: int = positive(257)  # candidates for the first stock, evenly spaced
+    stocks: int = positive(4)  # random stocks (returns to reach) paired with each row
 
-    alpha: float = positive(2.5)  # weight of the shortfall against imitation, TD3+BC's eq. 5
-    imitation: float = at_least(0, 1.0)  # weight of cloning (0: none)
-    fractions: int = positive(50)  # quantiles of each critic
-    kappa: float = at_least(0, 0.0)  # where the squared error turns absolute (0: always absolute)
+    alpha: float = positive(2.5)  # weight of the shortfall against imitation (TD3+BC, eq. 5)
+    imitation: float = at_least(0, 1.0)  # weight of imitation in the actor's loss (0: none)
+    fractions: int = positive(50)  # number of quantiles of each critic
+    kappa: float = at_least(0, 0.0)  # error where Huber's loss turns absolute (0: always absolute)
     discount: float = within(0.99, "(0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, at each actor update
-    policy_noise: float = at_least(0, 0.2)  # smoothing of the target action: std,
-    noise_clip: float = at_least(0, 0.5)  # and where it is clipped
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
+    policy_noise: float = at_least(0, 0.2)  # std of the smoothing noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound of the smoothing noise on the target action
     policy_delay: int = positive(2)  # critic updates per actor update
 
-    lr: float = positive(3e-4)  # of actor and critics
-    cosine: bool = False  # both rates decay to 0 over the run
+    lr: float = positive(3e-4)  # learning rate of actor and critics
+    cosine: bool = False  # learning rates of actor and critics decay to 0 over the run
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)

@@ -75,32 +75,34 @@ class Config(Settings):
     name: str = "cvar_pg"
     label: str = "CVaR policy gradient"
 
-    objective: str = one_of("cvar", "variance", "mean_variance", "entropic", "mean", "ecrm")
-    tau: float | None = within(0.25, "(0, 1]")  # cvar, ecrm: mass of the lower tail (1: the mean)
-    weight: float = at_least(0, 1.0)  # mean_variance: of the variance, ecrm: of the CVaR in [0, 1]
-    beta: float = positive(1.0)  # entropic: aversion to risk
-    soft: float = within(0.0, "[0, 1]")  # cvar: share of the run in which the level falls from 1
-    augment: bool = True  # the policy sees the stock
-    v_std: float = at_least(0, 0.0)  # spread of v between training episodes, at first
-    v_std_final: float = at_least(0, 0.0)
-    v_rate: float = within(1.0, "[0, 1]")  # share of a batch's best v in the next one
-    eta: str = one_of("ahead", "now")  # ecrm (ahead: paper)
-    etas: int = at_least(2, 21)  # ecrm: values of eta
-    low: float | None = None  # ecrm: no reward of a step is below this
-    high: float | None = None  # ecrm: none is above this
+    objective: str = one_of(  # risk of the return to minimise (ecrm: sum of one-step risks)
+        "cvar", "variance", "mean_variance", "entropic", "mean", "ecrm"
+    )
+    tau: float | None = within(0.25, "(0, 1]")  # cvar, ecrm: share of worst returns (1: the mean)
+    weight: float = at_least(0, 1.0)  # mean_variance: weight of variance | ecrm: of CVaR, in [0, 1]
+    beta: float = positive(1.0)  # entropic: risk aversion beta in log E exp(-beta X) / beta
+    soft: float = within(0.0, "[0, 1]")  # cvar: first share of the run, in which tau falls from 1
+    augment: bool = True  # shows the policy (v - rewards so far) / discount^t, the stock
+    v_std: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the start
+    v_std_final: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the end
+    v_rate: float = within(1.0, "[0, 1]")  # step of auxiliary v to the batch's best (1: takes it)
+    eta: str = one_of("ahead", "now")  # ecrm: CVaR's eta is chosen a step ahead (paper) | now
+    etas: int = at_least(2, 21)  # ecrm: number of values of eta, from low to high
+    low: float | None = None  # ecrm: lower bound of a step's reward
+    high: float | None = None  # ecrm: upper bound of a step's reward
 
     discount: float = within(1.0, "(0, 1]")
-    episodes: int = positive(100)  # per seed and update
-    max_steps: int = positive(1_000)  # longer episodes are cut
-    scale: float = positive(1.0)  # of returns: what networks see and predict is divided by it
-    trace: float = within(1.0, "[0, 1]")  # lambda of the advantages (1: no bootstrap)
-    entropy: float = at_least(0, 0.0)  # weight of the policy's entropy, where actions are discrete
-    std: float = positive(0.5)  # of a Gaussian policy, at first
-    std_final: float = positive(0.05)
-    lr: float = positive(3e-3)
+    episodes: int = positive(100)  # episodes per seed and update
+    max_steps: int = positive(1_000)  # steps after which an episode is truncated
+    scale: float = positive(1.0)  # unit of returns: networks see and predict returns divided by it
+    trace: float = within(1.0, "[0, 1]")  # lambda of GAE (1: no bootstrap)
+    entropy: float = at_least(0, 0.0)  # weight of the policy's entropy bonus (discrete actions)
+    std: float = positive(0.5)  # std of a Gaussian policy at the start of the run
+    std_final: float = positive(0.05)  # std of a Gaussian policy at the end of the run
+    lr: float = positive(3e-3)  # learning rate of the policy
     critic_lr: float = positive(3e-3)
-    cosine: bool = True  # both rates decay to 0 over the run
-    critic_updates: int = positive(5)  # per update of the policy
+    cosine: bool = True  # learning rates of policy and critic decay to 0 over the run
+    critic_updates: int = positive(5)  # critic updates per policy update
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(64)
 

@@ -50,10 +50,12 @@ class Config(Settings):
     name: str = "cvar_tabular"
     label: str = "exact CVaR"
 
-    objective: str = one_of("static", "iterated", "ecrm", "naive", "blind")
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail (1: the mean)
-    weight: float = within(1.0, "[0, 1]")  # of the CVaR beside the mean in ecrm
-    resolution: float = positive(EXACT)  # returns are rounded to multiples of this (not in blind)
+    objective: str = one_of(  # CVaR: static | iterated | ecrm | naive: greedy | blind to rewards
+        "static", "iterated", "ecrm", "naive", "blind"
+    )
+    tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
+    weight: float = within(1.0, "[0, 1]")  # objective=ecrm: weight of CVaR against the mean
+    resolution: float = positive(EXACT)  # returns are rounded to multiples of this (not for blind)
 
 
 SOLVERS = {"static": static, "iterated": iterated, "ecrm": ecrm, "naive": naive, "blind": blind}

@@ -43,9 +43,9 @@ class Config(Ranked):
     name: str = "dppo"
     label: str = "DPPO"
 
-    temperature: float = positive(0.1)  # of the distances
-    contrast: float = at_least(0, 1.0)  # lambda (1: Bradley and Terry's model, 0: cloning)
-    dropout: float = within(0.0, "[0, 1)")
+    temperature: float = positive(0.1)  # divides distances between policy's and data's actions
+    contrast: float = at_least(0, 1.0)  # lambda of rejected segments (1: Bradley-Terry, 0: BC)
+    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
 
 
 class DPPO(RankedCPL):

@@ -50,8 +50,8 @@ class Config(DeepQ):
     name: str = "dqn"
     label: str = "DQN"
 
-    double: bool = False  # the online network chooses the next action
-    kappa: float = positive(1.0)  # where the squared error turns into the absolute one
+    double: bool = False  # double Q-learning: the online network chooses the next action
+    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
 
 
 class DQN(Stateful):

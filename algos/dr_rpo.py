@@ -53,14 +53,14 @@ class Config(Settings):
     name: str = "dr_rpo"
     label: str = "DR-RPO"
 
-    objective: str = one_of("robust")  # what is optimised: the only one, named for reports
-    kind: str = one_of("kl", "tv", "chi2")  # nature's divergence
-    scale: float = positive(0.5)  # its price
-    reference: str = one_of("uniform", "none")  # none: no price of leaving it
-    eta: float = positive(0.1)  # price of leaving the reference
-    beta: float = at_least(0, 0.1)  # weight of the bonus
-    bonus: str = one_of("factors", "joint")
-    ridge: float = positive(1.0)
+    objective: str = one_of("robust")  # robust return, the only choice (named for reports)
+    kind: str = one_of("kl", "tv", "chi2")  # nature's divergence from the dynamics: kl | tv | chi2
+    scale: float = positive(0.5)  # weight of the divergence in nature's worst case
+    reference: str = one_of("uniform", "none")  # policy that is costly to leave: uniform | none
+    eta: float = positive(0.1)  # weight of the KL to the reference policy
+    beta: float = at_least(0, 0.1)  # weight of the exploration bonus
+    bonus: str = one_of("factors", "joint")  # uncertainty: factors, summed | joint norm of features
+    ridge: float = positive(1.0)  # ridge lambda of the regression on features
 
     def price(self) -> float:
         """Returns eta, 0 without a reference."""

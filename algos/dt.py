@@ -54,25 +54,25 @@ class Config(transformer.TransformerSettings):
     name: str = "dt"
     label: str = "DT"
 
-    context: int = positive(20)  # K steps, three tokens each
-    targets: list[float] | None = None  # returns to ask for, raw (null: the best in the data)
+    context: int = positive(20)  # K, steps that the transformer sees (three tokens each)
+    targets: list[float] | None = None  # returns to ask for, unscaled (null: the best in the data)
     return_scale: float = positive(1000.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(1000)  # size of the time table (later steps count as its last)
+    max_timestep: int = positive(1000)  # size of the timestep embedding (later steps count as last)
 
-    layers: int = positive(3)
-    heads: int = positive(1)
-    width: int = positive(128)
-    activation: str = one_of("relu", "gelu")
-    dropout: float = within(0.1, "[0, 1)")  # of embedding, attention weights and block outputs
-    init: str = one_of("official", "corl")
+    layers: int = positive(3)  # transformer blocks
+    heads: int = positive(1)  # attention heads per block
+    width: int = positive(128)  # size of a token
+    activation: str = one_of("relu", "gelu")  # activation of blocks: relu (authors) | gelu (CORL)
+    dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
+    init: str = one_of("official", "corl")  # initial weights: official (authors) | corl (CORL)
 
     lr: float = positive(1e-4)
-    warmup_steps: int = positive(10_000)  # linear, then constant
-    weight_decay: float = at_least(0, 1e-4)  # on all parameters
-    max_grad_norm: float = positive(0.25)  # over all parameters of a seed
+    warmup_steps: int = positive(10_000)  # updates of linear learning-rate warm-up, then constant
+    weight_decay: float = at_least(0, 1e-4)  # weight decay on all parameters
+    max_grad_norm: float = positive(0.25)  # clip of the gradient norm over a seed's parameters
     batch_size: int = positive(64)
-    padding: str = one_of("left", "right")  # authors | CORL
-    loss_over: str = one_of("valid", "all")  # steps of a window: authors | CORL
+    padding: str = one_of("left", "right")  # padding of windows: left (authors) | right (CORL)
+    loss_over: str = one_of("valid", "all")  # loss over valid steps (authors) | all steps (CORL)
     data: Weighting = added(group(Weighting))
 
     def __post_init__(self):

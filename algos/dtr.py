@@ -67,39 +67,41 @@ class Config(transformer.TransformerSettings):
     label: str = "DTR"
 
     reward: Markov = group(Markov)
-    ensemble_normalization: bool = True  # each member's rewards to mean 0, deviation 1
+    ensemble_normalization: bool = True  # scales each member's rewards to mean 0 and deviation 1
     preferences: Preferences = group(Preferences)
-    trajectories: str = one_of("episodes", "blocks", "segments")  # blocks: of 1,000 rows (authors)
+    trajectories: str = one_of(  # episodes | blocks of 1,000 rows (authors) | compared segments
+        "episodes", "blocks", "segments"
+    )
     clip_actions: float = within(0.999, "(0, 1]")  # dataset actions are clipped to plus-minus this
 
-    eta: float = at_least(0, 1.0)  # largest weight of Q against imitation, reached at the last step
-    bc_coef: float = at_least(0, 1.0)  # weight of imitation
+    eta: float = at_least(0, 1.0)  # weight of Q against imitation at the last update, rising from 0
+    bc_coef: float = at_least(0, 1.0)  # weight of imitation in the policy's loss
     discount: float = within(0.99, "(0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new critics in their targets
-    ema: float = within(0.005, "[0, 1]")  # share of the new policy in its target
-    ema_every: int = positive(5)  # updates
-    ema_start: int = at_least(0, 1_000)  # updates before which the target policy stays as it began
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    ema: float = within(0.005, "[0, 1]")  # share of new weights in the target policy at each move
+    ema_every: int = positive(5)  # updates between moves of the target policy
+    ema_start: int = at_least(0, 1_000)  # updates before the target policy first moves
 
-    context: int = at_least(2, 20)  # K steps, three tokens each
+    context: int = at_least(2, 20)  # K, steps that the transformer sees (three tokens each)
     return_scale: float = positive(10.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(1000)  # size of the time table (spends returns-to-go)
-    layers: int = positive(4)
-    heads: int = positive(4)
-    width: int = positive(256)
-    critic_layers: int = positive(3)
-    activation: str = one_of("relu", "gelu")  # of the transformer (the critics have Mish)
-    dropout: float = within(0.1, "[0, 1)")
-    init: str = one_of("official", "corl")  # of the transformer, see algos/dt.py
+    max_timestep: int = positive(1000)  # steps in the time embedding, over which targets fall to 0
+    layers: int = positive(4)  # transformer blocks
+    heads: int = positive(4)  # attention heads per block
+    width: int = positive(256)  # size of a token and of critic layers
+    critic_layers: int = positive(3)  # hidden layers of the critics
+    activation: str = one_of("relu", "gelu")  # transformer: relu | gelu (the critics have Mish)
+    dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
+    init: str = one_of("official", "corl")  # transformer's initial weights: official (DT's) | corl
 
-    lr: float = positive(3e-4)  # of policy and critics
-    lr_every: int = positive(1_000)  # updates between two rates, along half a cosine to 0
-    weight_decay: float = at_least(0, 1e-4)  # of the policy
-    max_grad_norm: float = positive(9.0)  # of the policy, and of the critics
+    lr: float = positive(3e-4)  # learning rate of policy and critics
+    lr_every: int = positive(1_000)  # updates between steps of the learning rate's cosine decay
+    weight_decay: float = at_least(0, 1e-4)  # weight decay of the policy
+    max_grad_norm: float = positive(9.0)  # clip of the gradient's norm, of policy and of critics
     batch_size: int = positive(256)
 
-    select: str = one_of("softmax", "argmax")  # authors | paper
-    repeats: int = positive(10)  # candidates per return asked for, with softmax
-    return_noise: float = at_least(0, 0.1)  # deviation, on their last return-to-go
+    select: str = one_of("softmax", "argmax")  # action by softmax of Q (authors) | argmax (paper)
+    repeats: int = positive(10)  # select=softmax: candidate actions per target return
+    return_noise: float = at_least(0, 0.1)  # select=softmax: std of noise on the last return-to-go
 
     def __post_init__(self):
         super().__post_init__()

@@ -79,27 +79,27 @@ class Config(MLPSettings):
     name: str = "dvl"
     label: str = "f-DVL"
 
-    divergence: str = one_of("chi2", "chi2_exact", "tv", "kl")  # of visitations from the data's
-    loss_temperature: float = positive(1.0)  # lambda, up to 1 except for kl, and above 0.5 for tv
-    clip: float = positive(5.0)  # kl: largest x/lambda
-    random_actions: int = at_least(0, 1)  # uniform ones beside each of the data's, in V's loss
-    beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights
-    advantage_limit: float = positive(100.0)  # largest weight of a sample
+    divergence: str = one_of("chi2", "chi2_exact", "tv", "kl")  # chi2 | chi2_exact | tv | kl (XQL)
+    loss_temperature: float = positive(1.0)  # lambda of V's loss, up to 1 (tv: above 0.5, kl: any)
+    clip: float = positive(5.0)  # divergence=kl: largest exponent (Q - V) / lambda
+    random_actions: int = at_least(0, 1)  # uniform actions per data action in V's loss
+    beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights (0: cloning)
+    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new critic in its target, every update
-    huber: float = positive(20.0)  # where the critics' squared error turns into the absolute one
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    huber: float = positive(20.0)  # error at which the critics' Huber loss turns absolute
 
-    lr: float = positive(3e-4)  # of all three networks
-    cosine: bool = True  # the policy's rate decays to 0 over the run
+    lr: float = positive(3e-4)  # learning rate of policy, value and critics
+    cosine: bool = True  # learning rate of the policy decays to 0 over the run
     batch_size: int = positive(1024)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    value_layer_norm: bool = True  # before every activation of V
-    dropout: float = within(0.0, "[0, 1)")  # in the policy
+    value_layer_norm: bool = True  # LayerNorm before each activation of the value network
+    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    imitation: bool = added(False)  # of data.expert, without rewards: ReCOIL
-    expert_value: float = added(positive(200.0))  # M, with imitation: Q at demonstrated steps
+    imitation: bool = added(False)  # imitates the steps of data.expert, without rewards (ReCOIL)
+    expert_value: float = added(positive(200.0))  # imitation=true: M, target Q of expert steps
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):

@@ -63,23 +63,25 @@ class Config(MLPSettings):
     name: str = "edac"
     label: str = "EDAC"
 
-    critics: int = at_least(1, 10)  # N
+    critics: int = at_least(1, 10)  # N, number of critics
     eta: float = at_least(0, 1.0)  # weight of the diversity penalty (0: SAC-N)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
 
     policy_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
-    alpha_lr: float = positive(3e-4)  # of the temperature
+    alpha_lr: float = positive(3e-4)  # learning rate of the temperature
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    order: str = one_of("alpha_actor_critic", "joint", "critic_last")  # CORL | authors | NeoRL-2
-    alpha_max: float | None = added(positive(None))  # upper limit of the temperature (NeoRL-2: 1)
-    critic_layer_norm: bool = added(False)  # one for all critics, before their activations
-    init: str = one_of("corl", "official", "neorl2", "lb_sac")
+    order: str = one_of(  # alpha_actor_critic (CORL) | joint (authors) | critic_last (NeoRL-2)
+        "alpha_actor_critic", "joint", "critic_last"
+    )
+    alpha_max: float | None = added(positive(None))  # largest temperature (null: none, NeoRL-2: 1)
+    critic_layer_norm: bool = added(False)  # LayerNorms in the critics, shared by all of them
+    init: str = one_of("corl", "official", "neorl2", "lb_sac")  # corl | official | neorl2 | lb_sac
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

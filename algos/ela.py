@@ -53,12 +53,12 @@ class Config(Settings):
     name: str = "ela"
     label: str = "ELA"
 
-    objective: str = one_of("static")  # the CVaR that is optimised: the only one, named for reports
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail
-    planner: str = one_of("exact", "least_squares")  # exact: ELA, least_squares: ELLA
-    unit: float = positive(0.25)  # spacing of budgets (rewards are rounded down to it)
-    bonus_scale: float = at_least(0, 0.01)  # 1: the stated constants
-    delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
+    objective: str = one_of("static")  # static CVaR of the return, the only choice (for reports)
+    tau: float = within(0.25, "(0, 1]")  # CVaR level, the share of worst returns
+    planner: str = one_of("exact", "least_squares")  # exact (ELA) | least_squares regression (ELLA)
+    unit: float = positive(0.25)  # grid of budgets: rewards are rounded down to multiples of it
+    bonus_scale: float = at_least(0, 0.01)  # factor of the exploration bonus (1: as in theory)
+    delta: float = within(0.1, "(0, 1)")  # probability that the confidence bounds fail
 
 
 class ELA(TabularLearner):

@@ -60,29 +60,29 @@ class Config(MLPSettings, FineTuning):
     name: str = "expo"
     label: str = "EXPO"
 
-    samples: int = positive(8)  # N: actions of the flow per state, each with an edit
-    edit_scale: float = at_least(0, 0.05)  # beta, the largest change of an action (0: none)
-    flow_steps: int = positive(10)
-    base_polyak: float = within(0.001, "[0, 1]")  # share of the new in the flow that acts
-    utd: int = positive(20)  # critic updates per step of the environment
-    critics: int = positive(10)
-    critic_subsample: int = positive(2)  # random critics of a choice, and of a backup
-    layer_norm: bool = True  # in the critics
+    samples: int = positive(8)  # N, candidate actions of the flow per state, each also edited
+    edit_scale: float = at_least(0, 0.05)  # beta, largest change of an action by an edit (0: none)
+    flow_steps: int = positive(10)  # Euler steps from noise to an action
+    base_polyak: float = within(0.001, "[0, 1]")  # share of new weights in the flow that acts
+    utd: int = positive(20)  # critic updates per environment step
+    critics: int = positive(10)  # number of critics
+    critic_subsample: int = positive(2)  # random critics that choose an action or make a backup
+    layer_norm: bool = True  # LayerNorm in the critics
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new in the targets, every critic update
-    initial_temperature: float = positive(1.0)
-    target_entropy: float | None = None  # null: minus half the number of action dimensions
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
+    initial_temperature: float = positive(1.0)  # first temperature of the edits' entropy
+    target_entropy: float | None = None  # entropy of edits to reach (null: -action dimension / 2)
 
-    actor_lr: float = positive(3e-4)  # of flow and edits
+    actor_lr: float = positive(3e-4)  # learning rate of flow and edit policy
     critic_lr: float = positive(3e-4)
     temperature_lr: float = positive(3e-4)
-    batch_size: int = positive(256)  # of one critic update
+    batch_size: int = positive(256)  # rows per critic update
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: after fitting the flow to the data
+    phase: str = "online"  # online | both: fits the flow to the data, then online
     online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):

@@ -43,16 +43,16 @@ class Config(iql.Config):
     name: str = "famo2o"
     label: str = "FamO2O"
 
-    beta: float = at_least(0, 3.0)  # IQL's, not read: see low and high
-    low: float = at_least(0, 1.0)  # the smallest inverse temperature of the family
-    high: float = at_least(0, 5.0)
-    encoding: int = at_least(0, 6)  # sines and cosines of beta for the policy (0: none)
-    encoding_base: float = positive(10_000.0)
+    beta: float = at_least(0, 3.0)  # not read: low and high give the range of beta
+    low: float = at_least(0, 1.0)  # smallest inverse temperature beta of the family of policies
+    high: float = at_least(0, 5.0)  # largest inverse temperature beta of the family of policies
+    encoding: int = at_least(0, 6)  # sines and cosines that show beta to the policy (0: none)
+    encoding_base: float = positive(10_000.0)  # base of the frequencies of beta's sines and cosines
 
-    balance_lr: float = positive(3e-4)
-    temperature_lr: float = positive(3e-4)
-    initial_temperature: float = positive(1.0)
-    target_entropy: float = -0.5
+    balance_lr: float = positive(3e-4)  # learning rate of the policy that chooses beta
+    temperature_lr: float = positive(3e-4)  # learning rate of the temperature of beta's entropy
+    initial_temperature: float = positive(1.0)  # first temperature of beta's entropy
+    target_entropy: float = -0.5  # entropy that the choice of beta should have
 
     def __post_init__(self):
         super().__post_init__()

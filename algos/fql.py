@@ -57,19 +57,19 @@ class Config(MLPSettings, FineTuning):
     name: str = "fql"
     label: str = "FQL"
 
-    alpha: float = at_least(0, 10.0)  # of the distance to the flow (the first setting to tune)
-    q_agg: str = one_of("mean", "min")  # over the two target critics
-    normalize_q: bool = False  # divide Q by its mean size in the policy's loss
-    flow_steps: int = positive(10)
+    alpha: float = at_least(0, 10.0)  # weight of the distance to the flow (first setting to tune)
+    q_agg: str = one_of("mean", "min")  # target Q: mean | min of the two target critics
+    normalize_q: bool = False  # divides Q by its mean size in the policy's loss
+    flow_steps: int = positive(10)  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the critics in their targets, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
 
-    lr: float = positive(3e-4)  # of all networks
+    lr: float = positive(3e-4)  # learning rate of all networks
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 4)
     hidden_width: int = positive(512)
-    activation: str = activation("gelu_tanh")
-    critic_layer_norm: bool = True  # after every hidden activation
+    activation: str = activation("gelu_tanh")  # activation of hidden layers (gelu_tanh: JAX's)
+    critic_layer_norm: bool = True  # LayerNorm after every hidden activation of the critics
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 

@@ -49,12 +49,12 @@ class Config(goals.GoalSettings):
     name: str = "hiql"
     label: str = "HIQL"
 
-    subgoal_steps: int = positive(25)
-    rep_dim: int = positive(10)  # features of phi
-    expectile: float = within(0.7, "(0, 1)")
-    high_alpha: float = at_least(0, 3.0)  # inverse temperature of the high policy (0: cloning)
-    low_alpha: float = at_least(0, 3.0)
-    polyak: float = within(0.005, "[0, 1]")  # share of the value in its target, every update
+    subgoal_steps: int = positive(25)  # steps from a state to its subgoal
+    rep_dim: int = positive(10)  # size of phi, the representation of a subgoal
+    expectile: float = within(0.7, "(0, 1)")  # V is this expectile of its one-step targets
+    high_alpha: float = at_least(0, 3.0)  # high-level policy's inverse temperature (0: cloning)
+    low_alpha: float = at_least(0, 3.0)  # low-level policy's inverse temperature (0: cloning)
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target value, every update
 
     def __post_init__(self) -> None:
         super().__post_init__()

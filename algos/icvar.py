@@ -57,14 +57,16 @@ class Config(Settings):
     name: str = "icvar"
     label: str = "ICVaR"
 
-    kind: str = one_of("linear", "general", "preferences")  # L | G | HF
-    objective: str = one_of("iterated")  # the CVaR that is optimised, named for reports
-    tau: float = within(0.25, "(0, 1]")  # mass of the lower tail, of every step
-    net: float = positive(0.05)  # spacing of the values of x
-    bonus_scale: float = at_least(0, 0.03)  # 1: the stated widths
-    delta: float = within(0.1, "(0, 1)")  # probability that the bounds may fail
-    ridge: float = positive(1.0)  # linear: lambda
-    pairs: int = positive(5)  # preferences: comparisons per episode, m
+    kind: str = one_of(  # linear model (ICVaR-L) | general model class (G) | preferences (HF)
+        "linear", "general", "preferences"
+    )
+    objective: str = one_of("iterated")  # iterated CVaR, the only choice (named for reports)
+    tau: float = within(0.25, "(0, 1]")  # CVaR level at every step: share of worst outcomes
+    net: float = positive(0.05)  # spacing of the grid of x over which CVaR is maximised
+    bonus_scale: float = at_least(0, 0.03)  # factor of the confidence widths (1: as in theory)
+    delta: float = within(0.1, "(0, 1)")  # probability that the confidence bounds fail
+    ridge: float = positive(1.0)  # kind=linear: ridge lambda of the regression
+    pairs: int = positive(5)  # kind=preferences: m, comparisons per episode
 
 
 class Linear(TabularLearner):

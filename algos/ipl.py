@@ -66,29 +66,29 @@ class Config(MLPSettings):
     name: str = "ipl"
     label: str = "IPL"
 
-    form: str = one_of("iql", "awac", "xql")  # iql | awac | xql (not in the authors' code)
+    form: str = one_of("iql", "awac", "xql")  # base method: iql | awac | xql (not authors' code)
     chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
-    expectile: float = within(0.7, "(0, 1)")  # of form=iql
-    temperature: float = positive(1 / 3)  # divides the advantage (the authors' beta, and 1 / IQL's)
+    expectile: float = within(0.7, "(0, 1)")  # form=iql: V is this expectile of Q over data actions
+    temperature: float = positive(1 / 3)  # divides the advantage (authors' beta, 1 / IQL's beta)
     advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
-    target_clipping: bool = True  # V(s') stays within 1 / (lambda (1 - discount)), not in awac
-    replay: bool = True  # the task's dataset beside the comparisons (false: comparisons alone)
-    replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset beside the comparisons
-    min_target: bool = False  # form=awac: the smaller critic's next value, not the mean
-    gumbel_scale: float = positive(1.0)  # form=xql: divides Q - V
-    gumbel_limit: float = positive(7.0)  # form=xql: clips it from above
+    target_clipping: bool = True  # clips V(s') to 1 / (lambda (1 - discount)), not for form=awac
+    replay: bool = True  # also learns from the task's dataset (false: comparisons alone)
+    replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset against the comparisons
+    min_target: bool = False  # form=awac: next value by the smaller critic, not the mean
+    gumbel_scale: float = positive(1.0)  # form=xql: temperature that divides Q - V
+    gumbel_limit: float = positive(7.0)  # form=xql: upper clip of (Q - V) / gumbel_scale
     discount: float = within(0.99, "[0, 1)")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new critics in their targets
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
 
-    lr: float = positive(3e-4)  # of all networks
+    lr: float = positive(3e-4)  # learning rate of all networks
     pairs: int = positive(8)  # comparisons in a batch
     crop: int | None = positive(64)  # steps of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
     batch_size: int = positive(256)  # transitions of the dataset in a batch
-    critics: int = positive(2)
+    critics: int = positive(2)  # number of critics
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.0, "[0, 1)")  # in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)

@@ -53,25 +53,25 @@ class Config(MLPSettings, FineTuning):
     name: str = "iql"
     label: str = "IQL"
 
-    expectile: float = within(0.7, "(0, 1)")  # tau of eq. 5 (0.5: the mean, 1: the best action)
-    beta: float = at_least(0, 3.0)  # inverse temperature of eq. 7 (0: behaviour cloning)
+    expectile: float = within(0.7, "(0, 1)")  # tau (eq. 5), V's expectile of Q (0.5: mean, 1: max)
+    beta: float = at_least(0, 3.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the new critic in its target, every update
-    advantage_limit: float = positive(100.0)  # largest weight of a sample in eq. 7
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    advantage_limit: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
 
-    lr: float = positive(3e-4)  # of all three networks
-    cosine: bool = True  # the policy's rate decays to 0 over the run, where all of it is offline
+    lr: float = positive(3e-4)  # learning rate of policy, value and critics
+    cosine: bool = True  # learning rate of the policy decays to 0 over the run (phase=offline only)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.0, "[0, 1)")  # in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
 
-    policy: str = one_of("gaussian", "deterministic")
-    order: str = one_of("value_first", "joint")
-    critic_loss: str = one_of("sum", "mean")  # over the two critics
-    init: str = one_of("orthogonal", "torch")
+    policy: str = one_of("gaussian", "deterministic")  # gaussian | deterministic: squared error
+    order: str = one_of("value_first", "joint")  # value_first (authors) | joint: all at once (CORL)
+    critic_loss: str = one_of("sum", "mean")  # sum (authors) | mean (CORL) over the two critics
+    init: str = one_of("orthogonal", "torch")  # initial weights: orthogonal | torch (CORL)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 

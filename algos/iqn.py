@@ -42,14 +42,14 @@ class Config(DeepQ):
     name: str = "iqn"
     label: str = "IQN"
 
-    fractions: int = positive(64)  # N: predicted per update
-    target_fractions: int = positive(64)  # N'
-    policy_fractions: int = positive(32)  # K: averaged to choose an action
-    cosines: int = positive(64)  # of the embedding
+    fractions: int = positive(64)  # N, quantile fractions predicted per update
+    target_fractions: int = positive(64)  # N', quantile fractions of the target per update
+    policy_fractions: int = positive(32)  # K, quantile fractions averaged to choose an action
+    cosines: int = positive(64)  # cosine features that embed a quantile fraction
     risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level (1: the mean)
-    kappa: float = at_least(0, 1.0)  # where the squared error turns absolute (0: always absolute)
-    double: bool = False  # the online network chooses the next action
-    hidden_layers: int = positive(1)  # dense, after the product of features and embedded fraction
+    kappa: float = at_least(0, 1.0)  # error where Huber's loss turns absolute (0: always absolute)
+    double: bool = False  # double Q-learning: the online network chooses the next action
+    hidden_layers: int = positive(1)  # dense layers after state and fraction features multiply
 
 
 class Draws(NamedTuple):
