@@ -50,7 +50,7 @@ class Config(td3_bc.Config):
     vae_lr: float = positive(1e-3)  # learning rate of the VAE
     vae_width: int = positive(750)  # width of the VAE's hidden layers
     hidden_layers: int = at_least(0, 4)  # hidden layers of critics and value network
-    actor_layers: int | None = at_least(1, 3)  # hidden layers of the actor (null: hidden_layers)
+    actor_layers: int | None = at_least(1, 3)  # the actor's hidden layers (null: as the critics)
 
 
 class A2PR(TD3BC):

@@ -73,7 +73,7 @@ class Config(FineTuning):
 
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     act_with: str = one_of("online", "target")  # network that acts: online | target (RLBench)
 
     lr: float = positive(3e-4)
@@ -83,7 +83,7 @@ class Config(FineTuning):
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: offline, then online | offline: updates on data alone
+    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
     online: Online = group(Online)
 
     def __post_init__(self):

@@ -52,7 +52,7 @@ class Config(MLPSettings, FineTuning):
     temperature: float = positive(1.0)  # lambda in the policy's weights exp(advantage / lambda)
     advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     lr: float = positive(3e-4)  # learning rate of policy and critics
     batch_size: int = positive(256)

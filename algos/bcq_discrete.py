@@ -54,9 +54,9 @@ class Config(MLPSettings):
 
     threshold: float = within(0.3, "[0, 1)")  # actions below this share of top probability are out
     logit_weight: float = at_least(0, 0.01)  # weight of the behaviour model's mean squared logit
-    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
+    kappa: float = positive(1.0)  # error above which the Huber loss is linear
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in the target network per move
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in the target, at each move
     target_every: int = positive(1)  # updates between moves of the target network
 
     lr: float = positive(3e-4)

@@ -69,12 +69,12 @@ class Config(MLPSettings, FineTuning):
     samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
     importance_sampling: bool = True  # weighs sampled actions by 1 / density (false: not at all)
     calibrate: bool = True  # bounds penalised values below by the data's returns (false: CQL)
-    failure_reward: float | None = None  # episodes with only this raw reward never end (null: off)
+    failure_reward: float | None = None  # episodes of this raw reward alone are endless (null: off)
     lagrange: bool = False  # adapts the penalty's weight until its gap meets threshold
     threshold: float = 0.8  # lagrange=true: wanted gap between sampled Q and the data's Q
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     max_backup: bool = True  # targets take the best of `samples` next actions (false: one action)
     critics: int = positive(2)  # number of critics
     critic_subsample: int | None = positive(None)  # random critics in backup, penalty (null: all)
@@ -88,13 +88,13 @@ class Config(MLPSettings, FineTuning):
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
     init: str = added(one_of("authors", "wsrl"))  # authors: output weights / 100 | wsrl: unscaled
-    shared_output: bool = added(False)  # all critics share their last layer (WSRL)
+    shared_output: bool = added(False)  # all critics share one output layer (WSRL)
     log_std_multiplier: float | None = added(1.0)  # start of a learned log-std scale (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both: offline, then online | offline | online: from checkpoint or scratch
+    phase: str = "both"  # both | offline: pre-training only | online: checkpoint or from scratch
     online: Online = group(Online, pretrain_steps=250_000, offline_ratio=0.5)
 
     def __post_init__(self):

@@ -76,9 +76,9 @@ class Config(distortions.Distortion):
     penalty_fractions: int = positive(1)  # random quantile fractions under penalty (paper: all)
 
     fractions: int = positive(32)  # N, quantile fractions drawn for prediction and again for target
-    kappa: float = at_least(0, 1.0)  # error where Huber's loss turns absolute (0: always absolute)
+    kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     alpha: float = at_least(0, 0.2)  # temperature of the policy's entropy if tune_alpha=false
     tune_alpha: bool = False  # tunes the temperature, from 1, until the entropy is target_entropy
     target_entropy: float | None = None  # entropy to reach (null: -action dimension, authors: -3)
@@ -89,7 +89,7 @@ class Config(distortions.Distortion):
     batch_size: int = positive(256)
     hidden_layers: int = positive(2)  # hidden layers, the last after the fraction's embedding joins
     hidden_width: int = positive(256)
-    cosines: int = positive(64)  # cosine features that embed a quantile fraction
+    cosines: int = positive(64)  # cosines in the embedding of a quantile fraction
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

@@ -72,12 +72,12 @@ class Config(MLPSettings):
     warmup_steps: int = positive(10_000)  # contrastive updates of linear learning-rate warm-up
     lr_factor: float = positive(1.0)  # contrastive learning rate over that of cloning (CPL-KL: 0.1)
     pairs: int = positive(96)  # comparisons in a batch
-    crop: int | None = positive(None)  # steps of each segment in a batch (null: all)
+    crop: int | None = positive(None)  # steps read of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
     policy: str = one_of("deterministic", "gaussian")  # deterministic: squared error | gaussian
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(512)
-    dropout: float = within(0.25, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.25, "[0, 1)")  # dropout rate in the policy
     log_std_min: float = -5.0  # policy=gaussian: lower limit of the log-std
     log_std_max: float = 2.0  # policy=gaussian: upper limit of the log-std
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)

@@ -88,7 +88,7 @@ class Ranked(Settings):
     batch_size: int = positive(256)  # segments per batch (all their pairs are compared)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.25, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.25, "[0, 1)")  # dropout rate in the policy
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):

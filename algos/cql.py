@@ -84,7 +84,7 @@ class Config(MLPSettings, FineTuning):
     threshold: float = 0.8  # tau, gap that lagrange holds (official: w * gap, below 0: fixed w)
 
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     max_backup: str = one_of(  # off | min_first: max of min Q over samples | per_critic: min of max
         "off", "min_first", "per_critic"
     )
@@ -104,8 +104,7 @@ class Config(MLPSettings, FineTuning):
     init: str = one_of(  # first weights (xavier: young-geng, torch: NeoRL-2, offbench: CQL+)
         "corl", "orthogonal", "xavier", "official", "wsrl", "torch", "offbench"
     )
-    # xavier: young-geng's; torch: nn.Linear's, NeoRL-2's; offbench: CQL+'s
-    shared_output: bool = added(False)  # all critics share their last layer (WSRL)
+    shared_output: bool = added(False)  # all critics share one output layer (WSRL)
     log_std_multiplier: float | None = 1.0  # start of a learned log-std scale (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0

@@ -44,15 +44,15 @@ class Config(MLPSettings):
     weight: float = at_least(0, 1.0)  # w, weight of the conservative penalty (0: QR-DQN or DQN)
     critic: str = one_of("quantile", "mean")  # quantile: quantiles of return (QR-DQN) | mean (DQN)
     quantiles: int = positive(200)  # critic=quantile: N, quantiles per action
-    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
+    kappa: float = positive(1.0)  # error above which the Huber loss is linear
     discount: float = within(0.99, "[0, 1]")
-    double: bool = False  # double Q-learning: the online network chooses the next action
+    double: bool = False  # double DQN: the online network chooses the next action
     target_every: int = positive(2_000)  # updates between copies to the target network
 
     lr: float = positive(5e-5)
     adam_eps: float = positive(0.01 / 32)
     batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense hidden layers, after the convolutions for images
+    hidden_layers: int = positive(1)  # dense layers, after convolutions if observations are images
     hidden_width: int = positive(512)
     data: Weighting = added(group(Weighting))
 

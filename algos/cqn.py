@@ -81,7 +81,7 @@ class Config(FineTuning):
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")
     terminals: str = one_of("end", "ignore")  # end: no bootstrap at terminals | ignore (baseline)
-    polyak: float = within(0.02, "[0, 1]")  # share of new weights in the target network, per update
+    polyak: float = within(0.02, "[0, 1]")  # share of new weights in the target, every update
     noise: float = at_least(0, 0.01)  # standard deviation of the exploration noise
     act_with: str = one_of("target", "online")  # network that acts: target | online (DM Control)
 
@@ -94,7 +94,7 @@ class Config(FineTuning):
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: offline, then online | offline: updates on data alone
+    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
     online: Online = group(Online)
 
     def __post_init__(self):

@@ -72,7 +72,7 @@ class Config(MLPSettings):
     critics: int = positive(1)  # number of critics (the smallest value counts)
     pessimism: float = within(0.5, "(0, 1)")  # weight of Q errors above the target (0.5: symmetric)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target networks, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     order: str = one_of("critic_first", "joint")  # critic_first | joint: both at once (CRR+)
 
     policy: str = one_of("gaussian", "squashed")  # gaussian around tanh(mean) | squashed (CRR+)

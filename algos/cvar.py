@@ -103,11 +103,11 @@ class Config(DeepQ):
     stocks: int = at_least(2, 201)  # static: candidates for the first stock, the return aimed at
     starts: int = positive(32)  # static: latest first states that the first stock is chosen for
     race: int = at_least(0, 0)  # static: final episodes per candidate stock (0: critic chooses)
-    cosines: int = positive(16)  # static: cosine features that embed the stock
+    cosines: int = positive(16)  # static: cosines in the embedding of the stock
 
     critic: str = one_of("quantile", "shortfall")  # static: learns quantiles | expected shortfall
     quantiles: int = at_least(2, 100)  # N, quantiles per action
-    kappa: float = at_least(0, 0.0)  # error where Huber's loss turns absolute (0: always absolute)
+    kappa: float = at_least(0, 0.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "(0, 1]")
     cosine: bool = False  # learning rate decays to 0 over the run, along half a cosine
 

@@ -63,7 +63,7 @@ class Config(MLPSettings):
     name: str = "cvar_offline"
     label: str = "Static CVaR (TD3+BC)"
 
-    objective: str = one_of("static")  # static CVaR of the whole return (only choice, for reports)
+    objective: str = one_of("static")  # static CVaR of the whole return (the only choice)
     tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (only play reads it)
     start: str = one_of("data", "own")  # first stock by data's first states | each episode's own
     start_stocks: int = positive(257)  # candidates for the first stock, evenly spaced
@@ -72,11 +72,11 @@ class Config(MLPSettings):
     alpha: float = positive(2.5)  # weight of the shortfall against imitation (TD3+BC, eq. 5)
     imitation: float = at_least(0, 1.0)  # weight of imitation in the actor's loss (0: none)
     fractions: int = positive(50)  # number of quantiles of each critic
-    kappa: float = at_least(0, 0.0)  # error where Huber's loss turns absolute (0: always absolute)
+    kappa: float = at_least(0, 0.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "(0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
-    policy_noise: float = at_least(0, 0.2)  # std of the smoothing noise on the target action
-    noise_clip: float = at_least(0, 0.5)  # bound of the smoothing noise on the target action
+    policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
+    noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
 
     lr: float = positive(3e-4)  # learning rate of actor and critics

@@ -45,7 +45,7 @@ class Config(Ranked):
 
     temperature: float = positive(0.1)  # divides distances between policy's and data's actions
     contrast: float = at_least(0, 1.0)  # lambda of rejected segments (1: Bradley-Terry, 0: BC)
-    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
 
 
 class DPPO(RankedCPL):

@@ -50,8 +50,8 @@ class Config(DeepQ):
     name: str = "dqn"
     label: str = "DQN"
 
-    double: bool = False  # double Q-learning: the online network chooses the next action
-    kappa: float = positive(1.0)  # error at which the Huber loss turns from squared to absolute
+    double: bool = False  # double DQN: the online network chooses the next action
+    kappa: float = positive(1.0)  # error above which the Huber loss is linear
 
 
 class DQN(Stateful):

@@ -53,7 +53,7 @@ class Config(Settings):
     name: str = "dr_rpo"
     label: str = "DR-RPO"
 
-    objective: str = one_of("robust")  # robust return, the only choice (named for reports)
+    objective: str = one_of("robust")  # robust return (the only choice, shown in reports)
     kind: str = one_of("kl", "tv", "chi2")  # nature's divergence from the dynamics: kl | tv | chi2
     scale: float = positive(0.5)  # weight of the divergence in nature's worst case
     reference: str = one_of("uniform", "none")  # policy that is costly to leave: uniform | none

@@ -68,7 +68,7 @@ class Config(transformer.TransformerSettings):
 
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # updates of linear learning-rate warm-up, then constant
-    weight_decay: float = at_least(0, 1e-4)  # weight decay on all parameters
+    weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters
     max_grad_norm: float = positive(0.25)  # clip of the gradient norm over a seed's parameters
     batch_size: int = positive(64)
     padding: str = one_of("left", "right")  # padding of windows: left (authors) | right (CORL)

@@ -77,7 +77,7 @@ class Config(transformer.TransformerSettings):
     eta: float = at_least(0, 1.0)  # weight of Q against imitation at the last update, rising from 0
     bc_coef: float = at_least(0, 1.0)  # weight of imitation in the policy's loss
     discount: float = within(0.99, "(0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     ema: float = within(0.005, "[0, 1]")  # share of new weights in the target policy at each move
     ema_every: int = positive(5)  # updates between moves of the target policy
     ema_start: int = at_least(0, 1_000)  # updates before the target policy first moves

@@ -86,8 +86,8 @@ class Config(MLPSettings):
     beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights (0: cloning)
     advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
-    huber: float = positive(20.0)  # error at which the critics' Huber loss turns absolute
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
+    huber: float = positive(20.0)  # error above which the critics' Huber loss is linear
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
     cosine: bool = True  # learning rate of the policy decays to 0 over the run
@@ -95,7 +95,7 @@ class Config(MLPSettings):
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     value_layer_norm: bool = True  # LayerNorm before each activation of the value network
-    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     imitation: bool = added(False)  # imitates the steps of data.expert, without rewards (ReCOIL)

@@ -66,7 +66,7 @@ class Config(MLPSettings):
     critics: int = at_least(1, 10)  # N, number of critics
     eta: float = at_least(0, 1.0)  # weight of the diversity penalty (0: SAC-N)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     policy_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)

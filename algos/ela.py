@@ -53,12 +53,12 @@ class Config(Settings):
     name: str = "ela"
     label: str = "ELA"
 
-    objective: str = one_of("static")  # static CVaR of the return, the only choice (for reports)
+    objective: str = one_of("static")  # static CVaR (the only choice, shown in reports)
     tau: float = within(0.25, "(0, 1]")  # CVaR level, the share of worst returns
     planner: str = one_of("exact", "least_squares")  # exact (ELA) | least_squares regression (ELLA)
     unit: float = positive(0.25)  # grid of budgets: rewards are rounded down to multiples of it
     bonus_scale: float = at_least(0, 0.01)  # factor of the exploration bonus (1: as in theory)
-    delta: float = within(0.1, "(0, 1)")  # probability that the confidence bounds fail
+    delta: float = within(0.1, "(0, 1)")  # failure probability of the confidence bounds
 
 
 class ELA(TabularLearner):

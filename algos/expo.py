@@ -71,7 +71,7 @@ class Config(MLPSettings, FineTuning):
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
-    initial_temperature: float = positive(1.0)  # first temperature of the edits' entropy
+    initial_temperature: float = positive(1.0)  # first value of the edits' entropy temperature
     target_entropy: float | None = None  # entropy of edits to reach (null: -action dimension / 2)
 
     actor_lr: float = positive(3e-4)  # learning rate of flow and edit policy

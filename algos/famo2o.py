@@ -51,7 +51,7 @@ class Config(iql.Config):
 
     balance_lr: float = positive(3e-4)  # learning rate of the policy that chooses beta
     temperature_lr: float = positive(3e-4)  # learning rate of the temperature of beta's entropy
-    initial_temperature: float = positive(1.0)  # first temperature of beta's entropy
+    initial_temperature: float = positive(1.0)  # first value of the temperature of beta's entropy
     target_entropy: float = -0.5  # entropy that the choice of beta should have
 
     def __post_init__(self):

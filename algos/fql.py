@@ -62,13 +62,13 @@ class Config(MLPSettings, FineTuning):
     normalize_q: bool = False  # divides Q by its mean size in the policy's loss
     flow_steps: int = positive(10)  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     lr: float = positive(3e-4)  # learning rate of all networks
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 4)
     hidden_width: int = positive(512)
-    activation: str = activation("gelu_tanh")  # activation of hidden layers (gelu_tanh: JAX's)
+    activation: str = activation("gelu_tanh")  # activation of the hidden layers
     critic_layer_norm: bool = True  # LayerNorm after every hidden activation of the critics
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 

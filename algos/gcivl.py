@@ -50,7 +50,7 @@ class Config(goals.GoalSettings):
 
     expectile: float = within(0.9, "(0, 1)")  # V is this expectile of its one-step targets
     alpha: float = at_least(0, 10.0)  # inverse temperature of the policy's weights (0: cloning)
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target value, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
 
 class GCIVL(PolicyActing):

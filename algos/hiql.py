@@ -54,7 +54,7 @@ class Config(goals.GoalSettings):
     expectile: float = within(0.7, "(0, 1)")  # V is this expectile of its one-step targets
     high_alpha: float = at_least(0, 3.0)  # high-level policy's inverse temperature (0: cloning)
     low_alpha: float = at_least(0, 3.0)  # low-level policy's inverse temperature (0: cloning)
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target value, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,17 +44,17 @@ class Config(MLPSettings, FineTuning):
     name: str = "ifql"
     label: str = "IFQL"
 
-    expectile: float = within(0.9, "(0, 1)")  # V is this expectile of Q over the data's actions
+    expectile: float = within(0.9, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
     samples: int = acting(positive(32))  # actions of the flow per state, the best by Q acts
     flow_steps: int = acting(positive(10))  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     lr: float = positive(3e-4)  # learning rate of all networks
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 4)
     hidden_width: int = positive(512)
-    activation: str = activation("gelu_tanh")  # activation of hidden layers (gelu_tanh: JAX's)
+    activation: str = activation("gelu_tanh")  # activation of the hidden layers
     critic_layer_norm: bool = True  # LayerNorm in critics and value, after activations
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 

@@ -78,17 +78,17 @@ class Config(MLPSettings):
     gumbel_scale: float = positive(1.0)  # form=xql: temperature that divides Q - V
     gumbel_limit: float = positive(7.0)  # form=xql: upper clip of (Q - V) / gumbel_scale
     discount: float = within(0.99, "[0, 1)")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
     lr: float = positive(3e-4)  # learning rate of all networks
     pairs: int = positive(8)  # comparisons in a batch
-    crop: int | None = positive(64)  # steps of each segment in a batch (null: all)
+    crop: int | None = positive(64)  # steps read of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
     batch_size: int = positive(256)  # transitions of the dataset in a batch
     critics: int = positive(2)  # number of critics
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)

@@ -56,7 +56,7 @@ class Config(MLPSettings, FineTuning):
     expectile: float = within(0.7, "(0, 1)")  # tau (eq. 5), V's expectile of Q (0.5: mean, 1: max)
     beta: float = at_least(0, 3.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in target critics, every update
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     advantage_limit: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
@@ -64,7 +64,7 @@ class Config(MLPSettings, FineTuning):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    dropout: float = within(0.0, "[0, 1)")  # dropout probability in the policy
+    dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
     log_std_min: float = -5.0
     log_std_max: float = 2.0
 

@@ -36,17 +36,17 @@ class Config(MLPSettings, FineTuning):
     label: str = "IQL"
     critic_loss, policy = "sum", "deterministic"  # what iql.py calls these
 
-    expectile: float = within(0.9, "(0, 1)")  # tau of eq. 5 (0.5: the mean, 1: the best action)
-    beta: float = at_least(0, 10.0)  # inverse temperature of eq. 7 (0: behaviour cloning)
+    expectile: float = within(0.9, "(0, 1)")  # tau (eq. 5), V's expectile of Q (0.5: mean, 1: max)
+    beta: float = at_least(0, 10.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of the critic in its target, every update
-    advantage_limit: float = positive(100.0)  # largest weight of a sample in eq. 7
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
+    advantage_limit: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
 
-    lr: float = positive(3e-4)  # of all three networks
+    lr: float = positive(3e-4)  # learning rate of policy, value and critics
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 4)
     hidden_width: int = positive(512)
-    activation: str = activation("gelu_tanh")
+    activation: str = activation("gelu_tanh")  # activation of the hidden layers
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 

@@ -45,10 +45,10 @@ class Config(DeepQ):
     fractions: int = positive(64)  # N, quantile fractions predicted per update
     target_fractions: int = positive(64)  # N', quantile fractions of the target per update
     policy_fractions: int = positive(32)  # K, quantile fractions averaged to choose an action
-    cosines: int = positive(64)  # cosine features that embed a quantile fraction
+    cosines: int = positive(64)  # cosines in the embedding of a quantile fraction
     risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level (1: the mean)
-    kappa: float = at_least(0, 1.0)  # error where Huber's loss turns absolute (0: always absolute)
-    double: bool = False  # double Q-learning: the online network chooses the next action
+    kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
+    double: bool = False  # double DQN: the online network chooses the next action
     hidden_layers: int = positive(1)  # dense layers after state and fraction features multiply
 
 
