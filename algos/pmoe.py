@@ -83,7 +83,7 @@ class Mixture(TanhGaussian):
         return actions, log_prob
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws an action from noise `(S, B, A)`, of which the first number picks the expert."""
+        """Draws an action from noise `(S, B, A)`. The first number of a row picks the expert."""
         chosen, noise = self._pick(observations, noise)
         actions, log_prob = self.sample_each(
             observations, noise[:, None].expand(-1, self.experts, -1, -1)
@@ -110,7 +110,7 @@ class Mixture(TanhGaussian):
 
     @torch.no_grad()
     def _pick(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Picks experts `(S, B)`, and returns noise that is independent of which.
+        """Picks experts `(S, B)`, and returns noise that does not depend on the choice.
 
         The first number's quantile says which. Its place between that expert's two bounds is uniform again.
         """

@@ -124,7 +124,7 @@ class StepPolicy(nn.Module):
         return torch.tanh(self.body(rows, keep)).unflatten(1, inputs.shape[1:3])
 
     def context(self, lead: tuple[int, int], length: int) -> ContextWindow:
-        """Makes a memory, of which the last step alone is read."""
+        """Makes a memory of the last step alone."""
         like = self.body.layers[0].weight
         return ContextWindow(lead, 1, *self._sizes, last_timestep=self._last, like=like)
 

@@ -29,9 +29,10 @@ def texts(source: str) -> Iterator[tuple[str, bool]]:
             seen.update(id(part) for part in node.values)
         if isinstance(node, ast.ClassDef):
             for field in node.body:
-                if isinstance(field, ast.AnnAssign) and "#" in lines[field.end_lineno - 1]:
-                    comment = lines[field.end_lineno - 1].rpartition("  # ")[2]
-                    found.append((field.lineno, f"{field.target.id}: {comment}", True))
+                if isinstance(field, ast.AnnAssign):
+                    ends = {lines[field.lineno - 1], lines[field.end_lineno - 1]}
+                    comments = [line.rpartition("  # ")[2] for line in ends if "  # " in line]
+                    found += [(field.lineno, f"{field.target.id}: {c}", True) for c in comments]
         if id(node) not in seen and (text := shown(node)) and is_prose(text):
             found.append((node.lineno, text, False))
     yield from ((text, comment) for _, text, comment in sorted(found))

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     low, high = made.values.min(), made.values.max()
     print(
         f"{args.out}: {len(made.values):,} snapshots of {agent.label} on {made.task}, seed {agent.seeds[0]}, "
-        f"{args.episodes} episodes; values from {low:.3g} to {high:.3g}"
+        f"{args.episodes} episodes, values from {low:.3g} to {high:.3g}"
     )
     return 0
 

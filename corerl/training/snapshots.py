@@ -79,7 +79,7 @@ class Snapshots(NamedTuple):
 
 
 class Snapper(gymnasium.Wrapper):
-    """A wrapper that keeps the simulator's state at every reset and every `every`-th step, while it goes on.
+    """A wrapper that keeps the simulator's state at every reset and every `every`-th step while it is on.
 
     Attributes:
         kept: pairs of an observation and a state.
@@ -153,7 +153,7 @@ class FromSnapshots(gymnasium.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:
-        """How it goes on, without the simulator."""
+        """The state of the starts, without the simulator."""
         generator = self._generator.bit_generator.state
         return {"steps": self._steps, "left": self._left, "generator": generator}
 
