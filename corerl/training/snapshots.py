@@ -79,7 +79,7 @@ class Snapshots(NamedTuple):
 
 
 class Snapper(gymnasium.Wrapper):
-    """A wrapper that keeps the simulator's state at every reset and every `every`-th step while it is on.
+    """A wrapper that keeps the simulator's state at every reset and every `every`-th step inside an episode.
 
     Attributes:
         kept: pairs of an observation and a state.
