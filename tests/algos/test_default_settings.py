@@ -104,6 +104,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "laeo": {"examples": 200, "over": "random", "alpha": 0.1, "latent_dim": 64, **GOALS}
     | {"goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0, **NET},
     "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
+    "cfgrl_goals": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0}
+    | {"guidance": 3.0, "flow_steps": 16, "drop": 0.1, "hidden_layers": 4},
     "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
     "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
     # The authors' IO.py and TD3_train_multiQ.py.
