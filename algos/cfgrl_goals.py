@@ -1,12 +1,13 @@
 """CFGRL for goals: guidance sharpens cloning (Frans, Park, Abbeel and Levine 2025, arXiv:2505.23458).
 
-A flow clones each action given a later state of its episode, and for a tenth of the rows given a learned vector
-in the goal's place. When it acts, its velocity goes from the one without a goal to the one with it, and beyond:
+A flow clones each action given a later state of its episode. For a tenth of the rows a learned vector stands in
+the goal's place. When it acts, its velocity goes from the one without a goal towards the one with
+it, and beyond:
 
     velocity  v = v(s, x, t | none) + w (v(s, x, t | g) - v(s, x, t | none))
 
-w = 1 is cloning of reached goals with a flow. A larger w prefers the actions that tell the goal apart, without
-a value. No update reads w, so you can change it after training. With rewards instead of goals: algos/cfgrl.py.
+w = 1 is cloning of reached goals with a flow. A larger w prefers the actions that tell the goal apart, and
+needs no value. No update reads w, so you can change it after training. With rewards: algos/cfgrl.py.
 
     python algos/cfgrl_goals.py task=corerl/goal-maze steps=20000 seeds=3 algo.hidden_width=64
     corerl evaluate RUN algo.guidance=0,1,2,3

@@ -133,7 +133,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 }
 OTHERWISE |= {
     name: {"task": "corerl/goal-maze"}
-    for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "cfgrl_goals")
+    for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "cfgrl_goals", "goat")
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
 EXACT = {

@@ -106,6 +106,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gcbc": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0},
     "cfgrl_goals": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0}
     | {"guidance": 3.0, "flow_steps": 16, "drop": 0.1, "hidden_layers": 4},
+    # The authors' goat/algo/config.py and the command line's defaults of goat/run.py.
+    "goat": {**GOALS, "goals.value_p_curgoal": 0.0, "goals.value_p_randomgoal": 0.0}
+    | {"critics": 5, "beta": 2.0, "limit": 10.0, "top": 80.0, "rise": 0.01, "rest": 0.05}
+    | {"top_of": "scaled", "recent": 50_000, "uncertainty": 1.5, "least": 0.5, "most": 1.0}
+    | {"expectile": 0.5, "radius": 0.05, "discount": 0.98, "polyak": 0.0026, "lr": 5e-4}
+    | {"batch_size": 512, "hidden_width": 256, "activation": "relu", "value_layer_norm": False},
+    # OGBench's impls/agents again.
     "gciql": {"expectile": 0.9, "actor_loss": "ddpg_bc", "alpha": 0.3, "polyak": 0.005, **GOALS},
     "gcivl": {"expectile": 0.9, "alpha": 10.0, "polyak": 0.005, **GOALS},
     # The authors' IO.py and TD3_train_multiQ.py.
