@@ -1,8 +1,8 @@
 """CFGRL for goals: guidance sharpens cloning (Frans, Park, Abbeel and Levine 2025, arXiv:2505.23458).
 
-A flow clones each action given a later state of its episode. For a tenth of the rows a learned vector stands in
-the goal's place. When it acts, its velocity goes from the one without a goal towards the one with
-it, and beyond:
+A flow clones each action given a later state of its episode. For a tenth of the rows a learned vector stands
+in the goal's place. When it acts, its velocity goes from the one without a goal towards the one with it, and
+beyond:
 
     velocity  v = v(s, x, t | none) + w (v(s, x, t | g) - v(s, x, t | none))
 
@@ -19,13 +19,13 @@ The loss, with noise x_0, a time t, x_t = (1 - t) x_0 + t a, and o the goal g or
 Ours is the authors' code (ogbench/agents/flowgcbc.py, kvfrans/cfgrl_submit at 545677e).
 
     item                authors, ours                          else
- 1  w                   3, also in a later copy of their code  their first file: 1
-                        (mhyatt000/cfgrl at 6b95e5a)
+ 1  w                   3 (as in mhyatt000/cfgrl at 6b95e5a)   their first file: 1
  2  one network         the vector has a goal's size. Goals    cfgrl: a label beside the state
                         near it share its velocity
- 3  goals               uniform over the rest of the episode   the same as GCBC
- 4  goals' features     those that count (`goals.columns`), as their command's `oraclerep` tasks show
- 5  evaluation          20 episodes of each goal              ours: 50, as OGBench
+ 3  goals               uniform over the rest of the episode   -
+ 4  goals' features     only the position, on their tasks      ours: all but in mazes with robots
+                        named `oraclerep` (`goals.columns`)
+ 5  evaluation          20 episodes of each goal               ours: 50, as OGBench
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
-"""GOAT: goals that no recording reached (Yang et al. 2023, ICML), and WGCSL (2022, arXiv:2202.04478).
+"""GOAT: goals that no recording reached (Yang et al. 2023, arXiv:2305.18882), and WGCSL (2202.04478).
 
 The policy clones actions towards states that the episode reaches later. A row weighs more where critics find
 its action better than the policy's, and still more where this advantage is among the largest of late. It also
-weighs more where the critics disagree. Without the last it is WGCSL (`algo=wgcsl`). With equal weights it is GCBC with a tanh (GCSL).
+weighs more where the critics disagree. Without the last it is WGCSL (`algo=wgcsl`). With equal weights it is
+GCBC with a tanh (GCSL).
 
     python algos/goat.py task=corerl/goal-maze steps=20000 seeds=3 algo.hidden_width=64
     corerl train -m algo=goat,wgcsl,gcbc task=corerl/goal-maze-stitch seeds=3
