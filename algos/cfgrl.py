@@ -30,7 +30,7 @@ Of the paper the abstract and its main table were at hand. Ours is the authors' 
                                                                   every evaluation
  7  w                   1, 1.5, 3, 5, 10, 30, 100                 paper: 1, 1.25, 1.5, 2, 3. Ours: 1.5 is
                                                                   the default
- 8  online, goals       no fine-tuning, no goals                  paper: goals, where it needs no values
+ 8  goals               algos/cfgrl_goals.py, without values      -
 
 It does not help everywhere. The paper's own table has it below AWR on antmaze-large (20 to 50) and on
 quadruped-walk (762 to 776).

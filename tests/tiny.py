@@ -135,7 +135,8 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "spo": {"task": ONLINE, "steps": 240},
 }
 OTHERWISE |= {
-    name: {"task": "corerl/goal-maze"} for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql")
+    name: {"task": "corerl/goal-maze"}
+    for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "cfgrl_goals", "goat")
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
 EXACT = {

@@ -28,15 +28,8 @@ MAY_BE_ZERO = {
     *("edit_scale", "coefficient", "initial_multiplier", "policy_weight", "value_weight"),
     *("unseen_weight", "policy_radius", "value_radius", "unseen_radius", "rise_weight"),
     *("pessimism", "pessimism_min", "pessimism_decay", "encoding", "mask", "vae_weight"),
-    *(
-        "prior",
-        "dimension",
-        "preference_weight",
-        "norm_weight",
-        "q_scale",
-        "min_q",
-        "frequency_weight",
-    ),
+    *("prior", "dimension", "preference_weight", "norm_weight", "frequency_weight", "q_scale"),
+    *("min_q", "rest", "uncertainty", "least", "rise", "top", "radius"),
     # Noise, dropped shares and probabilities.
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),

@@ -22,9 +22,11 @@ def config_of(name: str) -> type:
 
 
 WITH = [name for name in LEARNERS if issubclass(config_of(name), MLPSettings)]
-OWN_NORM = {"cal_ql": "critic", "expo": "critic", "rlpd": "critic", "wsrl": "", "rebrac": "actor"}
-"""Algorithms whose paper has a LayerNorm: where theirs is, and `layer_norm` in rebrac's actor."""
+OWN_NORM = {"wsrl": "", "rebrac": "actor", "goat": "actor"}
+OWN_NORM |= dict.fromkeys(("cal_ql", "expo", "rlpd"), "critic")
+"""Algorithms whose paper has a LayerNorm: where theirs is, or `layer_norm` in the actor alone."""
 GELU = ("iql_ogbench", "fql", "ifql", "gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "laeo")
+GELU += ("cfgrl_goals",)
 OWN_ACTIVATION = {"cfgrl": "mish", "subpo": "tanh"} | dict.fromkeys(GELU, "gelu_tanh")
 
 
