@@ -103,7 +103,10 @@ class EpisodeReplay(ReplayBuffer):
             IndexError: the capacity is exceeded. CorerlError: labels have another shape than rewards.
         """
         if self._added == self._rows.shape[1]:
-            raise IndexError("an EpisodeReplay keeps everything: give it room for every step")
+            raise IndexError(
+                "the EpisodeReplay is full, and it never overwrites a step: give it the capacity "
+                "for every step"
+            )
         super().add(step)
         rewards, _, terminated, truncated = step[2:]
         for i in np.flatnonzero(terminated | truncated | np.isnan(rewards)):
@@ -120,8 +123,8 @@ class EpisodeReplay(ReplayBuffer):
         labels = np.asarray(self._labels_of(i, rewards), np.float32)
         require(
             labels.shape == rewards.shape,
-            f"The label function made {labels.shape} of an episode's rewards {rewards.shape}. It must return "
-            "a number for each step",
+            f"The label function returned shape {labels.shape} for rewards of shape "
+            f"{rewards.shape}. It must return one number for each step of the episode",
         )
         self._labels[i, episode].copy_(torch.from_numpy(np.ascontiguousarray(labels)))
         self._ended[i] = self._known[i] = self._added

@@ -95,8 +95,9 @@ class PrioritizedReplay(ReplayBuffer):
         """Raises CorerlError where a seed has no step that can be drawn yet. Waits for the device."""
         require(
             bool((self._sums.sum(1) > 0).all()),
-            f"No episode of {task} has had {self.horizon + 1} steps or a terminal in the first "
-            "algo.random_steps: lower algo.horizon and algo.n_step, or raise algo.random_steps",
+            f"No episode of {task} reached {self.horizon + 1} steps or a terminal state in the "
+            "first algo.random_steps: lower algo.horizon and algo.n_step, or raise "
+            "algo.random_steps",
         )
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:

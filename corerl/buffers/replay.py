@@ -70,7 +70,8 @@ class OfflineBuffer(PackedRows):
         for name, part in parts.items():
             require(
                 part is None or part.shape[:1] == (size,),
-                f"{name} {np.shape(part)} must have a row for each of the {size} transitions",
+                f"{name} of shape {np.shape(part)} must have one row for each of the {size} "
+                "transitions",
             )
         nothing = np.empty((size, 0))
         super().__init__([nothing if part is None else part for part in parts.values()], device)

@@ -47,7 +47,7 @@ def narrowed(dataset: Dataset, within: Range) -> Dataset:
     """
     require(
         not dataset.discrete,
-        f"action_range is of continuous actions, not of {dataset.id}'s numbers",
+        f"action_range is for continuous actions, but {dataset.id} has discrete actions",
     )
     low, high = _bounds(within, dataset.actions.shape[1], dataset.id)
     actions, log_prob = scaled(dataset.id, dataset.actions, low, high), dataset.behaviour_log_prob
@@ -68,7 +68,7 @@ class Narrow(gymnasium.ActionWrapper):
         space = env.action_space
         require(
             isinstance(space, spaces.Box),
-            f"action_range is of continuous actions, and {env.unwrapped} has {space}",
+            f"action_range is for continuous actions, but {env.unwrapped} has {space}",
         )
         low, high = _bounds(within, space.shape[0], str(env.unwrapped))
         self._middle, self._half = (high + low) / 2, (high - low) / 2
@@ -93,6 +93,7 @@ def _bounds(within: Range, count: int, of: str) -> tuple[np.ndarray, np.ndarray]
     sizes = {len(bound) for bound in within}
     require(
         sizes <= {1, count},
-        f"action_range has {max(sizes)} numbers, and {of} has {count} actions: give {count}, or one for all",
+        f"action_range has {max(sizes)} numbers, but actions of {of} have {count} dimensions: "
+        f"give {count} numbers, or one for all",
     )
     return tuple(np.broadcast_to(np.asarray(bound, np.float32), count) for bound in within)

@@ -85,7 +85,7 @@ def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
         return np.shape(x)
     except ValueError:
         raise CorerlError(
-            f"Dataset {id}, field {field}: its rows are not alike. {EPISODES}."
+            f"Dataset {id}, field {field}: its rows have different shapes. {EPISODES}."
         ) from None
 
 
@@ -115,7 +115,7 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
 def _refuse_kind(x: np.ndarray, field: str) -> None:
     """Refuses complex numbers, which would lose a part, and texts, which would become numbers."""
     if x.dtype.kind not in "biuf":
-        raise CorerlError(f"field {field}: it holds {x.dtype} and no real numbers.")
+        raise CorerlError(f"field {field}: its values are {x.dtype}, not real numbers.")
 
 
 def column(x: np.ndarray) -> np.ndarray:
@@ -168,8 +168,8 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     if not (low < high).all():
         fixed = np.flatnonzero(~(low < high))[0]
         raise CorerlError(
-            f"Dataset {id}, field actions: the lowest must lie below the highest, and column {fixed} is "
-            f"from {low.flat[fixed]:g} to {high.flat[fixed]:g}. Leave out a column that never changes."
+            f"Dataset {id}, field actions: in column {fixed} the low {low.flat[fixed]:g} is not "
+            f"below the high {high.flat[fixed]:g}. Leave out a column that never changes."
         )
     beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
     for row, *_ in np.argwhere(beyond)[:1]:
@@ -177,8 +177,8 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
         problem = f"holds {actions[row][column]:g}, outside [{low[column]:g}, {high[column]:g}]"
         problem += such(beyond.reshape(len(actions), -1).any(1))
         if not known:
-            problem += ". Set the lowest and highest by env=gym/ID, or by data.action_low and "
-            problem += "data.action_high (in Python low and high)"
+            problem += ". Set the bounds with env=gym/ID, or with data.action_low and "
+            problem += "data.action_high (in Python: low and high)"
             problem += f". {AS_NUMBERED}" if counted(actions) else ""
         raise RowError("actions", int(row), column, problem, id)
     return unit_actions(actions, low, high)

@@ -284,8 +284,8 @@ class Dataset:
         if not len(rows):
             following = "action" if next_actions else "state"
             raise CorerlError(
-                f"{self.id} has no step to learn from: none has a next {following} recorded, or ends in a "
-                "terminal state."
+                f"{self.id} has no transition to learn from. No step has a recorded next "
+                f"{following} or ends in a terminal state."
             )
         whole = len(rows) == len(self)
 

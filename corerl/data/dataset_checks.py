@@ -52,8 +52,8 @@ def too_many_actions(dataset: Dataset) -> str:
     if largest < most:
         return ""
     return (
-        f"{dataset.id} has action {largest:,}, and networks have a feature for each number, at most "
-        f"{most:,}: number those that are taken from 0, without gaps"
+        f"{dataset.id} has action {largest:,}, but networks have one output for each action "
+        f"number, at most {most:,}: renumber the actions from 0, without gaps"
     )
 
 
@@ -82,14 +82,14 @@ def _check_shapes(dataset: Dataset) -> None:
         if len(array) != n:
             raise _error(dataset, field, f"it has {len(array)} rows where rewards has {n}")
         if 0 in array.shape[1:]:
-            raise _error(dataset, field, f"its shape is {array.shape}: its rows hold nothing")
+            raise _error(dataset, field, f"its shape is {array.shape}: its rows are empty")
         if shape is not None and array.shape != shape:
             raise _error(dataset, field, f"its shape is {array.shape} where {shape} is needed")
         if array.dtype.type not in dtypes:
             raise _error(dataset, field, f"its dtype is {array.dtype}. Dataset.from_steps converts")
     if dataset.discrete and dataset.actions.min() < 0:
         row = int(np.argmax(dataset.actions < 0))
-        problem = f"is {dataset.actions[row]}, and actions count from 0"
+        problem = f"is {dataset.actions[row]}, but actions are numbered from 0"
         raise RowError("actions", row, None, problem, dataset.id)
     if dataset.actions.ndim != (1 if dataset.discrete else 2):
         raise _error(

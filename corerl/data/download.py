@@ -147,7 +147,7 @@ def _transfer(url: str, part: Path) -> None:
         resumed = answer.status == 206
         if resumed and _first_byte(answer.headers.get("Content-Range")) != have:
             part.unlink(missing_ok=True)  # what is sent does not go on from it
-            raise EOFError("the server sent another part of the file than was asked for")
+            raise EOFError("the server sent a different part of the file from the requested one")
         have = have if resumed else 0
         length = answer.headers.get("Content-Length")
         if length is not None and not (length.isascii() and length.isdigit()):
@@ -166,7 +166,7 @@ def _first_byte(content_range: str | None) -> int | None:
 
 def _check_space(part: Path, total: int | None, have: int) -> None:
     if total and total - have > shutil.disk_usage(part.parent).free:
-        raise OSError(28, f"it needs {(total - have) / 1e6:.0f} MB and the disk has less")
+        raise OSError(28, f"it needs {(total - have) / 1e6:.0f} MB, but the disk has less space")
 
 
 def _copy(source, sink, name: str, have: int, total: int | None) -> None:

@@ -91,7 +91,7 @@ def make(name: str, seed: int = 0) -> Dataset:
         with replacing(path) as part:
             np.savez_compressed(part, **arrays)
     except CorerlError as e:
-        warnings.warn(f"{e} It is made afresh each time.", stacklevel=2)
+        warnings.warn(f"{e} corerl makes it again each time.", stacklevel=2)
     return _dataset(f"corerl/{name}", arrays)
 
 

@@ -73,14 +73,15 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     from minari.data_collector import EpisodeBuffer
 
     if not minari.is_id(id):
-        raise CorerlError(f"{id} is no Minari id: write NAMESPACE/NAME-v0.")
+        raise CorerlError(f"{id} is not a Minari id: write NAMESPACE/NAME-v0.")
     if (minari.root() / id).exists():
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
     unknown = ~np.delete(dataset.has_next, dataset.episode_ends - 1)
     if lost := len(leaps(dataset)) + unknown.sum():
         raise CorerlError(
-            f"{lost:,} rows of {dataset.id} inside an episode lead to another state than the next row's, or "
-            "to an unknown one. A Minari episode cannot store that. Export to FILE.hdf5."
+            f"In {lost:,} rows of {dataset.id} inside an episode, the next observation is unknown "
+            "or differs from the next row's observation. A Minari episode cannot store that. "
+            "Export to FILE.hdf5."
         )
     if dataset.durations is not None:
         raise CorerlError(
@@ -116,7 +117,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         )
     if not buffers:
         raise CorerlError(
-            f"{dataset.id} has no episode with a next observation, so that none is left."
+            f"No episode of {dataset.id} has a next observation, so there is nothing to export."
         )
     given = {"env": raw} if raw is not None else _spaces(dataset)
     try:

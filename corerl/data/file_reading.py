@@ -45,7 +45,9 @@ def check_sizes(file: h5py.File) -> None:
     size = Path(file.filename).stat().st_size
     for name, item in file.items():
         if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
-            raise CorerlError(f"{name} claims {item.nbytes:,} bytes in a file of {size:,}.")
+            raise CorerlError(
+                f"{name} claims to have {item.nbytes:,} bytes, but its whole file has {size:,}."
+            )
 
 
 class Npz(Mapping[str, np.ndarray]):
@@ -61,7 +63,7 @@ class Npz(Mapping[str, np.ndarray]):
         self._archive = archive
         claimed, found = _entries(archive), len(archive.namelist())
         if claimed not in (found, MANY):
-            raise ValueError(f"its directory has {found} of {claimed} arrays")
+            raise ValueError(f"its table of contents lists {found} of {claimed} arrays")
         for name in archive.namelist():
             archive.open(name).close()
         self.files = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -70,7 +72,7 @@ class Npz(Mapping[str, np.ndarray]):
         content = io.BytesIO(self._archive.read(f"{key}.npy"))
         array = np.lib.format.read_array(content, allow_pickle=False)
         if content.read(1):
-            raise ValueError(f"{key} has more bytes than its shape {array.shape}")
+            raise ValueError(f"{key} has more bytes than its shape {array.shape} needs")
         return array
 
     def __contains__(self, key: object) -> bool:
@@ -119,9 +121,11 @@ def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
     """
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise CorerlError("the action space has no bounds, so actions have no place in [-1, 1].")
+        raise CorerlError(
+            "the action space has no bounds, so corerl cannot scale actions to [-1, 1]."
+        )
     if np.asarray(actions).dtype.kind not in "biuf":
-        raise CorerlError(f"actions are {np.asarray(actions).dtype} and no real numbers.")
+        raise CorerlError(f"actions are {np.asarray(actions).dtype}, not real numbers.")
     with np.errstate(over="ignore"):
         actions = np.asarray(actions, np.float32)
     for row, *_ in np.argwhere(~np.isfinite(actions))[:1]:

@@ -193,7 +193,7 @@ def _keep(part: Path, id: str) -> None:
     """Moves the dataset `id` out of `part`, and what minari brought with it: sets that it is combined of."""
     ids = _whole_ids(part)
     if id not in ids:
-        raise FileNotFoundError(f"minari left no whole {id}")
+        raise FileNotFoundError(f"minari left {id} incomplete")
     _keep_namespaces(part)
     for made in ids:
         folder = _folder(made)

@@ -27,7 +27,9 @@ def read(source, id: str) -> Dataset:
     """Reads a minari.MinariDataset as a Dataset."""
     n, space, taken = source.total_steps, source.observation_space, source.action_space
     if not isinstance(taken, spaces.Box | spaces.Discrete):
-        raise CorerlError(f"its actions are {taken}: only boxes and numbers can be read.")
+        raise CorerlError(
+            f"its actions are {taken}, which corerl cannot read. Supported: Box and Discrete."
+        )
     image = isinstance(space, spaces.Box) and space.dtype == np.uint8
     shape = space.shape if image else (_width(space),)
     observations = np.empty((n, *shape), np.uint8 if image else np.float32)
@@ -75,8 +77,8 @@ def read(source, id: str) -> Dataset:
 def _check_count(row: int, steps: int, at_least: bool) -> None:
     if row > steps or (at_least and row < steps):
         raise CorerlError(
-            f"its episodes have {'' if at_least else 'at least '}{row} steps, and its metadata counts "
-            f"{steps}."
+            f"its episodes have {'' if at_least else 'at least '}{row} steps, but its metadata "
+            f"says {steps}."
         )
 
 
@@ -125,7 +127,7 @@ def _episodes(source) -> Iterator[dict]:
     with h5py.File(path, "r") as file:
         for i in source.episode_indices:
             if f"episode_{i}" not in file:
-                raise CorerlError(f"main_data.hdf5 has no episode_{i}, which the metadata counts.")
+                raise CorerlError(f"main_data.hdf5 has no episode_{i}, but the metadata lists it.")
             episode = file[f"episode_{i}"]
             yield {key: episode[key] for key in ARRAYS}  # opening one takes longer than reading it
 

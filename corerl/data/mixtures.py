@@ -54,8 +54,8 @@ def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
     for dataset, steps in wanted.items():
         require(
             len(dataset) >= steps,
-            f"{id} takes {steps:,.0f} steps of {dataset.id}, which has {len(dataset):,}: make that one "
-            f"larger, or {poor.id} smaller (--size)",
+            f"{id} needs {steps:,.0f} steps of {dataset.id}, which has only {len(dataset):,}. "
+            f"Make that dataset larger, or {poor.id} smaller (--size)",
         )
         order = rng.permutation(dataset.n_episodes)
         before = np.cumsum(dataset.episode_lengths()[order]) - dataset.episode_lengths()[order]

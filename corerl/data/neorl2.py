@@ -46,8 +46,8 @@ def load(name: str, split: str = "train", episodes: int | str | None = "protocol
     checksum = _checksum(name, split)
     if file and not download.matches(file, checksum):
         warnings.warn(
-            f"{file} is not the released NeoRL-2 file ({checksum}): say so beside any number that "
-            "comes from it, or delete it and it is downloaded.",
+            f"{file} is not the released NeoRL-2 file ({checksum}). Say so next to every number "
+            "that comes from it, or delete it so that corerl downloads the released file.",
             stacklevel=2,
         )
     if episodes == "protocol":

@@ -36,8 +36,8 @@ class Flat(gymnasium.ObservationWrapper):
         order = list(chain.from_iterable(found))
         require(
             all(found) and sorted(order) == sorted(known),
-            f"the parts of the observation are {', '.join(known)} in {env.unwrapped} and "
-            f"{', '.join(names)} in the data: call them the same",
+            f"the parts of the observation are {', '.join(known)} in {env.unwrapped} but "
+            f"{', '.join(names)} in the data: give them the same names",
         )
         self.parts = {part: known[part] for part in order}
         flat = [spaces.flatten_space(space) for space in self.parts.values()]
@@ -69,7 +69,7 @@ class History(gymnasium.Wrapper):
         space = env.observation_space
         require(
             isinstance(space, spaces.Box) and len(space.shape) == 1,
-            f"history={length} stacks vectors, and {env.unwrapped} has observations of {space}",
+            f"history={length} stacks vectors, but {env.unwrapped} has observations of {space}",
         )
         low, high = np.tile(space.low, length), np.tile(space.high, length)
         self.observation_space = spaces.Box(low, high, dtype=space.dtype)
@@ -115,8 +115,8 @@ def flattened(given: Mapping[str, Any], known: Mapping[str, spaces.Space]) -> np
     shapes = ", ".join(f"{name} {x.shape}" for name, x in parts.items())
     require(
         common,
-        f"the parts of an observation have shapes {shapes}: give each as the environment shows it or as a "
-        "vector, or n rows of each",
+        f"the parts of an observation have shapes {shapes}: give each part in the environment's "
+        "shape or as a vector, or n rows of each",
     )
     lead = min(common, key=len)
     return np.concatenate([_vectors(x, known.get(name), lead) for name, x in parts.items()], -1)
@@ -138,7 +138,10 @@ def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...
     if value.shape == (*lead, spaces.flatdim(space)):
         return value
     rows = value.reshape(-1, *space.shape)
-    require(all(map(space.contains, rows)), f"a part of an observation is {value}: none of {space}")
+    require(
+        all(map(space.contains, rows)),
+        f"a part of an observation is {value}, which is not in {space}",
+    )
     return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
 
 
@@ -209,7 +212,7 @@ def with_history(dataset: Dataset, length: int) -> Dataset:
     steps, shape = len(dataset), dataset.observations.shape[1:]
     require(
         len(shape) == 1,
-        f"history={length} stacks vectors, and {dataset.id} has observations of shape {shape}",
+        f"history={length} stacks vectors, but {dataset.id} has observations of shape {shape}",
     )
     starts = np.repeat(dataset.episode_starts, dataset.episode_lengths())
     back = np.arange(length - 1, -1, -1)

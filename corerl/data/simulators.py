@@ -181,19 +181,29 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
     """Says why a policy learned on `dataset` cannot act in `env`, or empty where it can."""
     shape = dataset.observations.shape[1:]
     if env.observation_space.shape != shape:
-        return f"observations are {shape} in the data and {env.observation_space.shape} there"
+        return (
+            f"observations are {shape} in the data but {env.observation_space.shape} in the "
+            "environment"
+        )
     actions = env.action_space
     discrete = isinstance(actions, spaces.Discrete)
     if not isinstance(actions, spaces.Box) and not (discrete and actions.start == 0):
-        return f"actions are {actions} there, neither vectors nor numbers from 0"
+        return f"actions are {actions} in the environment, neither vectors nor numbers from 0"
     if dataset.discrete != discrete:
         kinds = ("discrete", "vectors") if dataset.discrete else ("vectors", "discrete")
-        return f"actions are {kinds[0]} in the data and {kinds[1]} there"
+        return f"actions are {kinds[0]} in the data but {kinds[1]} in the environment"
     if dataset.discrete:
         largest, known = int(dataset.actions.max()), int(env.action_space.n)
-        return f"the data has action {largest}, and there are {known}" if largest >= known else ""
+        return (
+            f"the data has action {largest}, but the environment has only {known} actions"
+            if largest >= known
+            else ""
+        )
     if env.action_space.shape != dataset.actions.shape[1:]:
-        return f"actions are {dataset.actions.shape[1:]} in the data and {env.action_space.shape} there"
+        return (
+            f"actions are {dataset.actions.shape[1:]} in the data but {env.action_space.shape} in "
+            "the environment"
+        )
     return ""
 
 
@@ -214,16 +224,16 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     space = env.action_space
     if isinstance(space, spaces.Box) and space.dtype.kind != "f":
         raise CorerlError(
-            f"{env} has actions of {space}, whole numbers, and a policy's are any in [-1, 1]: declare them "
-            "as float32, or number them (Discrete)."
+            f"{env} has actions of {space}, which are whole numbers, but a policy chooses any "
+            "numbers in [-1, 1]. Declare the actions as float32, or number them (Discrete)."
         )
     if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
         return env
     if not space.is_bounded():
-        raise CorerlError(f"{env} has unbounded actions, so they have no place in [-1, 1].")
+        raise CorerlError(f"{env} has unbounded actions, so corerl cannot scale them to [-1, 1].")
     if (space.low == space.high).any():
         raise CorerlError(
-            f"{env} has actions of {space}, among them one that never changes: leave it out."
+            f"{env} has actions of {space}. One of their dimensions never changes: leave it out."
         )
     one = space.dtype.type(1)  # of another type, gymnasium warns of an overflow
     return UnitBox(env, -one, one)
@@ -244,7 +254,9 @@ def make(id: str, **kwargs) -> gymnasium.Env:
             # The checker warns of observations a hair outside their space, and costs time at each step.
             return unit_box(gymnasium.make(id, disable_env_checker=True, **kwargs))
     except (ImportError, gymnasium.error.DependencyNotInstalled) as e:
-        raise CorerlError(f"{id} cannot run here: {e}. Install what it names.") from e
+        raise CorerlError(
+            f"{id} cannot run here: {e}. Install the package that this error names."
+        ) from e
     except gymnasium.error.Error as e:
         raise CorerlError(f"gymnasium has no environment {id}: {one_line(e)}") from e
 

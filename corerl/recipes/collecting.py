@@ -119,7 +119,8 @@ def _require_same(existing: dict, wanted: dict, problem: str, folder: Path) -> N
             f"{key} {existing.get(key)} there, {wanted[key]} here" for key in keys
         )
         raise CorerlError(
-            f"{problem} ({differences}). Ask for the same, or delete {folder} to make it again."
+            f"{problem} ({differences}). Give the same settings, or delete {folder} to make it "
+            "again."
         )
 
 

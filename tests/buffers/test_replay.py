@@ -174,7 +174,7 @@ def test_only_ended_episodes_are_sampled_with_their_labels():
     assert dict(zip(batch.rewards[0].tolist(), labels[0].tolist(), strict=True)) == expected
     assert set(batch.rewards[1].tolist()) == {10.0 * i for i in range(1, 7)}
     assert labels[1].eq(210).all()
-    with pytest.raises(IndexError, match="keeps everything"):
+    with pytest.raises(IndexError, match="EpisodeReplay"):
         filled(1, replay)
 
 

@@ -316,7 +316,7 @@ def test_numbered_columns_are_read_before_a_column_of_a_vague_name(tmp_path, oth
     np.testing.assert_array_equal(data.observations, DATA.observations)
     np.testing.assert_array_equal(data.actions, DATA.actions)
     reported = [
-        finding.text for finding in findings if f"is read, and {other} is not" in finding.text
+        finding.text for finding in findings if f"is read, but {other} is not" in finding.text
     ]
     assert len(reported) == 1 and not any(finding.fault for finding in findings)
 

@@ -65,7 +65,7 @@ def _of_columns(contents: Contents) -> list[Finding]:
     """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
-        text = f"there are none: name them with {contents.how_to_name(field)}."
+        text = f"the file has none: name their column with {contents.how_to_name(field)}."
         found.append(Finding(True, field, text))
     if not {"terminated", "truncated", "episode"} & contents.arrays.keys():
         text = "nothing says where episodes end: name a column with data.columns.terminated, "
@@ -122,7 +122,10 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.rewards.min() == data.rewards.max():
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
     if task.env is None:
-        text = "no env=gym/module:Id is given: it can be trained on, and scored only off-policy."
+        text = (
+            "no env=gym/module:Id is given: you can train on the file, but only off-policy "
+            "evaluation is possible."
+        )
         return [*found, Finding(False, "environment", text)]
     env = task.make_env()
     if misfit := simulators.misfit(env, data):
@@ -138,7 +141,8 @@ def _of_names(contents: Contents, task: Task) -> list[Finding]:
         also = [name for name in contents.others if name.lower() in NAMES[field]]
         if also and getattr(task.data.columns, field) is None:
             text = (
-                f"{labels[0]} is read, and {', '.join(also)} is not. See data.columns.{field}=NAME."
+                f"{labels[0]} is read, but {', '.join(also)} is not. To choose, set "
+                f"data.columns.{field}=NAME."
             )
             found.append(Finding(False, field, text))
     return found
@@ -155,11 +159,14 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if own_files.done_may_be_cut(contents, task.data):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
-            text = f"{both:,} rows of {done} are truncated too, and are read as cut off. If they are true "
-            text += f"ends, say data.columns.terminated={done}."
+            text = f"{both:,} rows of {done} are truncated too. corerl reads them as truncated. If they are "
+            text += f"true ends, set data.columns.terminated={done}."
             found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
-        text = "no step has a next state recorded, or ends in a terminal state: nothing can be learned."
+        text = (
+            "no step has a recorded next state or ends in a terminal state, so nothing can be "
+            "learned."
+        )
         found.append(Finding(True, "episodes", text))
     if "episode" in arrays:
         found += _of_returning(contents)
@@ -169,7 +176,7 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if not (contents.arrays.get("truncated", np.zeros(1)).any() or data.terminated.any()) and (
         "episode" not in contents.arrays
     ):
-        text = "no row ends an episode: it is read as one episode, cut off at its last row."
+        text = "no row ends an episode: the file is read as one episode, truncated at its last row."
         found.append(Finding(False, "episodes", text))
     return found
 
@@ -183,8 +190,8 @@ def _of_returning(contents: Contents) -> list[Finding]:
     back[[row for row in begins if first.setdefault(tuple(names[row]), row) != row]] = True
     if not back.any():
         return []
-    text = f"an episode comes back after another one{such(back)}, and is read as a new one: rows are out of "
-    text += "order, or numbers begin again."
+    text = f"the number of an earlier episode comes back{such(back)} and is read as a new episode: rows are "
+    text += "out of order, or the numbers of episodes start over."
     return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
@@ -194,16 +201,16 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         jumps = leaps(data)
         if jumps.size:
             where = f"{contents.row(int(jumps[0]))}, next_observations"
-            text = f"{jumps.size:,} rows inside an episode lead to another state than the next row's: rows "
-            text += "are out of order, or ends of episodes are missing. Sequence models and ReBRAC need the "
-            text += "order."
+            text = f"in {jumps.size:,} rows inside an episode it differs from the next row's observation: "
+            text += "rows are out of order, or ends of episodes are missing. Sequence models and ReBRAC "
+            text += "need rows in order."
             found.append(Finding(False, where, text))
     if data.observations.ndim != 2:
         shape = "x".join(map(str, data.observations.shape[1:]))
         image = data.observations.ndim == 4
-        text = f"they are {shape}, and no vectors: " + (
-            "corerl's own algorithms do not learn from such a file. Yours may, with `images = True` in "
-            "its Config."
+        text = f"they have shape {shape} and are not vectors: " + (
+            "corerl's own algorithms cannot learn from them. A custom algorithm can, with `images = True` "
+            "in its Config."
             if image
             else f"give each as one row of {math.prod(data.observations.shape[1:])} numbers."
         )
@@ -229,14 +236,14 @@ def _of_precision(contents: Contents, column: int, mean: float) -> str:
     step = np.spacing(np.float32(abs(mean)))
     if not 0 < spread < 100 * step:
         return ""
-    text = f"its values differ by {spread:g} at most, and float32, as which they are learned, holds such "
-    return text + f"numbers to {step:g}: subtract the smallest in the file."
+    text = f"its values differ by at most {spread:g}, but corerl learns from float32, which rounds such "
+    return text + f"numbers to {step:g}: subtract the smallest value in the file."
 
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.unlabelled is not None:
         count = int(data.unlabelled[data.episode_starts].sum())
-        text = f"{count:,} of {data.n_episodes:,} episodes have none: set algo.data.actions=inverse"
+        text = f"{count:,} of {data.n_episodes:,} episodes have no actions: set algo.data.actions=inverse"
         return [Finding(False, "actions", f"{text}.")]
     if data.discrete:
         found = [Finding(True, "actions", f"{text}.")] if (text := too_many_actions(data)) else []
@@ -252,7 +259,7 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
     if data.as_given and not contents.scaled and counted(data.actions):
         values = " and ".join(f"{value:g}" for value in np.unique(data.actions))
-        text = f"they hold {values} only, as floats, and are taken as continuous. {AS_NUMBERED}."
+        text = f"they hold only {values}, as floats, and are read as continuous. {AS_NUMBERED}."
         found.append(Finding(False, "actions", text))
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:

@@ -86,7 +86,7 @@ class Contents:
 
     def how_to_name(self, field: str) -> str:
         """Returns the setting that names a field's columns, and what there is to name."""
-        choice = f", of {', '.join(self.others[:30])}" if self.others else ""
+        choice = f", one of {', '.join(self.others[:30])}" if self.others else ""
         return f"data.columns.{field}=NAME{choice}"
 
     @property
@@ -137,7 +137,7 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
     kind = kind_of(path)
     if kind is None:
         raise CorerlError(
-            f"{path} is none of {', '.join(KINDS)}: its name must end in one of them."
+            f"{path} is not one of {', '.join(KINDS)}: its name must end in one of these."
         )
     with _reading(path, kind):
         if kind in ("csv", "parquet"):
@@ -152,7 +152,7 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
 
 
 def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
-    return reading(path, f"of the kind that its name says, {kind}", "repair it")
+    return reading(path, f"the {kind} file that its name says", "repair it")
 
 
 def kind_of(path: Path) -> str | None:
@@ -220,7 +220,7 @@ def _others(available: Iterable[str], found: dict[str, list[str]]) -> list[str]:
 def _steps(name: str, array: Any) -> np.ndarray:
     array = np.asarray(array)
     if not array.ndim:
-        raise CorerlError(f"{name} is a single value, and no array with a row per step.")
+        raise CorerlError(f"{name} is a single value, not an array with a row per step.")
     if not len(array):
         raise CorerlError(f"{name} has no rows.")
     return array

@@ -43,8 +43,9 @@ def read_table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
             # It has taken the first values, and all names have moved on.
             named = len(table.columns)
             raise CorerlError(
-                f"its first line has {named} names and its rows {named + table.index.nlevels} values: each "
-                "needs a name, decimals a point, and no line a comma at its end."
+                f"its first line has {named} names, but its rows have "
+                f"{named + table.index.nlevels} values. Name every column, write decimals with a "
+                "point, and end no line with a comma."
             )
     else:
         try:
@@ -95,7 +96,8 @@ def stacked(parts: list[np.ndarray]) -> np.ndarray:
         lengths = {len(row) if isinstance(row, np.ndarray | list) else 0 for row in part}
         if len(lengths) > 1:
             raise CorerlError(
-                f"a column of lists has rows of {min(lengths)} to {max(lengths)} numbers."
+                f"a column of lists has rows of unequal lengths, {min(lengths)} to {max(lengths)} "
+                "numbers."
             )
         return np.stack([np.asarray(row) for row in part])
     return part

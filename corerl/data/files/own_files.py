@@ -46,7 +46,9 @@ def find(name: str) -> Path | None:
 
 def fetch(name: str) -> Path:
     """Raises CorerlError: your own file comes from nowhere."""
-    raise CorerlError(f"There is no file {name} below {Path.cwd()}, which task=file/{name} names.")
+    raise CorerlError(
+        f"There is no file {name} below {Path.cwd()}, but task=file/{name} asks for it."
+    )
 
 
 def checksum(name: str) -> str:
@@ -69,8 +71,8 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
     path = find(name) or fetch(name)
     if data.sha256 and checksum(name) != data.sha256:
         raise CorerlError(
-            f"{path} is not the file that this run was begun with (its SHA-256 was {data.sha256[:12]}...). "
-            "Put that one back, or train again on this one."
+            f"{path} is not the file that this run started with (its SHA-256 was "
+            f"{data.sha256[:12]}...). Restore that file, or start a new run on the present one."
         )
     contents = read(path, data.columns)
     try:
@@ -131,7 +133,9 @@ def _unlabelled(dataset: Dataset, blank: np.ndarray) -> Dataset:
     all_of = np.logical_and.reduceat(blank, dataset.episode_starts)
     partly = blank & ~np.repeat(all_of, dataset.episode_lengths())
     if partly.any():
-        problem = "has no action, and others of its episode have. Repair or drop the episode"
+        problem = (
+            "has no action, but other rows of its episode have actions. Repair or drop the episode"
+        )
         raise RowError("actions", int(np.argmax(partly)), 0, problem, dataset.id)
     return replace(dataset, unlabelled=blank)
 
