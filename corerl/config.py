@@ -225,7 +225,8 @@ class Eval(Settings):
         super().__post_init__()
         require(
             self.episodes > 0 or not self.later,
-            "eval.later=true keeps policies to play and eval.episodes=0 plays none. Leave one of them out",
+            "eval.later=true keeps policies to evaluate later, but eval.episodes=0 plays no "
+            "episode. Leave one of them out",
         )
 
 
@@ -314,7 +315,7 @@ class Config(Settings):
         spent, setting = self.algo.first_phase()
         require(
             self.steps > spent,
-            f"{setting}={spent} leaves none of steps={self.steps}: make it smaller",
+            f"{setting}={spent} uses up all of steps={self.steps}: make it smaller",
         )
         return self.steps - spent
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="one window per line of standard input, to alternate with another program",
+        help="measure one window for each line of standard input, to alternate with another program",
     )
 
 
@@ -64,10 +64,12 @@ def run(args: argparse.Namespace) -> int:
             raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algos.names())}")
     for name in ("seeds", "processes"):
         for count in getattr(args, name):
-            require(0 < count <= MOST_SEEDS, f"--{name} {count} must lie in 1 to {MOST_SEEDS:,}")
+            require(0 < count <= MOST_SEEDS, f"--{name} {count} must be from 1 to {MOST_SEEDS:,}")
     require(args.threads > 0, f"--threads {args.threads} must be positive")
     require(args.windows > 0, f"--windows {args.windows} must be positive")
-    require(args.size >= 1000, f"--size {args.size} must be at least 1000, an episode")
+    require(
+        args.size >= 1000, f"--size {args.size} must be at least 1000, the length of an episode"
+    )
     on_gpu = pick_device(args.device).type == "cuda"
     for mode in args.compile:
         compile.resolve(mode, pick_device(args.device), 1)

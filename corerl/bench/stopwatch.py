@@ -198,5 +198,7 @@ def _collect(workers: list, results) -> list[Measured]:
             if any(worker.exitcode for worker in workers):
                 for worker in workers:
                     worker.terminate()
-                raise CorerlError("A measuring process failed. Its error stands above.") from None
+                raise CorerlError(
+                    "A measuring process failed. Its error is printed above."
+                ) from None
     return found

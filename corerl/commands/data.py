@@ -23,14 +23,16 @@ from corerl.preferences import show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands list, info, download, make, check, export, snapshots and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    listing = commands.add_parser("list", help="tasks with a dataset, and where it is here")
+    listing = commands.add_parser(
+        "list", help="list tasks with a dataset, and where each dataset is"
+    )
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
     info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
     info.add_argument("task", help="such as d4rl/hopper-medium-v2, or file/PATH")
-    info.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
+    info.add_argument("settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}")
     fetch = commands.add_parser("download", help="bring datasets to this machine")
     fetch.add_argument("task", nargs="+")
-    make = commands.add_parser("make", help="make one of our own datasets")
+    make = commands.add_parser("make", help="make one of corerl's own datasets")
     make.add_argument(
         "suite",
         help="corerl/cartpole, corerl/pendulum (also with -logged or -random-good-05), corerl/mujoco (or a "
@@ -38,18 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "corerl/metaworld",
     )
     make.add_argument("--seed", type=int, default=0)
-    make.add_argument("--size", type=int, help="steps per set of a suite")
+    make.add_argument("--size", type=int, help="steps of each dataset of a suite")
     make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
-    data_check.add_arguments(commands.add_parser("check", help="what is wrong with your own file"))
+    data_check.add_arguments(commands.add_parser("check", help="check your own file for mistakes"))
     data_export.add_arguments(
-        commands.add_parser("export", help="data, or a run's episodes, for other people's code")
+        commands.add_parser(
+            "export", help="write a dataset, or a run's episodes, in a format for other libraries"
+        )
     )
     snapshots.add_arguments(
-        commands.add_parser("snapshots", help="states that a run visits, as starts of another")
+        commands.add_parser(
+            "snapshots", help="save states that a run visits, to start other runs from"
+        )
     )
-    preferences = commands.add_parser("preferences", help="comparisons on a dataset")
+    preferences = commands.add_parser(
+        "preferences", help="show the preference comparisons of a dataset"
+    )
     show.add_arguments(preferences)
-    preferences.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
+    preferences.add_argument(
+        "settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

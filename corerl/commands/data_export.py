@@ -27,9 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data export` takes."""
     parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
     parser.add_argument("out", help="FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0")
-    parser.add_argument("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
-    parser.add_argument("--seed", type=int, help="of a run (default: all)")
-    parser.add_argument("--episodes", type=int, default=100, help="that a run plays, of every seed")
+    parser.add_argument(
+        "settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}"
+    )
+    parser.add_argument("--seed", type=int, help="one of the run's seeds (default: all)")
+    parser.add_argument(
+        "--episodes", type=int, default=100, help="episodes that a run plays with each seed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,12 +41,13 @@ def run(args: argparse.Namespace) -> int:
     minari = args.out.startswith("minari/")
     require(
         minari or args.out.endswith((".hdf5", ".h5")),
-        f"{args.out} is neither a file .hdf5 nor minari/NAMESPACE/NAME-v0",
+        f"{args.out} is neither FILE.hdf5 nor minari/NAMESPACE/NAME-v0",
     )
     if Path(args.what).is_dir():
         require(
             not args.settings,
-            f"settings such as env= are for file/PATH. {args.what} is a run, with its own",
+            f"settings such as env= are for file/PATH, but {args.what} is a run and has its own "
+            "settings",
         )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)

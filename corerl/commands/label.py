@@ -37,28 +37,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
-    add("settings", nargs="*", help=f"of a file, {task_arguments.SETTINGS}")
+    add("settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}")
     add("--pairs", type=int, default=200)
-    add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments of a question")
-    add("--length", type=int, default=64, help="steps of a segment")
-    add("--seed", type=int, default=0, help="of the pairs (two labellers need the same)")
+    add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments in each question")
+    add("--length", type=int, default=64, help="steps in each segment")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed that draws the pairs (two labellers need the same)",
+    )
     add("--out", type=Path, help="the file (default: labels/TASK.npz)")
-    add("--labeller", default="", help="who labels, for tables")
-    add("--port", type=int, default=0, help="default: a free one")
+    add("--labeller", default="", help="name of the labeller, for tables")
+    add("--port", type=int, default=0, help="port of the page (default: a free one)")
     add("--no-browser", action="store_true", help="only print the address")
     add(
         "--agreement",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="of labellers, and with the true rewards",
+        help="compare the files of labellers with each other and with the true rewards",
     )
     add(
         "--groups",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="of labellers who want the same, one labeller a file",
+        help="group labellers who prefer alike, one file for each labeller",
     )
 
 
@@ -118,7 +123,7 @@ def _read(task: Task, paths: list[Path]) -> tuple[dict[str, dict], Dataset]:
     for name, file in labellers.items():
         require(
             label_session.is_of(str(file["sha256"]), dataset),
-            f"{name}'s labels are on other data than {task.id} is here",
+            f"{name} has labels of other data than the local {task.id}",
         )
     return labellers, dataset
 

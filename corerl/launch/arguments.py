@@ -128,8 +128,7 @@ def _sweep(given: str) -> str:
     node = _stored(own if is_own else files("corerl.sweeps") / f"{given}.yaml", own.stem)
     require(
         "defaults" in node,
-        f"sweep={given} lacks the line `defaults: [config, _self_]`, which brings the settings that it "
-        "does not name",
+        f"sweep={given} has no `defaults`. Add as its first line: defaults: [config, _self_]",
     )
     for key in ("algo", "task"):
         several = _grid(node).get(key)
@@ -147,7 +146,10 @@ def _stored(file: Path | Traversable, name: str) -> DictConfig:
         node = OmegaConf.create(file.read_text(encoding="utf-8"))
     except UNREADABLE as error:
         raise CorerlError(unreadable(error)) from error
-    require(OmegaConf.is_dict(node), f"{file} is not a file of settings: it holds no name: value")
+    require(
+        OmegaConf.is_dict(node),
+        f"{file} is not a file of settings: it has no line of the form name: value",
+    )
     ConfigStore.instance().store(name=name, node=node)
     return node
 

@@ -14,7 +14,7 @@ from corerl.training.environment_step import close, reset, step
 from corerl.training.preprocessing import Preprocess
 from corerl.training.weighting import Weighting
 
-NO_DATA = "no dataset, and the algorithm learns from one"
+NO_DATA = "no dataset, but the algorithm needs one"
 
 
 def needs_simulator(cfg: Config) -> bool:

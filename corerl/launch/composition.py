@@ -48,7 +48,8 @@ def cells_of(command: Command) -> list[Config]:
         raise CorerlError(sentence(error, command.overrides)) from error
     require(
         found,
-        "nothing has a name like what glob() asks for: it finds algorithms, tasks are listed with commas",
+        "no algorithm has a name that glob() asks for. glob() finds algorithms only: list tasks "
+        "with commas",
     )
     return found
 
@@ -80,10 +81,10 @@ def _composed(command: Command) -> Iterator[tuple[DictConfig, list[str]]]:
         return
     sweeper = _sweep_settings(command).sweeper or {}
     target = str(sweeper.get("_target_"))
-    require(target != "None", "hydra.sweeper names no sweeper: leave hydra/sweeper as it is")
+    require(target != "None", "hydra.sweeper does not name a sweeper: leave hydra/sweeper as it is")
     require(
         target.endswith(LISTS_CELLS),
-        f"{target} chooses its cells as it goes, so they cannot be listed beforehand",
+        f"{target} chooses its cells while it runs, so they cannot be listed beforehand",
     )
     grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     parsed = parser.parse_overrides([*grid, *overrides])
@@ -141,8 +142,8 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         name = cfg.algo.name
         require(
             OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
-            f"algo.name={name} is not the algorithm's name: `name` in its Config must be its file's, and "
-            "label=... names a variant in tables",
+            f"algo.name={name} differs from the name of the algorithm's file. Set `name` in its "
+            "Config to the file's name. To rename the algorithm in tables, use label=...",
         )
         defaults = _defaults(OmegaConf.get_type(cfg.algo))
         if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file

@@ -108,7 +108,7 @@ def _found(cfg: Config) -> _Found:
                 wanted -= set(seeds)
             elif wanted & set(seeds):
                 reason = (
-                    f"{directory.name} were trained together, and you asked for some of them only"
+                    f"{directory.name} were trained together, but you asked for only some of them"
                 )
                 refused[path] = steps, reason
         if unfinished and (reached := _reached(path)):
@@ -141,22 +141,28 @@ def _reason(cfg: Config, shorter: Path, steps: int) -> str:
     algo = vars(cfg.algo)
     needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
     if steps > cfg.steps:
-        return "a shorter run is not cut from a longer one"
+        return "its run is longer than the new one"
     if needed is None:
-        return f"a schedule of {cfg.algo.label}, or what it collects, may depend on the length"
+        return (
+            f"a schedule of {cfg.algo.label}, or the data that it collects, may depend on the "
+            "length of the run"
+        )
     for name, value in needed.items():
         if algo[name] != value:
-            return f"with algo.{name}={algo[name]} its updates depend on the length"
+            return f"with algo.{name}={algo[name]} its updates depend on the length of the run"
     for name, every in (("eval.every", cfg.eval.every), ("log_every", cfg.log_every)):
         if steps % every and (name != "eval.every" or cfg.eval.episodes):
-            return f"{steps} is no multiple of {name}={every}, so that it ends at a step of its own"
+            return (
+                f"{steps} is not a multiple of {name}={every}, so it ends with a row that "
+                "the new run does not write"
+            )
     device = pick_device(cfg.device)
     if any(_on_gpu(path) != (device.type == "cuda") for path, _ in groups(shorter)):
-        return "it ran on another kind of device, where random numbers are others"
+        return "it ran on another kind of device, which draws other random numbers"
     if compile.resolve(cfg.compile, device, steps) != compile.resolve(
         cfg.compile, device, cfg.steps
     ):
-        return "so short a job is not compiled by itself (compile=compile would have been)"
+        return "such a short run is not compiled (with compile=compile it would have been)"
     return ""
 
 

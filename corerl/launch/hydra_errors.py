@@ -50,7 +50,7 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OverrideParseException):
         return (
-            f"Cannot read {cause.override!r}: a setting is given as name=value, and a value with "
+            f"Cannot read {cause.override!r}: give a setting as name=value, and put a value with "
             "commas or brackets in quotes of its own, as in 'label=\"10% BC, filtered\"'."
         )
     if isinstance(cause, MissingConfigException):
@@ -109,8 +109,8 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> s
     whole = (cause.full_key or "").rpartition(".")[0]
     if cause.object_type is dict and whole.startswith("algo."):
         return (
-            f"{whole} is a dictionary, whose entries cannot be set: make them fields of Config, or of a "
-            "dataclass that is one (corerl.config.group)."
+            f"{whole} is a dictionary, whose entries cannot be set. Make them fields of Config, or "
+            "of a dataclass that is itself a field (corerl.config.group)."
         )
     module = getattr(cause.object_type, "__module__", "")
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
@@ -151,7 +151,7 @@ def _bad_value(text: str, cause: Exception, chosen: str) -> str:
         return f"{shown}: {key} needs a value."
     if "is not a subclass of" in first:
         inside = next((k for k in _known(chosen) if k.startswith(f"{key}.")), key)
-        return f"{shown}: {key} is a group of settings, given one by one as in {inside}=..."
+        return f"{shown}: {key} is a group of settings. Give them one by one, as in {inside}=..."
     return first + (f" (setting {key})." if key and key not in first else ".")
 
 

@@ -111,7 +111,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):
-        print(f"corerl: skipped {stray}: no group of seeds has this name", file=sys.stderr)
+        print(f"corerl: skipped {stray}: its name is not that of a group of seeds", file=sys.stderr)
     together, processes = device.type == "cuda", _processes(cfg, device)
     groups = plan(cell, seed_list(cfg.seeds), together=together, processes=processes)
     _tell_other_code(cfg, groups)
@@ -123,7 +123,8 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     _tell_idle(cfg)
     if task.collection == "file" and not from_data(cfg.algo):
         print(
-            f"corerl: {cfg.label or cfg.algo.label} learns in {task.env} alone, and nothing from {task.id}.",
+            f"corerl: {cfg.label or cfg.algo.label} learns only in {task.env}. It does not use "
+            f"the data of {task.id}.",
             file=sys.stderr,
         )
     return groups
@@ -139,9 +140,9 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
     old = code.of_another(left, cfg.algo.name)
     if old:
         print(
-            f"corerl: {_listed([old])} in {cell} began with other code of {cfg.algo.name}.py than it has "
-            f"now, and {'stay as they are' if len(old) > 1 else 'stays as it is'}. With label=NAME, another "
-            "name in tables, the new code is a run of its own.",
+            f"corerl: {_listed([old])} in {cell} started with different code of "
+            f"{cfg.algo.name}.py and {'stay as they are' if len(old) > 1 else 'stays as it is'}. "
+            "To train today's code as a run of its own, add label=NAME, its name in tables.",
             file=sys.stderr,
         )
 
@@ -170,9 +171,9 @@ def _tell_idle(cfg: Config) -> None:
     for name, steps in idle(cfg.algo).items():
         if steps >= cfg.steps:
             print(
-                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first {steps:,} "
-                f"steps only fill the replay ({name}), and steps={cfg.steps:,}. Give more steps, or lower "
-                f"{name}.",
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first "
+                f"{steps:,} steps only fill the replay ({name}), but training ends at "
+                f"steps={cfg.steps:,}. Give more steps, or lower {name}.",
                 file=sys.stderr,
             )
     if getattr(cfg.algo, "phase", None) == "both":
@@ -268,8 +269,8 @@ def _chunks(seeds: list[int], count: int) -> list[list[int]]:
     longest = max(len(group_name(chunk)) for chunk in chunks)
     require(
         longest <= LONGEST,
-        f"{len(seeds)} seeds with gaps between them make a folder's name of {longest} characters, where "
-        f"{LONGEST} are allowed: give seeds in a row, or a processes= above {count}",
+        f"{len(seeds)} seeds with gaps between them need a folder name of {longest} characters, "
+        f"but at most {LONGEST} are allowed: give consecutive seeds, or processes= above {count}",
     )
     return chunks
 

@@ -73,7 +73,7 @@ def choose(setting: str) -> str:
         return _remembered()
     if not torch.backends.mkldnn.is_available():
         raise CorerlError(
-            "kernel=onednn was asked for and this torch has no oneDNN: use kernel=mkl."
+            "kernel=onednn was asked for, but this torch has no oneDNN: use kernel=mkl."
         )
     worst = error(_product("onednn"))
     if worst > EXACT:

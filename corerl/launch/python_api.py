@@ -87,7 +87,7 @@ def train(
     """
     require(
         (task is None) != (dataset is None),
-        "corerl.train needs either task=... or dataset=..., one",
+        "corerl.train needs exactly one of task=... and dataset=...",
     )
     of_file = [name for name in settings if name.split(".")[0] == "data"]
     require(
@@ -112,8 +112,9 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
     if not isinstance(dataset, Dataset):
         require(
             isinstance(dataset, str | os.PathLike),
-            f"dataset is of type {type(dataset).__name__}, neither a file nor a Dataset: make one of "
-            "arrays by corerl.Dataset.from_arrays(observations, actions, rewards, terminated, truncated)",
+            f"dataset is of type {type(dataset).__name__}, neither a file nor a Dataset. Make a "
+            "Dataset from arrays: corerl.Dataset.from_arrays(observations, actions, rewards, "
+            "terminated, truncated)",
         )
         path = os.fspath(dataset)
         require(own_files.find(path) is not None, f"There is no file {path}")
@@ -137,9 +138,10 @@ def _remark_bounds(id: str, task: tasks.Task) -> None:
         low, high = task.box or (-1, 1)
         if np.any(low != -1) or np.any(high != 1):
             print(
-                f"corerl: {id} has no low and high, so its actions count as scaled. {task.env} receives "
-                f"{np.unique(low)} for -1 and {np.unique(high)} for 1. If the actions are in its units, "
-                "give Dataset.from_arrays its low and high.",
+                f"corerl: {id} has no low and high, so corerl assumes actions in [-1, 1]. "
+                f"{task.env} receives {np.unique(low)} for -1 and {np.unique(high)} for 1. If the "
+                "actions are in the units of the environment, give Dataset.from_arrays its low "
+                "and high.",
                 file=sys.stderr,
             )
 

@@ -62,12 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("file", metavar="FILE", help="a sweep's name or file, or a list of settings")
-    add("settings", nargs="*", help="of every cell, right after FILE: seeds=3 eval.later=true")
-    add("--minutes", type=float, default=math.inf, help="after which runs save and stop")
-    add("--at-once", type=int, help="programs together (default: 1 on a GPU, one per CPU core)")
-    add("--dry-run", action="store_true", help="two updates of each cell, on the CPU")
+    add(
+        "settings",
+        nargs="*",
+        help="settings of every cell, right after FILE: seeds=3 eval.later=true",
+    )
+    add("--minutes", type=float, default=math.inf, help="minutes after which runs save and stop")
+    add(
+        "--at-once",
+        type=int,
+        help="programs that run together (default: 1 on a GPU, one per CPU core)",
+    )
+    add("--dry-run", action="store_true", help="make two updates of each cell, on the CPU")
     add("--pack", type=Path, metavar="DIR", help="write the list and its datasets (64 MiB)")
-    add("--out", type=Path, metavar="DIR", help="results as at most 8 files of 16 MiB")
+    add("--out", type=Path, metavar="DIR", help="write results as at most 8 files of 16 MiB")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -169,7 +169,7 @@ def _keep_reason(child: Child, status: int) -> None:
     """Writes why a child died to error.txt of its seeds, unless it did so itself."""
     directory = cell_directory(child.job.cfg) / group_name(child.job.seeds)
     if status < 0:
-        reason = f"killed by signal {-status} (9 is also how a full memory ends a process)"
+        reason = f"killed by signal {-status} (signal 9 often means that memory was full)"
         print(f"corerl: {directory.name} was {reason}", file=sys.stderr)
     else:
         child.stderr.seek(0)

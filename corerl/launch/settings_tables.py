@@ -97,7 +97,10 @@ def rows_of(name: str) -> dict[str, Any]:
         raise CorerlError(f"{file} cannot be read: {reason}.") from error
     whole = isinstance(rows, dict)
     if not whole or any(type(rows[k]) is not dict for k in rows if k not in ("algo", "base")):
-        raise CorerlError(f"{file} is no table: a row is like 'd4rl/hopper-*: {{algo.alpha: 7}}'.")
+        raise CorerlError(
+            f"{file} is not a table of settings. A row looks like 'd4rl/hopper-*: "
+            "{algo.alpha: 7}'."
+        )
     return rows
 
 

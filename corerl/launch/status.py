@@ -62,7 +62,9 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
             cells.append((cell, read_settings(cell)))
         except CorerlError as error:
             skipped.append(f"Skipped: {error}")
-        skipped += [f"Skipped: {stray} is no group of seeds." for stray in strays(cell)]
+        skipped += [
+            f"Skipped: {stray} is not the folder of a group of seeds." for stray in strays(cell)
+        ]
     return cells, skipped
 
 
@@ -141,7 +143,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="runs",
         help="a sweep's name or file, or a folder (default: runs)",
     )
-    add("settings", nargs="*", help="of a sweep: what else corerl train was given, as in seeds=3")
+    add(
+        "settings",
+        nargs="*",
+        help="with a sweep: the other settings that corerl train was given, as in seeds=3",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

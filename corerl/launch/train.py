@@ -37,7 +37,7 @@ from corerl.runs.files import Busy
 from corerl.training.stopping import Interrupted
 
 NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
-STATUS = "What is done is kept: corerl status lists it, and the same command runs the rest."
+STATUS = "Finished runs are kept. corerl status lists them, and the same command runs the rest."
 
 
 def main(arguments: list[str]) -> int:
@@ -87,7 +87,7 @@ def _launch(command: Command, arguments: list[str]) -> int:
         reported = (
             "stopped and saved"
             if isinstance(stop, Interrupted)
-            else "stopped, and what is saved stays"
+            else "stopped, and saved results are kept"
         )
         again = shlex.join(["corerl", "train", *arguments])
         print(f"corerl: {reported}. Resume with the same command: {again}", file=sys.stderr)
@@ -308,8 +308,8 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
     if rows:
         listed = " ".join(f"{key}={value}" for key, value in rows.items())
         print(
-            f"corerl: {file_of(name)} has settings for D4RL's datasets. {job.task} is other data and "
-            f"does not use them. Where they suit, give: {listed}",
+            f"corerl: {file_of(name)} has settings for D4RL's datasets. {job.task} has other data "
+            f"and does not use them. If they suit, add: {listed}",
             file=sys.stderr,
         )
 

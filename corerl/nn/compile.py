@@ -32,7 +32,9 @@ COMPILE_PAYS_FROM = 6_000
 """Updates from which compiling earns back its 5 to 20 seconds (measured on two CPU cores)."""
 MOST_GRAPHS = 4096
 """Losses that a process may compile. A sweep on a GPU trains cell after cell in one."""
-COMPILING = "compiling the update: up to 30 s, and a few where this machine has done it before"
+COMPILING = (
+    "compiling the update: up to 30 s, or a few seconds if this machine has compiled it before"
+)
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """`loss(*inputs) -> (loss per seed (S,), metrics {name: (S,)})`."""
@@ -107,9 +109,10 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
         for shape in (tuple(p.shape) for p in parameters):
             if S > 1 and shape[:1] != (S,):
                 raise CorerlError(
-                    f"{S} seeds that train together would share a parameter of the shape {shape}: its first "
-                    "axis must be theirs, as in corerl.nn.networks.Linear. What has none, such as nn.Linear, "
-                    f"trains where every seed is a process: processes={S}."
+                    f"{S} seeds that train together would share a parameter of the shape {shape}. "
+                    "Its first axis must be the seeds, as in corerl.nn.networks.Linear. A module "
+                    "without that axis, such as nn.Linear, needs one process for each seed: "
+                    f"processes={S}."
                 )
         grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
         return grads, {name: value.detach() for name, value in metrics.items()}

@@ -122,7 +122,7 @@ def test_what_begins_anew_says_why(first, second, words, tmp_path, capsys):
     launch(config(tmp_path, name, **(settings | {"steps": 40} | second)))
     reported = capsys.readouterr().err
     says(reported, words)
-    assert "goes on" not in reported
+    assert "resumes from" not in reported
 
 
 def test_a_shorter_run_that_has_not_finished_is_told(tmp_path, capsys):
@@ -143,7 +143,7 @@ def test_a_run_that_failed_at_once_has_no_steps_to_speak_of(tmp_path, capsys):
         with pytest.raises(SeedsFailed):
             launch(config(tmp_path, "iql", steps=steps, log_every=10, **settings))
     reported = capsys.readouterr().err
-    assert reported.count("no step to learn from") == 2 and "stay as they are" not in reported
+    assert reported.count("no transition to learn from") == 2 and "stay as they are" not in reported
 
 
 def test_what_another_process_went_on_with_is_not_copied_again(tmp_path, monkeypatch, capsys):

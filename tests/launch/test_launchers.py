@@ -122,7 +122,7 @@ def test_a_cell_that_diverged_elsewhere_is_no_success(tmp_path):
 
 @pytest.mark.parametrize(
     ("stop", "reported"),
-    [(Interrupted(), "stopped and saved"), (KeyboardInterrupt(), "what is saved stays")],
+    [(Interrupted(), "stopped and saved"), (KeyboardInterrupt(), "saved results are kept")],
 )
 def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, reported):
     monkeypatch.setattr(train_module, "_hydra_run", Mock(side_effect=stop))
