@@ -47,13 +47,13 @@ def refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: st
 def refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
     """Raises CorerlError where no method uses an option that was given."""
     if not weighs(methods):
-        refuse(args, ("behaviour", "clip", *OF_KERNELS), "fqe weighs no episodes")
+        refuse(args, ("behaviour", "clip", *OF_KERNELS), "fqe does not weight episodes")
     if set(methods).isdisjoint(NEEDS_MODEL):
         refuse(args, ("fqe",), f"{', '.join(methods)} fit no critic")
     if "cdf" not in methods:
-        refuse(args, ("upper",), "The method cdf alone has an upper bound")
+        refuse(args, ("upper",), "Only the method cdf has an upper bound")
     if args.policy == "sample":
-        refuse(args, OF_KERNELS, "With --policy sample the density is the policy's own")
+        refuse(args, OF_KERNELS, "With --policy sample the policy gives its own density")
 
 
 def acting_settings(settings: list[str]) -> list[dict[str, Any]]:

@@ -82,7 +82,10 @@ def fitted(
     model.network = network
     log_prob = model.of(torch.arange(len(held), device=device))
     found, wants = log_prob[held].mean(), _constant(dataset, held)[held].mean()
-    source = f"fitted: held-out log-likelihood {found:.3f} a step, {wants:.3f} without looking at the state"
+    source = (
+        f"fitted: held-out log-likelihood {found:.3f} a step, {wants:.3f} for a model that ignores "
+        "the state"
+    )
     return Behaviour(log_prob, source)
 
 

@@ -66,16 +66,30 @@ from corerl.runs import terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    run_help = "a run's folder, <root>/<task>/<algorithm>-<hash>, and settings to act with"
+    run_help = (
+        "a run's folder, <root>/<task>/<algorithm>-<hash>, and settings that change how it acts"
+    )
     add("runs", nargs="+", metavar="RUN", help=run_help)
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu")
-    add("--episodes", type=int, help="to play of every seed (default: 100)")
-    add("--task", help="to play in: another one with the same observations and actions")
-    add("--tau", type=float, help="level of CVaR to play for, of cvar_offline (default: the run's)")
-    add("--steer", metavar="OTHER", help="a run whose critic chooses among the policy's samples")
-    add("--samples", help="per state, with --steer (default 10, several as 1,10,50)")
-    add("--temperature", help="of the softmax of Q, 0: the best one (default 1, several as 0,1)")
+    add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
+    add("--task", help="another task to play in, with the same observations and actions")
+    add(
+        "--tau", type=float, help="for cvar_offline: level of CVaR to play for (default: the run's)"
+    )
+    add(
+        "--steer",
+        metavar="OTHER",
+        help="another run, whose critic chooses among the policy's samples",
+    )
+    add("--samples", help="with --steer: samples per state (default 10, several as 1,10,50)")
+    add(
+        "--temperature",
+        help=(
+            "with --steer: temperature of the softmax of Q, 0 for the best sample (default 1, several "
+            "as 0,1)"
+        ),
+    )
     add(
         "--risk",
         action="store_true",
@@ -85,31 +99,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--pending",
         action="store_true",
-        help="play what eval.later=true has left, also of all runs below a folder",
+        help=(
+            "play the pending evaluations of eval.later=true, of a run or of all runs below a "
+            "folder"
+        ),
     )
     add(
         "--rewards",
         action="store_true",
         default=None,
-        help="how far is the reward that it learned from the true one",
+        help="measure the distance of the learned reward from the true reward",
     )
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
     add("--data", metavar="TASK", help="the dataset (default: the run's own)")
-    add("--policy", choices=("act", "sample"), help="as evaluated (default), or with its chance")
+    add(
+        "--policy",
+        choices=("act", "sample"),
+        help="act: as evaluated (default), sample: draw actions from the policy",
+    )
     add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
     add("--discount", type=float, help="default: the algorithm's own, else 0.99")
-    add("--horizon", type=int, help="steps of an episode that count (default: the longest's)")
-    cut = "episodes that stop earlier without an end"
+    add(
+        "--horizon",
+        type=int,
+        help="steps of an episode that count (default: length of the longest)",
+    )
+    cut = "leave out episodes that stop before the horizon without a terminal state"
     add("--leave-out-cut", action="store_true", default=None, help=cut)
     add("--behaviour", choices=("recorded", "fitted", "auto"), help="propensities")
     add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
     add("--kernel", choices=tuple(KERNELS), help="default: gaussian")
-    add("--bandwidth", type=float, help="in standard deviations of the data's actions (default: 1)")
+    add(
+        "--bandwidth",
+        type=float,
+        help="width of the kernel, in standard deviations of the data's actions (default: 1)",
+    )
     add("--interval", choices=intervals.METHODS, help="default: bootstrap")
-    add("--level", type=float, help="of the interval (default: 0.95)")
-    add("--bounds", type=float, nargs=2, help="of an episode's contribution, its weighted return")
+    add("--level", type=float, help="confidence level of the interval (default: 0.95)")
+    add("--bounds", type=float, nargs=2, help="lowest and highest weighted return of an episode")
     add("--upper", type=float, help="the largest possible return (cdf)")
     finite = "fqe's return ends at the horizon too"
     add("--finite", action="store_true", default=None, help=finite)
@@ -129,12 +158,12 @@ def run(args: argparse.Namespace) -> int:
     """Judges every run and prints a table. With --select, how well the estimates choose."""
     args.acting = [text for text in args.runs if text.startswith("algo.") and "=" in text]
     args.runs = [text for text in args.runs if text not in args.acting]
-    require(bool(args.runs), "corerl evaluate needs a run's folder beside the settings to act with")
+    require(bool(args.runs), "corerl evaluate needs a run's folder before the settings")
     # Patterns of a shell may overlap; a policy that counts twice would narrow intervals.
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.pending:
         taken = ("seed", "rewards", "method", *OF_PLAY, *OF_DATA)
-        refuse(args, taken, "--pending plays the evaluations of training as they were set")
+        refuse(args, taken, "--pending plays the evaluations as the runs' settings say")
         return max(pending_evaluations.play(Path(path), args.device) for path in args.runs)
     if args.rewards:
         refuse(args, ("method", *OF_PLAY, *OF_DATA), "--rewards compares rewards alone")
@@ -144,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
     if not methods:
         return _play(console, args)
     check_methods(methods)
-    refuse(args, OF_PLAY, "With --method nothing is played")
+    refuse(args, OF_PLAY, "With --method no episode is played")
     refuse_unused(args, methods)
     kept = True
     args.policy, args.fqe = args.policy or "act", fqe_settings(args.fqe or [])
@@ -169,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
             ):
                 require(
                     getattr(datasets[task], field) is None,
-                    f"{task.id} has {what}, which off-policy evaluation does not know",
+                    f"{task.id} has {what}, which off-policy evaluation does not support",
                 )
         if datasets[task].discrete:
             refuse(args, OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
@@ -261,7 +290,10 @@ def _rewards(args) -> int:
         )
         table = terminal.table(
             ("seed", "STARC distance", "rank correlation", "correlation", "rows"),
-            title=f"{agent.label} of {agent.task.id}: its reward beside the true one",
+            title=(
+                f"{agent.label} of {agent.task.id}: its learned reward compared with the true "
+                "reward"
+            ),
         )
         for d in found:
             numbers = (f"{x:.3f}" for x in (d.starc, d.rank, d.linear))
@@ -284,8 +316,8 @@ def check_task(agent: Loaded, data: Task) -> None:
         env.close()
     if names[0] != names[1]:
         raise CorerlError(
-            f"{agent.path} learned to act in {names[0]} ({agent.task.id}), and {data.id} was recorded in "
-            f"{names[1]}: a policy of another task cannot be judged by it."
+            f"{agent.path} learned to act in {names[0]} ({agent.task.id}), but {data.id} was "
+            f"recorded in {names[1]}. Data of another task cannot judge a policy."
         )
 
 

@@ -124,6 +124,9 @@ def _statistic(values: np.ndarray, probabilities: np.ndarray, name: str) -> np.n
         return (probabilities * apart**2).sum(1)
     if kind == "cvar":
         return cvar_of_law(values, probabilities, float(level))
-    require(kind == "quantile", f"{name} is no statistic: mean, variance, cvar TAU, quantile LEVEL")
+    require(
+        kind == "quantile",
+        f"{name} is not a statistic. Choose mean, variance, cvar TAU or quantile LEVEL",
+    )
     reached = np.cumsum(probabilities, 1) >= float(level) - 1e-12
     return values[reached.argmax(1)]

@@ -52,8 +52,8 @@ def judge(
     laws = [name for name in methods if name in estimators.LAWS]
     require(
         not laws or options.interval == "bootstrap",
-        f"interval={options.interval} does not exist for {' and '.join(laws)}, whose intervals are "
-        "bootstrap ones alone: choose bootstrap, or leave out these methods",
+        f"interval={options.interval} does not exist for {' and '.join(laws)}, which have only "
+        "bootstrap intervals. Choose interval=bootstrap, or leave out these methods",
     )
     policy.check(dataset)
     logs = Logs.of(
@@ -190,7 +190,7 @@ def _weights(
         facts["density"] = "the policy's own"
     else:
         wanted = policy.actions(dataset.observations)
-        require(wanted.shape[2] == 1, "A policy with chance needs log_prob for importance weights")
+        require(wanted.shape[2] == 1, "A stochastic policy needs log_prob for importance weights")
         scale = options.bandwidth * dataset.actions.std(0, dtype=np.float64)
         ours = np.stack(
             [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]

@@ -107,9 +107,9 @@ def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
     if not inside.all():
         first = int(inside.argmin())
         raise CorerlError(
-            f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the bounds "
-            f"{low:g} and {high:g}. Give bounds of the weighted return (of V(s_0) for fqe), or none for "
-            "the observed range."
+            f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the "
+            f"bounds {low:g} and {high:g}. Give bounds of the weighted return (of V(s_0) for "
+            "fqe), or leave bounds out to use the observed range."
         )
 
 

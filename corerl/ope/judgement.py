@@ -53,7 +53,7 @@ class Options:
         )
         require(
             self.interval in intervals.BY_RANGE,
-            f"interval={self.interval} has no use for bounds: leave them out, or choose "
+            f"interval={self.interval} does not use bounds: leave bounds out, or choose "
             f"{' or '.join(intervals.BY_RANGE)}",
         )
 

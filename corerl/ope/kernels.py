@@ -47,7 +47,10 @@ def log_kernel(
         CorerlError: an unknown kernel, or a bandwidth that is not positive.
     """
     require(kernel in KERNELS, f"kernel={kernel} is not one of {', '.join(KERNELS)}")
-    require(bool((scale > 0).all()), "bandwidth must be positive, and so must the actions' spread")
+    require(
+        bool((scale > 0).all()),
+        "bandwidth and the standard deviation of the actions must be positive",
+    )
     density, below = KERNELS[kernel]
     far = np.abs(wanted)
     mass = below((1 - far) / scale) - below((-1 - far) / scale)

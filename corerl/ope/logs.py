@@ -61,7 +61,7 @@ class Logs:
             whole[:] = True
         elif not whole.all() and not leave_out_cut:
             raise _cut(dataset, lengths, whole, horizon)
-        require(whole.any(), f"No episode of {dataset.id} is whole up to horizon={horizon}")
+        require(whole.any(), f"No episode of {dataset.id} is complete up to horizon={horizon}")
         lengths = np.minimum(lengths[whole], horizon)
         steps = np.arange(lengths.max())
         alive = steps < lengths[:, None]
@@ -140,7 +140,7 @@ class Weights:
         require(clip is None or 0 < clip < 1, f"clip={clip} must lie in (0, 1): a quantile")
         require(
             not np.isnan(log_ratios).any(),
-            "A weight is no number: a propensity that was recorded is NaN",
+            "A weight is NaN, because a recorded propensity is NaN",
         )
         if (log_ratios == np.inf).any():
             raise CorerlError(
@@ -150,16 +150,16 @@ class Weights:
         logs = np.cumsum(log_ratios, axis=1)
         if (logs[:, -1] == -np.inf).all():
             raise CorerlError(
-                "All weights are zero: no recorded episode is one that this policy could have made. "
-                "Choose --epsilon or --policy sample for a policy with chance, a shorter --horizon, or "
-                "method fqe, which needs no weights."
+                "All weights are zero: this policy could not have made any of the recorded "
+                "episodes. Choose --epsilon or --policy sample for a stochastic policy, a shorter "
+                "--horizon, or method fqe, which needs no weights."
             )
         with np.errstate(over="ignore"):
             values = np.exp(logs - logs.max(0) if relative else logs)
         require(
             bool(np.isfinite(values).all() and values[:, -1].any()),
             "The weights are larger or smaller than a float64 can hold. Choose a shorter horizon, "
-            "self-normalised methods alone, or method fqe",
+            "only self-normalised methods, or method fqe",
         )
         if clip is None:
             return cls(values)

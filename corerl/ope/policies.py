@@ -57,7 +57,7 @@ class Policy:
         kinds = {True: "discrete", False: "continuous"}
         if self.discrete != dataset.discrete:
             raise CorerlError(
-                f"The policy has {kinds[self.discrete]} actions and {dataset.id} "
+                f"The policy has {kinds[self.discrete]} actions, but {dataset.id} has "
                 f"{kinds[dataset.discrete]} ones: it is a policy of another task."
             )
         require(
@@ -72,7 +72,7 @@ class Policy:
         wrong = recorded > actions if dataset.discrete else recorded != actions
         if observations != self.sizes[0] or wrong:
             raise CorerlError(
-                f"The policy takes {self.sizes[0]} observation and {actions} action features, and "
+                f"The policy takes {self.sizes[0]} observation and {actions} action features, but "
                 f"{dataset.id} has {observations} and {recorded}: it is a policy of another task."
             )
 
@@ -86,7 +86,7 @@ def together(policies: Sequence[Policy]) -> Policy:
     first = policies[0]
     require(
         all(p.discrete == first.discrete and p.sizes == first.sizes for p in policies),
-        "Policies of other observations or actions cannot be judged together",
+        "Policies with different observations or actions cannot be judged together",
     )
 
     def joined(name: str) -> Callable | None:
@@ -150,15 +150,19 @@ def of_run(
             "Evaluate it in the simulator (corerl evaluate RUN)."
         )
     shape, count, features = agent.shapes
-    require(len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, and no vectors")
+    require(
+        len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, which are not vectors"
+    )
     if count is not None:
         require(
             chance == "act",
-            f"policy=sample is for continuous actions, and {agent.task.id} has discrete ones. Give "
-            "epsilon, the probability of a random action.",
+            f"policy=sample is for continuous actions, but {agent.task.id} has discrete ones. "
+            "Give epsilon, the probability of a random action.",
         )
         return _numbered(agent, shape[0], count, epsilon)
-    require(epsilon is None, f"epsilon is for discrete actions, and {agent.task.id} has continuous")
+    require(
+        epsilon is None, f"epsilon is for discrete actions, but {agent.task.id} has continuous ones"
+    )
     return _continuous(agent, shape[0], features, chance, samples, seed)
 
 

@@ -102,7 +102,7 @@ def _played(
                 continue
             if agent.steps[i] < agent.cfg.steps:
                 print(
-                    f"corerl: {agent.path}, seed {seed}, was not trained to its end: judged as it is, after "
+                    f"corerl: {agent.path}, seed {seed}, has not finished training: judged after "
                     f"{agent.steps[i]:,} of {agent.cfg.steps:,} steps",
                     file=sys.stderr,
                 )

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--units",
         choices=("unit", "env"),
         default="unit",
-        help="of continuous actions: [-1, 1] or env's",
+        help="units of continuous actions: [-1, 1], or the environment's",
     )
 
 
@@ -94,8 +94,8 @@ def export(
     )
     require(
         not agent.samples,
-        f"{agent.label} makes an action of random noise, so that no function of one observation is its "
-        "policy: use corerl.load",
+        f"{agent.label} turns random noise into actions, so its policy is not a function of the "
+        "observation alone: use corerl.load",
     )
     shape = agent.shapes.observation
     probe = _observations(agent.task, shape)

@@ -88,7 +88,8 @@ def load(
 def _check_numbers(seed: int | None, tau: float | None) -> None:
     require(
         seed is None or isinstance(seed, Integral),
-        f"seed={seed!r} is no whole number: name one of the run's seeds, or none for all of them",
+        f"seed={seed!r} is not a whole number: name one of the run's seeds, or leave seed out for "
+        "all of them",
     )
     require(tau is None or isinstance(tau, Real), f"tau={tau!r} is no number")
 
@@ -103,11 +104,11 @@ def _acting_otherwise(algo: Any, chosen: Mapping[str, Any]) -> Any:
     for name in chosen:
         require(
             name in allowed,
-            f"algo.{name} cannot be chosen after training: of {algo.label}, "
+            f"algo.{name} cannot be changed after training. With {algo.label}, "
             + (
-                f"{', '.join(f'algo.{known}' for known in allowed)} can"
+                f"only {', '.join(f'algo.{known}' for known in allowed)} can be"
                 if allowed
-                else "nothing can"
+                else "no setting can be"
             ),
         )
     if not chosen:
@@ -153,8 +154,8 @@ def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
     folders = [(group, seeds_of_group(group.name)) for group in groups]
     if old := code.of_another(folders, cfg.algo.name):
         print(
-            f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: trained with "
-            f"other code of {cfg.algo.name}.py than it has now, by which the policy acts.",
+            f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: "
+            f"trained with different code of {cfg.algo.name}.py. The policy acts by today's code.",
             file=sys.stderr,
         )
 
@@ -183,9 +184,9 @@ def settings(cell: Path) -> Config:
         if isinstance(error, ModuleNotFoundError) and f"{error.name}".startswith("corerl.algos."):
             name = saved.algo.name
             raise CorerlError(
-                f"{cell / 'config.yaml'} cannot be read: {name} is no algorithm of corerl. If it is one of "
-                f"your own, name its file, as in CORERL_ALGOS=path/to/{name}.py before the command, or in "
-                "os.environ."
+                f"{cell / 'config.yaml'} cannot be read: {name} is not an algorithm of corerl. If "
+                f"it is one of your own, name its file, as in CORERL_ALGOS=path/to/{name}.py "
+                "before the command, or in os.environ."
             ) from error
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
@@ -235,7 +236,7 @@ def rebuilt(
     except (KeyError, ValueError, RuntimeError) as error:
         reason = first_line(error)
         raise CorerlError(
-            f"{path} was saved by other code than this ({reason}): load it with that code."
+            f"{path} was saved by different code ({reason}): load it with the code that saved it."
         ) from error
     policy, also = parts.pop("policy"), parts.pop("also", {})
     step = saved["loop"]["step"] if "loop" in saved else cfg.steps

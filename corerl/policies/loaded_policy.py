@@ -91,8 +91,8 @@ class Loaded:
         """Chooses the level of CVaR to play for, from the next episode on."""
         require(
             self.tau is not None,
-            f"{self.label} cannot play for another tau: what it learned is of one level, or none. Leave tau "
-            "out, or train algo=cvar_offline, which serves every level",
+            f"{self.label} cannot play for another tau, because it learned for one level of tau, "
+            "or none. Leave tau out, or train algo=cvar_offline, which serves every level",
         )
         require(0 < tau <= 1, f"tau={tau:g} is not in (0, 1]")
         for part in self._parts:
@@ -191,7 +191,7 @@ class Loaded:
             self.begin(len(self.seeds), episodes)
         require(
             not self.remembers or self._begun == episodes,
-            f"the number of episodes is {self._begun} since the last reset, and the observations are of "
+            f"the last reset began {self._begun} episodes, but the observations are of "
             f"{episodes}: call reset({episodes}) where other episodes begin",
         )
 
@@ -207,12 +207,12 @@ class Loaded:
             rewards: one of each action that `act` returned, `(S,)` or `(S, n)`; of one seed a number or
                 `(n,)`.
         """
-        require(self._acted is not None, "rewards are of actions: call act() before earned()")
+        require(self._acted is not None, "rewards belong to actions: call act() before earned()")
         rewards = torch.as_tensor(rewards, dtype=torch.float32, device=self.device)
         require(
             rewards.shape == self._acted,
-            f"the rewards have shape {tuple(rewards.shape)}, and act() returned actions of shape "
-            f"{self._acted}, features apart: give the reward of each",
+            f"the rewards have shape {tuple(rewards.shape)}, but act() returned actions of shape "
+            f"{self._acted} (without the axis of features): give one reward for each action",
         )
         self.reward(rewards.reshape(len(self.seeds), -1))
 

@@ -32,8 +32,8 @@ def as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
     whole = x.dtype.kind in "iu"
     require(
         not (x < 0).any() and not (x > (255 if whole else 1)).any(),
-        f"images are bytes in 0..255 (uint8) or such divided by 255, and these are {x.dtype} from "
-        f"{x.min():g} to {x.max():g}: give the environment's own",
+        f"images must be uint8 in 0..255, or such values divided by 255, but these are {x.dtype} "
+        f"from {x.min():g} to {x.max():g}: give the environment's own images",
     )
     return x.astype(np.uint8 if whole else np.float32)
 
@@ -120,8 +120,8 @@ class Restored:
             self._stochastic()
         except CorerlError as error:
             raise CorerlError(
-                f"The policy of {type(agent).__name__} acts without chance, and a critic chooses among "
-                "samples: steer a policy that samples, such as IQL's, SAC's or a flow."
+                f"The policy of {type(agent).__name__} is deterministic, but a critic chooses "
+                "among samples. Steer a policy that samples, such as IQL's, SAC's or a flow."
             ) from error
         return self.sample
 
@@ -149,7 +149,7 @@ class Restored:
         )
         if not known or getattr(agent.cfg, "policy", None) == "deterministic":
             raise CorerlError(
-                f"The policy of {type(agent).__name__} has no density that is known: judge the actions that "
-                "it takes (--policy act)."
+                f"The policy of {type(agent).__name__} has no known density: judge the actions "
+                "that it takes (--policy act)."
             )
         return agent, policy

@@ -99,8 +99,8 @@ def check_fit(agent: Loaded, task: Task) -> None:
         counts = isinstance(one, spaces.Discrete) and one != two
         if one.shape != two.shape or type(one) is not type(two) or counts:
             raise CorerlError(
-                f"{agent.label} learned on {agent.task.id} with {name} of {one}, and those of {task.id} "
-                f"are {two}: it cannot act there."
+                f"{agent.label} learned on {agent.task.id} with {name} of {one}, but {task.id} has "
+                f"{two}: it cannot act there."
             )
 
 

@@ -38,8 +38,8 @@ class Steered(RandomPolicy):
         lacking = [seed for seed in agent.seeds if seed not in other.seeds]
         require(
             not lacking,
-            f"{other.path} has no seed {', '.join(map(str, lacking))}, whose critic would steer that seed of "
-            f"{agent.path}: choose one that both have with --seed",
+            f"{other.path} has no seed {', '.join(map(str, lacking))}, so its critic cannot steer "
+            f"that seed of {agent.path}. Choose a seed that both have with --seed",
         )
         self._agent, self._other = agent, other
         self._samples, self._temperature = samples, temperature
