@@ -270,8 +270,8 @@ def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[i
         unit = unit_of(rewards[i], over[i], cfg.length) if cfg.skip or cfg.equal else 0.0
         require(
             unit > 0 or not (cfg.skip or cfg.equal),
-            "algo.queries.skip and .equal are shares of the mean episode return, and the latest episodes "
-            f"of seed {seed} do not return more than 0 on average",
+            "algo.queries.skip and .equal are shares of the mean episode return, but the latest "
+            f"episodes of seed {seed} do not return more than 0 on average",
         )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

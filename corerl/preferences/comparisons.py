@@ -60,8 +60,8 @@ class Comparisons:
             raise CorerlError(f"labels {self.labels.shape} must be (P,), one number per pair.")
         if self.starts.ndim != 2 or len(self.starts) != len(self.labels) or self.size < 2:
             raise CorerlError(
-                f"starts {self.starts.shape} must be ({len(self.labels)}, 2), as there are labels, or with "
-                "K columns for rankings of K segments."
+                f"starts {self.starts.shape} must be ({len(self.labels)}, 2), with one row for "
+                "each label, or have K columns for rankings of K segments."
             )
         if not len(self.labels):
             raise CorerlError("there is no comparison to learn from.")
@@ -75,8 +75,8 @@ class Comparisons:
         if self.size > 2 and self.labels.any():
             p = np.flatnonzero(self.labels)[0]
             raise CorerlError(
-                f"ranking {p} has label {self.labels[p]:g}. Rankings of {self.size} segments have label 0: "
-                "their segments stand best first, and ties cannot be kept."
+                f"ranking {p} has label {self.labels[p]:g}. Rankings of {self.size} segments must "
+                "have label 0 and list the best segment first. Ties are not supported."
             )
         if self.labellers is not None and not (
             self.labellers.shape == self.labels.shape
@@ -84,7 +84,7 @@ class Comparisons:
             and (self.labellers < len(self.names)).all()
         ):
             raise CorerlError(
-                f"labellers {self.labellers.shape} must be ({len(self.labels)},) places in the "
+                f"labellers {self.labellers.shape} must be ({len(self.labels)},) indices into the "
                 f"{len(self.names)} names of labellers."
             )
         bad = np.flatnonzero(~np.isin(self.labels, LABELS))
@@ -99,8 +99,8 @@ class Comparisons:
         for p, which in np.argwhere((self.starts < 0) | (last > len(self.observations)))[:1]:
             raise CorerlError(
                 f"comparison {p}: segment {which + 1} is rows {self.starts[p, which]} to "
-                f"{last[p, which]}, and there are {len(self.observations)}: these labels belong to "
-                "another version of the data."
+                f"{last[p, which]}, but there are only {len(self.observations)}: these labels "
+                "belong to another version of the data."
             )
         # The episode of a row is the number of ends at or before it.
         episode = np.searchsorted(self.ends, self.starts, side="right")
@@ -164,8 +164,8 @@ class Comparisons:
         """
         if observations.shape[:3] != actions.shape[:3] or observations.shape[1] != 2:
             raise CorerlError(
-                f"segments of observations {observations.shape} and actions {actions.shape} must be "
-                "(P, 2, L, ...) alike."
+                f"segments of observations {observations.shape} and actions {actions.shape} must "
+                "both have shape (P, 2, L, ...)."
             )
         pairs, _, length = observations.shape[:3]
         following = np.concatenate([observations[:, :, 1:], observations[:, :, -1:]], axis=2)

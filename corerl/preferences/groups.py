@@ -71,7 +71,8 @@ def mixture(
     count = int(labellers.max()) + 1 if len(labellers) else 0
     require(
         len(labellers) == len(ranked) and count > 0,
-        f"labellers {labellers.shape} must name who gave each of the {len(ranked)} rankings",
+        f"labellers of shape {labellers.shape} must have one labeller for each of the "
+        f"{len(ranked)} rankings",
     )
     silent = np.setdiff1d(np.arange(count), labellers)
     require(
@@ -79,7 +80,8 @@ def mixture(
         f"labeller {silent[0] if silent.size else ''} has no answer: leave that labeller out",
     )
     require(
-        count >= groups, f"{groups} groups need as many labellers, and there are {count} of them"
+        count >= groups,
+        f"{groups} groups need at least as many labellers, but there are only {count}",
     )
     found = [_climb(ranked, labellers, groups, rng, bound, rounds) for _ in range(starts)]
     return max(found, key=lambda mixture: mixture.likelihoods[-1])
@@ -119,7 +121,7 @@ def held_out(ranked, labellers, groups: int, rng: np.random.Generator, **options
     _, first, counts = np.unique(labellers[order], return_index=True, return_counts=True)
     place[order] = np.arange(len(order)) - np.repeat(first, counts)
     late = place >= np.ceil(0.8 * counts)[labellers]
-    require(late.any(), "held-out answers need five of one labeller at least")
+    require(late.any(), "held-out answers need a labeller with at least five answers")
     found = mixture(ranked[~late], labellers[~late], groups, rng, **options)
     known = _posterior(found.theta, found.weights, ranked[~late], labellers[~late])[0]
     later = np.zeros((labellers.max() + 1, groups))
@@ -166,7 +168,7 @@ def segments_of(
                 ranked.append(rows[steps].mean(1))
                 who.append(number)
     for number, name in enumerate(labellers):
-        require(number in who, f"{name} has decided no pair: leave this labeller out")
+        require(number in who, f"{name} has not decided any pair: leave this labeller out")
     return np.array(ranked), np.array(who)
 
 
@@ -194,6 +196,6 @@ def describe(
     if best > 1:
         needed = questions_to_decide(fitted, ranked)
         lines.append(
-            f"{needed:.0f} such questions tell a new labeller's group with odds of 99 to 1"
+            f"{needed:.0f} such questions identify the group of a new labeller with odds of 99 to 1"
         )
     return lines

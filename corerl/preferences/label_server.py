@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", "there is none of that number")
+            why = getattr(error, "strerror", "there is no port of that number")
             raise CorerlError(
                 f"Port {port} cannot be used ({why}): choose another --port, or 0."
             ) from error

@@ -79,7 +79,7 @@ class Session:
         parts = read(self.path)
         path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
-            raise CorerlError(f"{path} has labels on other data than {self.dataset.id} is here.")
+            raise CorerlError(f"{path} has labels of other data than the local {self.dataset.id}.")
         require(
             int(parts["length"]) == self.length,
             f"{path} has segments of {int(parts['length'])} steps: --length {int(parts['length'])}, or "
@@ -93,8 +93,8 @@ class Session:
         )
         require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
-            f"{path} was begun with other pairs ({len(known)} of another --seed or more): ask for the same, "
-            "or for another --out",
+            f"{path} has {len(known)} other pairs. Use the --seed and at least the --pairs that "
+            "it was started with, or another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.ranks[:shared] = parts.get("ranks", -1)
@@ -132,7 +132,7 @@ class Session:
         whole = sorted(ranks) == list(range(self.size)) and label == 0
         require(
             whole or label == SKIPPED if self.size > 2 else not ranks,
-            f"{list(ranks)} is no order of {self.size} segments",
+            f"{list(ranks)} is not an order of {self.size} segments",
         )
         now = time.monotonic()
         with self._saved():

@@ -123,8 +123,8 @@ def _check_maximum(ranked: np.ndarray) -> None:
     found = optimize.linprog(-gaps.sum(0), A_ub=-gaps, b_ub=np.zeros(len(gaps)), bounds=(-1, 1))
     require(
         -found.fun <= 1e-9 * max(1.0, np.abs(gaps).max()),
-        "The likelihood has no maximum: some theta agrees with every answer, and longer ones are likelier. "
-        "Set algo.bound",
+        "The likelihood has no maximum: some theta agrees with every answer, and larger multiples "
+        "of it are likelier still. Set algo.bound",
     )
 
 

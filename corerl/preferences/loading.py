@@ -38,13 +38,13 @@ def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
     for name in names:
         value = getattr(data, name)
         unchanged = value == getattr(usual, name)
-        require(unchanged, f"algo.data.{name}={value} would change nothing: {reason}")
+        require(unchanged, f"algo.data.{name}={value} has no effect: {reason}")
 
 
 def refuse_recorded(data: preprocessing.Preprocess) -> None:
     """Raises CorerlError where settings go by rewards that a run does not see."""
     for settings in (weighting, expert_rewards):
-        settings.refuse(data, "the rewards are what is to be learned from comparisons")
+        settings.refuse(data, "the rewards are learned from comparisons")
 
 
 def comparisons(
@@ -81,8 +81,9 @@ def prepared(
         normalizer = Normalizer.of(mean, std).to(run.device)
     require(
         len(normalizer.mean) == compared.observation_dim,
-        f"the segments of {compared.id} ({compared.source}) have {compared.observation_dim} features and "
-        f"the data of {run.task.id} {len(normalizer.mean)}: they are not of the same task",
+        f"the segments of {compared.id} ({compared.source}) have {compared.observation_dim} "
+        f"features, but the data of {run.task.id} have {len(normalizer.mean)}: they are not of "
+        "the same task",
     )
     compared = replace(
         compared,
@@ -102,7 +103,7 @@ def load(
     compared = comparisons(run, cfg.preferences, cfg.data.clip_actions, rankings)
     require(
         compared.length > 1,
-        f"segments of {compared.id} ({compared.source}) have 1 step, and transitions need 2",
+        f"segments of {compared.id} ({compared.source}) have 1 step, but transitions need 2",
     )
     buffer, normalizer = None, None
     refuse_recorded(cfg.data)

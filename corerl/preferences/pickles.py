@@ -44,7 +44,7 @@ def read_array(path: Path) -> np.ndarray:
     with reading(path, "a pickle of one array"):
         size = path.stat().st_size
         if size > LARGEST:
-            raise CorerlError(f"it has {size:,} bytes, and labels have at most {LARGEST:,}.")
+            raise CorerlError(f"it has {size:,} bytes, but labels have at most {LARGEST:,}.")
         return _numbers(_Stack().read(path.read_bytes()))
 
 
@@ -115,7 +115,7 @@ class _Stack:
                 values.append(self._since_mark())
             case "APPEND" | "APPENDS":
                 items = self._take(1) if name == "APPEND" else self._since_mark()
-                _only(type(values[-1]) is list, "it appends to what is no list")
+                _only(type(values[-1]) is list, "it appends to an object that is not a list")
                 values[-1].extend(items)
             case "GLOBAL":
                 values.append(_asked(*argument.split(" ", 1)))
@@ -127,11 +127,11 @@ class _Stack:
                 (state,) = self._take(1)
                 _set(values[-1], state)
             case _:
-                _only(False, f"it has the opcode {name}, and arrays have not")
+                _only(False, f"it has the opcode {name}, which no array needs")
 
     def _take(self, count: int) -> list[Any]:
         """Removes and returns the topmost values."""
-        _only(0 <= count <= len(self.values), "it takes what it did not put")
+        _only(0 <= count <= len(self.values), "it takes a value that it has not stored")
         at = len(self.values) - count
         taken, self.values[at:] = self.values[at:], []
         return taken
@@ -156,27 +156,27 @@ def _only(holds: bool, problem: str) -> None:
 def _asked(module: Any, name: Any) -> _Global:
     known = re.sub(r"^numpy\._?core\.", "", str(module)) + f" {name}"
     allowed = known in ADMITTED and str(module).partition(".")[0] in ("numpy", "_codecs")
-    _only(allowed, f"it asks for {module}.{name}, and arrays do not")
+    _only(allowed, f"it imports {module}.{name}, which no array needs")
     return _Global(known)
 
 
 def _call(called: Any, arguments: Any) -> Any:
     made = ADMITTED[called.name] if type(called) is _Global else None
-    _only(made is not None and type(arguments) is tuple, "it calls what cannot be called")
+    _only(made is not None and type(arguments) is tuple, "it calls an object that it must not call")
     return made(*arguments)
 
 
 def _set(made: Any, state: Any) -> None:
     """Sets the state of an array, or of a dtype: then nothing but a byte order."""
-    _only(type(state) is tuple, "it sets what has no state")
+    _only(type(state) is tuple, "it sets the state of an object without state")
     if type(made) is _Array:
         _, shape, dtype, fortran, content = state
         made.values = _made(content, dtype, shape, "F" if fortran else "C")
         return
-    _only(type(made) is _Dtype, "it sets what has no state")
+    _only(type(made) is _Dtype, "it sets the state of an object without state")
     order = _text(state[1])
     plain = state[2:] == (None, None, None, -1, -1, 0) and order in ("<", ">", "|", "=")
-    _only(plain, "its dtype is more than a number")
+    _only(plain, "its dtype is not that of plain numbers")
     made.order = order
 
 
@@ -189,7 +189,7 @@ def _made(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
     content = content.encode("latin1") if isinstance(content, str) else content  # Python 2's bytes
     dims = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
     bytes_given = isinstance(content, bytes | bytearray) and type(dtype) is _Dtype
-    _only(dims and bytes_given, "its array is not of bytes, a dtype and a shape")
+    _only(dims and bytes_given, "its array does not consist of bytes, a dtype and a shape")
     kind = np.dtype(dtype.order + dtype.code)
     agree = len(content) == math.prod(shape) * kind.itemsize and order in ("C", "F")
     _only(agree, f"its array has {len(content)} bytes for shape {shape} of {kind}")
@@ -199,13 +199,13 @@ def _made(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
 def _dtype(code: Any, *_: Any) -> _Dtype:
     code = _text(code)
     numeric = isinstance(code, str) and re.fullmatch(r"[iu][1248]|f[248]", code)
-    _only(bool(numeric), f"its array holds {code} and no numbers")
+    _only(bool(numeric), f"its array holds {code}, not numbers")
     return _Dtype(code)
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
     """Bytes, as Python 3 writes them by protocol 2 and below."""
-    _only(isinstance(text, str) and encoding == "latin1", "it encodes what is no bytes")
+    _only(isinstance(text, str) and encoding == "latin1", "it encodes an object that is not bytes")
     return text.encode("latin1")
 
 
@@ -225,14 +225,14 @@ def _numbers(found: Any) -> np.ndarray:
     if type(found) is _Array:
         _only(found.values is not None, "its array has no contents")
         return found.values
-    _only(type(found) is list, f"it holds a {type(found).__name__.strip('_')} and no array")
+    _only(type(found) is list, f"it holds a {type(found).__name__.strip('_')}, not an array")
     rows = [x.values if type(x) is _Array else x for x in found]
     widths = {len(x) if isinstance(x, list | tuple | np.ndarray) else None for x in rows}
-    _only(len(widths) <= 1, "its list holds rows of several lengths")
+    _only(len(widths) <= 1, "its list holds rows of different lengths")
     width = widths.pop() if widths else None
-    _only(len(rows) * (width or 1) <= LARGEST, "its lists hold more numbers than any labels")
+    _only(len(rows) * (width or 1) <= LARGEST, "its lists hold more numbers than labels can have")
     flat = rows if width is None else [y for x in rows for y in x]
     numeric = all(type(y) in (int, float) or isinstance(y, np.number) for y in flat)
     array = np.asarray(flat) if numeric else np.empty(0, object)
-    _only(array.dtype.kind in "iuf", "its list has entries that are no numbers")
+    _only(array.dtype.kind in "iuf", "its list has entries that are not numbers")
     return array.reshape(len(rows), *(() if width is None else (width,)))

@@ -81,7 +81,9 @@ def read_rows(source: str, root: Path, environment: str) -> Labelled:
     paths = [_one(folder, f"{name}_*_env_{environment}_num_*.pkl") for name in names]
     length = re.search(r"_len_(\d+)_", paths[0].name)
     if length is None or any(length[0] not in path.name for path in paths):
-        raise CorerlError(f"{folder}: its files' names do not agree on the length, _len_200_.")
+        raise CorerlError(
+            f"{folder}: the names of its files must agree on one length, as in _len_200_."
+        )
     labels = (_probabilities if scripted else _codes)(paths[2])
     return _labelled(folder, *paths[:2], labels, int(length[1]))
 
@@ -105,7 +107,7 @@ def _folder(source: str, root: Path, name: str) -> Path:
 def _one(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise CorerlError(f"{folder} has {len(found)} files {pattern}, and one is needed.")
+        raise CorerlError(f"{folder} has {len(found)} files {pattern}, but exactly one is needed.")
     return found[0]
 
 
@@ -127,7 +129,9 @@ def _probabilities(path: Path) -> np.ndarray:
         raise CorerlError(f"{path} has shape {pairs.shape}, not (n, 2).")
     bad = np.flatnonzero(~np.isin(pairs[:, 1], LABELS) | (pairs.sum(1) != 1))
     if bad.size:
-        raise CorerlError(f"{path}: row {bad[0]} is {pairs[bad[0]]}, and not one of three labels.")
+        raise CorerlError(
+            f"{path}: row {bad[0]} is {pairs[bad[0]]}, which is not one of the three labels."
+        )
     return pairs[:, 1]
 
 
@@ -155,9 +159,9 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
     last = found.starts + found.length - 1
     for p, which in np.argwhere((found.starts < 0) | (last >= len(rows)))[:1]:
         raise CorerlError(
-            f"{found.where}: row {p} starts segment {which + 1} at {found.starts[p, which]}, and its "
-            f"{found.length} steps do not fit the {len(rows)} transitions of {dataset.id}: the labels "
-            "belong to another version of the data."
+            f"{found.where}: row {p} starts segment {which + 1} at {found.starts[p, which]}, but "
+            f"its {found.length} steps do not fit the {len(rows)} transitions of {dataset.id}: the "
+            "labels belong to another version of the data."
         )
     if crossing == "keep":
         return _as_one_episode(dataset, rows, found, source)
@@ -295,8 +299,8 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
         parts = _keys(file, names)
         if not is_of(str(parts["sha256"]), dataset, history):
             raise CorerlError(
-                f"its labels are of {parts['dataset']} with other rows than {dataset.id} has here. Make "
-                "them again, or get the same version of the data."
+                f"its labels are for {parts['dataset']}, whose rows differ from those of the local "
+                f"{dataset.id}. Make the labels again, or get the same version of the data."
             )
         if not len(np.atleast_1d(parts["labels"])):
             raise CorerlError("this file has no answers yet.")

@@ -42,11 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", default=plain.source, help=", ".join(sources.SOURCES))
     parser.add_argument("--path", help="the labels' file or folder, for sources other than teacher")
     parser.add_argument("--crossing", default=plain.crossing, help=", ".join(readers.CROSSINGS))
-    parser.add_argument("--pairs", type=int, help="the first so many")
+    parser.add_argument("--pairs", type=int, help="use only this many comparisons, from the first")
     parser.add_argument(
-        "--ranked", type=int, default=plain.ranked, help="segments that a teacher ranks"
+        "--ranked", type=int, default=plain.ranked, help="segments in each of a teacher's rankings"
     )
-    parser.add_argument("--length", type=int, default=plain.length, help="steps, of a teacher's")
+    parser.add_argument(
+        "--length", type=int, default=plain.length, help="steps of a teacher's segments"
+    )
     parser.add_argument("--seed", type=int, default=plain.seed)
     parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
     parser.add_argument("--discount", type=float, default=plain.discount, help="IPL's: 0.99")
@@ -65,7 +67,8 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
     require(
         args.out is None or by_rows,
-        f"--out holds rows of the dataset, and {cfg.source} with crossing={cfg.crossing} has others",
+        f"--out can hold only rows of the dataset, but {cfg.source} with crossing={cfg.crossing} "
+        "has other rows",
     )
     require(
         args.out is None or not args.out.exists(),
@@ -101,7 +104,8 @@ def facts(compared: Comparisons) -> dict[str, str]:
     }
     if circular := in_circles(compared):
         out["contradictory"] = (
-            f"{circular:,} answers are part of a circle, which no reward fits. algo=spo_general fits it"
+            f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general "
+            "can"
         )
     if compared.rewards is None:
         return out
@@ -111,7 +115,10 @@ def facts(compared: Comparisons) -> dict[str, str]:
     low, middle, high = np.quantile(returns, [0, 0.5, 1])
     out["segments' returns"] = f"min {low:.4g}, median {middle:.4g}, max {high:.4g}"
     (first, second), (one, other) = compared.starts[0], returns[0]
-    out["example"] = f"rows from {first} return {one:.4g}, from {second} {other:.4g}: {labels[0]:g}"
+    out["example"] = (
+        f"segment from row {first} returns {one:.4g}, from row {second} {other:.4g}: label "
+        f"{labels[0]:g}"
+    )
     return out
 
 
@@ -143,7 +150,7 @@ def _ranking_facts(compared: Comparisons) -> dict[str, str]:
         out["right"] = _right(pairs.labels, of_pairs)
     shown = ", ".join(f"{r:.4g}" for r in returns[0])
     out["example"] = (
-        f"rows from {', '.join(map(str, compared.starts[0]))} return {shown}, best first"
+        f"segments from rows {', '.join(map(str, compared.starts[0]))} return {shown}, best first"
     )
     return out
 
@@ -154,4 +161,7 @@ def _right(labels: np.ndarray, returns: np.ndarray) -> str:
     if not decided.any():
         return "nothing is decided"
     right = (labels == 1)[decided] == (returns[:, 1] > returns[:, 0])[decided]
-    return f"{100 * right.mean():.1f} % of {decided.sum():,} prefer the larger undiscounted return"
+    return (
+        f"{100 * right.mean():.1f} % of {decided.sum():,} answers prefer the larger undiscounted "
+        "return"
+    )

@@ -65,13 +65,14 @@ class Preferences(Settings):
         require(crossing in ways, f"{key}.crossing={crossing} is not one of {', '.join(ways)}")
         require(
             self.judge == "return" or not self.skip,
-            f"{key}.skip={self.skip} is a share of what segments return, which "
-            f"{key}.judge={self.judge} does not ask",
+            f"{key}.skip={self.skip} is a share of segment returns, which "
+            f"{key}.judge={self.judge} does not use",
         )
         faults = [name for name in ("epsilon", "skip", "equal") if getattr(self, name)]
         require(
             self.ranked == 2 or not faults,
-            f"{key}.{', '.join(faults)} is of pairs: leave it out with {key}.ranked={self.ranked}",
+            f"{key}.{', '.join(faults)} is for pairs only: leave it out with "
+            f"{key}.ranked={self.ranked}",
         )
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
         require(
@@ -82,7 +83,8 @@ class Preferences(Settings):
             value = getattr(self, name)
             require(
                 value == getattr(Preferences, name),
-                f"{key}.{name}={value} would change nothing: {key}.source={self.source} is no teacher",
+                f"{key}.{name}={value} has no effect, because {key}.source={self.source} is not a "
+                "teacher",
             )
 
 
@@ -139,20 +141,21 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     root = _root(cfg)
     if cfg.sha256 and checksum(cfg) != cfg.sha256:
         raise CorerlError(
-            f"{root} is not the file of labels of this run (its SHA-256 was "
-            f"{cfg.sha256[:12]}...). Put that one back, or train again on this one."
+            f"{root} is not the file of labels that this run started with (its SHA-256 was "
+            f"{cfg.sha256[:12]}...). Restore that file, or start a new run on the present one."
         )
     if cfg.source == "ipl":
         require(
             task.action_range is None,
-            "action_range is of the dataset's actions, and algo.preferences.source=ipl brings others",
+            "action_range is for the dataset's actions, but algo.preferences.source=ipl has its "
+            "own actions",
         )
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
-        f"the labels of {cfg.source} are on D4RL's data, and {task.id} is not of it",
+        f"the labels of {cfg.source} are for D4RL's datasets, but {task.id} is not one of them",
     )
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)
@@ -170,8 +173,8 @@ def _fitting(task: Task, compared: Comparisons) -> Comparisons:
     theirs = (compared.observation_dim,), (compared.action_dim,)
     require(
         sizes == theirs,
-        f"observations and actions of {task.id} have shapes {sizes[0]} and {sizes[1]}, and the labels "
-        f"are on {theirs[0]} and {theirs[1]}",
+        f"observations and actions of {task.id} have shapes {sizes[0]} and {sizes[1]}, but those "
+        f"of the labels have {theirs[0]} and {theirs[1]}",
     )
     return compared
 
@@ -180,7 +183,7 @@ def vectors(dataset: Dataset) -> Dataset:
     """Returns `dataset`. Raises CorerlError where preferences cannot be learned on it."""
     require(
         not dataset.discrete and dataset.observations.ndim == 2,
-        f"preferences are learned on vector observations and continuous actions, and {dataset.id} has "
-        f"others",
+        f"preferences are learned on vector observations and continuous actions, but {dataset.id} "
+        "has others",
     )
     return dataset

@@ -138,8 +138,8 @@ class Sums:
             mean = float(dataset.episode_returns().mean())
             require(
                 mean > 0,
-                f"algo.preferences.skip and .equal are shares of the mean episode return, and episodes of "
-                f"{dataset.id} return {mean:.4g} on average",
+                "algo.preferences.skip and .equal are shares of the mean episode return, but "
+                f"episodes of {dataset.id} return {mean:.4g} on average",
             )
             self.unit = mean * cfg.length / float(dataset.episode_lengths().max())
 
@@ -178,7 +178,8 @@ def _possible(dataset: Dataset, cfg: Preferences) -> np.ndarray:
     require(
         len(possible) > 0,
         f"no episode of {dataset.id} has a segment of {cfg.length} steps "
-        f"(algo.preferences.length={cfg.length}, and its longest has {dataset.episode_lengths().max()})",
+        f"(algo.preferences.length={cfg.length}, but the longest episode has "
+        f"{dataset.episode_lengths().max()})",
     )
     return possible
 
@@ -200,8 +201,8 @@ def _draw(
         if sum(map(len, numbers)) >= pairs:
             return np.concatenate(answered)[:pairs], np.concatenate(numbers)[:pairs]
     raise CorerlError(
-        f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} pairs of "
-        f"segments of {dataset.id}, and {pairs} are wanted."
+        f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} "
+        f"pairs of segments of {dataset.id}, but {pairs} are needed."
     )
 
 
