@@ -75,7 +75,7 @@ def build(args: argparse.Namespace) -> int:
         notes.insert(0, args.note)
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
-        notes.append(f"No number of {names} is of these algorithms on these tasks in their unit.")
+        notes.append(f"No number in {names} matches these algorithms and tasks in the same unit.")
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
     data = Data(results, parts, look, args.out, options)
@@ -92,8 +92,8 @@ def _refuse_best(files: Iterable[str]) -> None:
     for file in files:
         if holds_best(Path(file)):
             raise CorerlError(
-                f"{file} holds the best evaluation of every run, no last ones (its column evaluation). "
-                "Add --best, or report the runs that it was made from."
+                f"{file} holds the best evaluation of every run, not the last (see its column "
+                "evaluation). Add --best, or report the runs that it was made from."
             )
 
 
@@ -159,7 +159,7 @@ def _draw(
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}). "
-                "Everything else is there."
+                "Everything else was written."
             )
             continue
         write(folder / f"{name}.png", png)
@@ -233,8 +233,8 @@ def _unfinished_notes(runs: pd.DataFrame) -> list[str]:
     diverged = runs[runs["state"] == "diverged"]
     if len(diverged):
         lines.append(
-            f"Diverged, and in no number below: {_list(diverged)}. Means over the other seeds "
-            "flatter an algorithm whose seeds diverge."
+            f"Diverged, and left out of every number below: {_list(diverged)}. Means over the "
+            "other seeds flatter an algorithm whose seeds diverge."
         )
     rest = runs[~counted & (runs["state"] != "diverged")]
     if len(rest):

@@ -15,14 +15,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="published numbers to set beside ours: a shipped table (d4rl_offline, neorl2, ...) "
-        "or a CSV of your own",
+        help=(
+            "published numbers to show next to ours: a shipped table (d4rl_offline, neorl2, ...) "
+            "or a CSV of your own"
+        ),
     )
     add(
         "--metric",
         choices=("iqm", "median", "mean"),
         default="iqm",
-        help="the aggregate that orders algorithms and curves (default: iqm)",
+        help="the aggregate that sorts algorithms and curves (default: iqm)",
     )
     add("--baseline", metavar="ALGO", help="compare every algorithm with this one")
     add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")
@@ -46,13 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--risk",
         action="store_true",
-        help="also the CVaR and the distribution of returns of tasks other than risk/...",
+        help="also show the CVaR and the distribution of returns of tasks other than risk/...",
     )
     add(
         "--rliable",
         action="store_true",
-        help="also rliable's own bootstrap intervals beside ours "
-        "(a second for each task of each pair of algorithms)",
+        help=(
+            "also show rliable's own bootstrap intervals next to ours (takes a second for each "
+            "task of each pair of algorithms)"
+        ),
     )
     add(
         "--unfinished",

@@ -83,8 +83,8 @@ def _pooled(files: pd.DataFrame) -> list[str]:
     if not labels:
         return []
     return [
-        f"{', '.join(sorted(labels))}: seeds of one task stand in several score files and are pooled. Other "
-        "algorithm names, or a column config, keep them apart."
+        f"{', '.join(sorted(labels))}: seeds of one task are in several score files, and the "
+        "report pools them. To keep them apart, give other algorithm names or a column config."
     ]
 
 

@@ -33,12 +33,12 @@ TOP_RULE = (
     f"Both need {ENOUGH_SEEDS} seeds. The best aggregate is bold."
 )
 UNEQUAL_RULE = (
-    "A row holds runs of unequal or unknown numbers of steps. Nothing is bold there, and it has no "
-    "probability of improvement. --unequal adds both."
+    "Where a row holds runs of unequal or unknown numbers of steps, no number is bold, and there "
+    "is no probability of improvement. --unequal adds both."
 )
 FEW_RULE = (
-    f"Grey, with its n: a spread of fewer than {ENOUGH_SEEDS} seeds. Such intervals are too narrow more "
-    "often than their 95% say."
+    f"Grey, with its n: an interval or standard deviation of fewer than {ENOUGH_SEEDS} seeds. Such "
+    "intervals are too narrow: they miss the true value in more than 5% of cases."
 )
 FLAT_RULE = (
     "An interval is n/a where a bootstrap has nothing to vary: one seed, equal scores of all seeds, or "
@@ -219,11 +219,12 @@ def _improvement_table(section: Section, options: Options) -> Table:
         for r in found.itertuples()
     )
     notes = [
-        f"A random run against a random run of the same task, ties one half, over {plural(tasks, 'task')}."
+        f"Over {plural(tasks, 'task')}, P(X > Y) is how often a random run of X scores higher than a "
+        "random run of Y on the same task. Ties count one half."
     ]
     if len(found) < len(section.algorithms) - 1:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
-        notes.append(f"Left out for another number of steps: {', '.join(left)}.")
+        notes.append(f"Left out, because their numbers of steps differ: {', '.join(left)}.")
     notes += few_rule(row.cells[0] for row in rows)
     notes += flat_rule(row.cells[0] for row in rows)
     columns = (Column("probability [95% CI]"),)

@@ -123,9 +123,9 @@ def _how(results: Results, command: str, options: Options) -> str:
     protocol = (
         f"<p>The {html.escape(options.protocol)} is its score. Scores of tasks with reference "
         "returns are 100 × (return − min) / (max − min). Aggregates follow Agarwal et al. 2021 "
-        "(rliable): the IQM is the mean of the middle half of all runs; intervals come from a "
+        "(rliable): the IQM is the mean of the middle half of all runs. Intervals come from a "
         "bootstrap that draws seeds with replacement within every task. With one seed on some task "
-        "there is no interval. n is the number of seeds. Switches hide algorithms and tasks; they change no "
+        "there is no interval. n is the number of seeds. Switches hide algorithms and tasks. They change no "
         "number.</p>"
     )
     return (

@@ -28,8 +28,8 @@ DIFFERENCE_RULE = (
     "a source whose protocol differs from ours or is not stated."
 )
 BUDGET_RULE = (
-    "No mark either where the numbers of steps differ or a source does not state them. "
-    "--unequal sets those too."
+    "There is no mark where the numbers of steps differ, or where a source does not state them. "
+    "--unequal adds these marks."
 )
 OTHERS = "published-others"  # the file of those that were not run
 

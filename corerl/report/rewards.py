@@ -59,7 +59,7 @@ def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
     names = (score, "STARC distance", "rank correlation", "correlation")
     return Table(
         "rewards",
-        f"{section.name}: learned rewards beside the true one",
+        f"{section.name}: learned rewards compared with the true reward",
         "task: algorithm",
         tuple(map(Column, names)),
         tuple(rows),

@@ -130,7 +130,7 @@ def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
         return str(objective or "mean"), math.nan
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         file = folder.parent / "config.yaml"
-        raise CorerlError(f"{file} is damaged: its algo has no tau that is a number.")
+        raise CorerlError(f"{file} is damaged: algo.tau is not a number.")
     return f"{objective}, tau {tau:g}", float(tau)
 
 
@@ -171,7 +171,7 @@ def _table(section: Section, options: Options) -> Table:
         )
         for ((task, algorithm, objective), group), episodes in zip(groups, played, strict=True)
     )
-    notes = [f"Every row is of {played[0]}."] if equal else []
+    notes = [f"Every row counts {played[0]}."] if equal else []
     notes += [
         "In parentheses: the optimised measure. Returns are undiscounted. CVaR at tau is the mean over seeds "
         "of the mean of the worst share tau of a seed's episodes. The episode at the boundary counts in "

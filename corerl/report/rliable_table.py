@@ -54,7 +54,7 @@ def table(section: Section, options: Options) -> Table:
     ]
     heads = ("corerl [95% CI]", "rliable [95% CI]")
     columns = tuple(column(head, [row.cells[i] for row in rows]) for i, head in enumerate(heads))
-    title = "rliable's own intervals beside ours"
+    title = "rliable's own intervals next to ours"
     title += f", {options.protocol}" if options.best else ""
     return Table("rliable", title, "", columns, tuple(rows), digits=2, notes=tuple(notes))
 
@@ -73,7 +73,7 @@ def _cut_note(section: Section) -> list[str]:
         if row.seeds_min < row.seeds_max
     ]
     reported = (
-        "rliable needs the same number of seeds on every task, so it gets only the first of each"
+        "rliable needs the same number of seeds on every task, so it gets only the first seeds of"
     )
     return [f"{reported}: {', '.join(cut)}."] if cut else []
 

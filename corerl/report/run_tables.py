@@ -82,8 +82,8 @@ def left_out(table: pd.DataFrame) -> str:
         return ""
     head = ("algorithm", "task", "seeds", "state", "step", "message", "file")
     return (
-        '<section><h2 id="left-out">Runs not counted</h2><p>These runs are in no number above '
-        f"unless a note says so.</p>{plain(head, rows)}</section>"
+        '<section><h2 id="left-out">Runs not counted</h2><p>These runs are left out of every '
+        f"number above unless a note says otherwise.</p>{plain(head, rows)}</section>"
     )
 
 

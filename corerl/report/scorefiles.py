@@ -117,7 +117,7 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
     if bad.any():
         raise CorerlError(
             f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}. A task is "
-            "<collection>/<name> or a name, and no path."
+            "<collection>/<name> or a name, not a path."
         )
 
 

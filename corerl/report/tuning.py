@@ -48,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="PATH",
-        help="folders of runs, of several settings each",
+        help="folders of runs with several settings each",
     )
     add("--out", type=Path, default=Path("tuning"), help="folder to write (default: tuning)")
     add("--arms", type=int, default=8, help="policies that the bandit chooses among (default: 8)")
-    add("--episodes", type=int, default=200, help="that the bandit plays (default: 200)")
+    add("--episodes", type=int, default=200, help="episodes that the bandit plays (default: 200)")
 
 
 def run(args: argparse.Namespace) -> int:

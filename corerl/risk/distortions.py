@@ -28,7 +28,9 @@ class Distortion(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective == "wang":
-            require(self.tau is None, "algo.objective=wang has eta and no tail. Set algo.tau=null")
+            require(
+                self.tau is None, "algo.objective=wang uses eta instead of tau. Set algo.tau=null"
+            )
             return
         require(
             self.tau is not None,

@@ -32,7 +32,9 @@ def cvar_of_law(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np
         np.asarray(values, np.float64), np.asarray(probabilities, np.float64)
     )
     if not (probabilities >= 0).all() or not np.allclose(probabilities.sum(-1), 1, atol=1e-9):
-        raise CorerlError("CVaR of a law needs non-negative probabilities that sum to one.")
+        raise CorerlError(
+            "CVaR of a distribution needs non-negative probabilities that sum to one."
+        )
     order = np.argsort(values, axis=-1, kind="stable")
     upper = np.cumsum(np.take_along_axis(probabilities, order, -1), axis=-1)
     shares = np.diff(np.minimum(upper, tau), axis=-1, prepend=0.0)

@@ -87,8 +87,8 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         least = optimize.linprog(cost, **flow).fun
         if least > budget + SLACK:
             raise CorerlError(
-                f"No policy keeps cost {i} within its budget {budget:g}: the least is {least:.6g}. "
-                "Raise that budget."
+                f"No policy keeps cost {i} within its budget {budget:g}: the least possible cost "
+                f"is {least:.6g}. Raise that budget."
             )
     count, variables = table.shape
     total = optimize.linprog(
@@ -145,7 +145,10 @@ def ascend(
     """
     shape = _of_visits(mdp, np.zeros(mdp.sizes), "policy").shape
     policy = np.full(shape, 1 / shape[-1]) if policy is None else _of_visits(mdp, policy, "policy")
-    require((policy > 0).all(), "The first policy of an ascent must give every action a chance.")
+    require(
+        (policy > 0).all(),
+        "The first policy of an ascent must give every action a positive probability.",
+    )
     logits, visits = np.log(policy), occupancy_of(mdp, policy)
     value, gradient = objective(visits)
     for _ in range(steps):

@@ -144,7 +144,7 @@ def test_the_terminal_the_page_and_the_files_show_the_table(report, tmp_path):
     _, out, without, _ = report(file)
     assert "rliable" not in without and not (out / "d4rl/rliable.csv").exists()
     _, out, text, _ = report(file, "--rliable")
-    before, _, rest = text.partition("rliable's own intervals beside ours")
+    before, _, rest = text.partition("rliable's own intervals next to ours")
     assert without.startswith(before.rstrip()) and before.count("[95% CI]") == 5
     assert "IQM, C" in rest and "P(C > A)" in rest
     rows = pd.read_csv(out / "d4rl/rliable.csv")
@@ -199,7 +199,7 @@ def test_raw_returns_and_tasks_of_one_algorithm_alone_have_no_such_table(report,
     scores(EQUAL, "gym").rename(columns={"score": "return"}).to_csv(raw, index=False)
     scores({"A": {"x": 3}, "B": {"y": 3}}).to_csv(apart, index=False)
     status, out, text, _ = report(raw, apart, "--rliable")
-    assert status == 0 and "beside ours" not in text
+    assert status == 0 and "next to ours" not in text
     assert not list(out.rglob("rliable.*"))
 
 

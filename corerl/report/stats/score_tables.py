@@ -41,8 +41,8 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
     keys = [c for c in (*RUN, "step") if c in table.columns]
     if (i := _first(table.duplicated(keys))) is not None:
         raise CorerlError(
-            f"{_run_name(table.iloc[i])} stands in the score table twice. Keep one row for each run, or give "
-            "the configurations different algorithm names."
+            f"{_run_name(table.iloc[i])} is in the score table twice. Keep one row for each run, "
+            "or give the configurations different algorithm names."
         )
     return table
 
