@@ -87,7 +87,7 @@ def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]
         except Damaged as error:
             if not before.exists():
                 raise
-            reported = f"{error.problem}: going on from the one before it"
+            reported = f"{error.problem}: resuming from the previous checkpoint"
             print(f"corerl: {reported}, {before.name}", file=sys.stderr)
     state = load_checkpoint(before, replay)
     os.replace(before, path)
@@ -133,7 +133,7 @@ def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, 
         raise Damaged(path, error) from error
     if written[0] != corerl.__version__ or written[1] not in READABLE:
         raise CorerlError(
-            f"{path} was written by corerl {written[0]} (format {written[1]}) and this is "
+            f"{path} was written by corerl {written[0]} (format {written[1]}), but this is "
             f"{corerl.__version__} (format {FORMAT}): finish it with that version, or delete "
             f"{path.parent} to start over."
         )

@@ -89,14 +89,14 @@ def task_directory(root: Path, task: str) -> Path:
     shown = task if len(task) <= LONGEST else f"{task[:40]}... ({len(task)} characters)"
     for part in task.split("/"):
         if part in ("", ".", "..") or part != part.strip():
-            raise CorerlError(f"Task {shown!r} is no name for a folder: it has a part {part!r}.")
+            raise CorerlError(f"Task {shown!r} cannot name a folder: it has a part {part!r}.")
         if len(part.encode(errors="replace")) > LONGEST:
             raise CorerlError(
-                f"Task {shown!r} is no name for a folder: a part may have {LONGEST} bytes."
+                f"Task {shown!r} cannot name a folder: a part may have at most {LONGEST} bytes."
             )
         if not part.isprintable() or "\\" in part:
             raise CorerlError(
-                f"Task {shown!r} is no name for a folder: it holds \\ or unprintables."
+                f"Task {shown!r} cannot name a folder: it contains \\ or unprintable characters."
             )
     return root / task
 
@@ -119,7 +119,7 @@ def seeds_of_group(name: str) -> list[int]:
     """
     found = re.fullmatch(r"seeds-(\d+)(?:-(\d+)|((?:_\d+)+))?", name, re.ASCII)
     if found is None:
-        raise CorerlError(f"{name} names no group of seeds.")
+        raise CorerlError(f"{name} is not the name of a group of seeds.")
     first, last, others = found.groups()
     if others:
         seeds = [int(n) for n in name.removeprefix("seeds-").split("_")]
@@ -128,7 +128,7 @@ def seeds_of_group(name: str) -> list[int]:
     else:
         seeds = []
     if not seeds or group_name(seeds) != name:
-        raise CorerlError(f"{name} names no group of seeds.")
+        raise CorerlError(f"{name} is not the name of a group of seeds.")
     return seeds
 
 
@@ -199,7 +199,7 @@ def read_status(directory: Path) -> dict[str, Any]:
     numbers = [*status.get("seeds", []), *status.get("diverged", {}).values()]
     if any(type(number) is not int for number in numbers):
         raise CorerlError(
-            f"{path} is damaged: its seeds, or steps where they diverged, are no numbers."
+            f"{path} is damaged: its seeds, or the steps where they diverged, are not numbers."
         )
     return status
 

@@ -203,7 +203,7 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it names a part of itself with *, and settings do not")
+            raise yaml.YAMLError("it uses a YAML alias (*), which settings do not support")
         return super().compose_node(parent, index)
 
 

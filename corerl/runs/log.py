@@ -42,8 +42,8 @@ class Log:
         if size != self._size:
             raise CorerlError(
                 f"{self.path} was removed, cut or written to by another program during this run "
-                f"({size} bytes, and the run wrote {self._size}). Run the same command to resume from "
-                "the last checkpoint."
+                f"({size} bytes, but the run wrote {self._size}). Run the same command to resume "
+                "from the last checkpoint."
             )
         append_lines(self.path, lines)
         self._count("".join(line + "\n" for line in lines).encode())

@@ -110,7 +110,7 @@ class Display:
         if expected < LONG:
             return
         seeds = sum(len(key) for key in self._status)
-        place = f" ({self._place}, the others come on top)" if self._place else ""
+        place = f" ({self._place}, the others take more time)" if self._place else ""
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
             f"{together} at a time, about {duration(expected)} at {_rate(rate)} each, evaluation not "

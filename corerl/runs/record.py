@@ -106,9 +106,10 @@ class Record:
             return
         many = len(self.seeds) > 1
         print(
-            f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in {self.directory.parent} "
-            f"began with other code of {name}.py and resume{'' if many else 's'} at step "
-            f"{step} with today's code. To start over, delete {self.directory}.",
+            f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in "
+            f"{self.directory.parent} started with different code of {name}.py and "
+            f"resume{'' if many else 's'} at step {step} with today's code. To start over, delete "
+            f"{self.directory}.",
             file=sys.stderr,
         )
 

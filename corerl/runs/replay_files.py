@@ -123,7 +123,7 @@ class ReplayFiles:
         path = self.folder / part.file
         try:
             if tensorfile.check(path) != part.checksum:
-                raise ValueError("it is of another checkpoint")
+                raise ValueError("it belongs to another checkpoint")
             with safetensors.safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118
                     yield key, file.get_tensor(key)

@@ -103,5 +103,5 @@ def check(path: Path) -> str | None:
         while chunk := file.read(1 << 22):
             sha.update(chunk)
     if sha.hexdigest().encode() != found[1]:
-        raise ValueError("its checksum is of other bytes")
+        raise ValueError("its checksum does not match its bytes")
     return sha.hexdigest()

@@ -55,7 +55,7 @@ class Ranked(OfflineBuffer):
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
     """Loads the run's data by the returns of its episodes and raises as `preprocessing.load`."""
-    weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes for themselves")
+    weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes separately")
     rows = max(cfg.demos.rows, cfg.batch_size)
     labels = partial(_returns, shift=cfg.data.reward_shift)
     return preprocessing.load(run, cfg.data, rows, labels=labels, kind=Ranked)

@@ -32,7 +32,7 @@ def reset(
             raise
         made = env.reset(seed=seed % 2**32, options=options)
     if not (isinstance(made, tuple) and len(made) == 2):
-        raise ValueError("its reset returns no pair (observation, info)")
+        raise ValueError("its reset does not return a pair (observation, info)")
     return _checked(made[0], shape)
 
 
@@ -46,11 +46,13 @@ def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
     made = env.step(action)
     if not (isinstance(made, tuple) and len(made) == 5):
         raise ValueError(
-            "its step returns no five (observation, reward, terminated, truncated, info)"
+            "its step does not return (observation, reward, terminated, truncated, info)"
         )
     observation, reward, terminated, truncated, info = made
     if getattr(reward, "shape", ()) != ():
-        raise ValueError(f"its reward is an array {reward.shape}, no number: return float(reward)")
+        raise ValueError(
+            f"its reward is an array of shape {reward.shape}, not a number: return float(reward)"
+        )
     if not math.isfinite(reward):
         raise ValueError(f"its reward is {reward}")
     return _checked(observation, shape), reward, terminated, truncated, info
@@ -59,7 +61,7 @@ def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
 def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
     observation = np.asarray(observation)
     if shape is not None and observation.shape != shape:
-        raise ValueError(f"its observation has shape {observation.shape}, and had {shape}")
+        raise ValueError(f"its observation has shape {observation.shape}, but should have {shape}")
     if observation.dtype.kind == "f" and not np.isfinite(observation).all():
         raise ValueError("its observation holds NaN or infinity")
     return observation

@@ -157,8 +157,9 @@ class Evaluator:
         wanted = (*observations.shape[:2], *space.shape)
         require(
             actions.shape == wanted,
-            f"act returned actions {tuple(actions.shape)} for observations {observations.shape}. They must "
-            f"be {wanted}: a seed, an episode{', and then the action' if space.shape else ''}",
+            f"act returned actions of shape {tuple(actions.shape)} for observations of shape "
+            f"{observations.shape}. The shape must be {wanted}: seeds, "
+            f"episodes{', and then the action' if space.shape else ''}",
         )
         return actions.nan_to_num().cpu().numpy()
 

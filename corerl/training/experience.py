@@ -132,7 +132,7 @@ class DiscreteEnvironments(Environments):
             if duration != int(duration) or not 1 <= duration <= self.longest:
                 raise CorerlError(
                     f"{self._envs[0].unwrapped} gave a step the duration {duration}. A duration is a whole "
-                    f"number from 1 to {self.longest}, its `longest`."
+                    f"number from 1 to {self.longest}, the environment's `longest`."
                 )
         return np.array(found, np.int32)
 

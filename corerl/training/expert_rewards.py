@@ -63,13 +63,13 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     phase = getattr(run.cfg.algo, "phase", "offline")
     require(
         phase == "offline",
-        f"algo.data.rewards={data.rewards} makes rewards of a dataset, and with algo.phase={phase} those of "
-        "the environment join them. Use algo.phase=offline",
+        f"algo.data.rewards={data.rewards} makes rewards for a dataset, but algo.phase={phase} "
+        "adds rewards of the environment. Use algo.phase=offline",
     )
     expert, other, best = demonstrations(run, dataset, data)
     require(
         data.rewards == "uds" or not dataset.discrete,
-        f"algo.data.rewards={data.rewards} measures distances between vectors, and the actions of "
+        f"algo.data.rewards={data.rewards} measures distances between vectors, but the actions of "
         f"{dataset.id} are discrete. Use algo.data.rewards=uds",
     )
     if data.rewards == "uds":
@@ -78,9 +78,10 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     rewards = make(dataset, expert, data.expert)
     returns = expert.episode_returns()
     print(
-        f"corerl: algo.data.rewards={data.rewards} rewards {len(dataset):,} rows of {dataset.id} by "
-        f"{len(returns)} episodes of {expert.id} that return {returns.mean():g} on average: "
-        f"{rewards.min():.3g} to {rewards.max():.3g}, mean {rewards.mean():.3g}",
+        f"corerl: algo.data.rewards={data.rewards} gives {len(dataset):,} rows of {dataset.id} "
+        f"rewards from {len(returns)} episodes of {expert.id} with a mean return of "
+        f"{returns.mean():g}. The rewards are {rewards.min():.3g} to {rewards.max():.3g}, mean "
+        f"{rewards.mean():.3g}",
         file=sys.stderr,
     )
     return dataset.with_rewards(rewards)
@@ -112,7 +113,7 @@ def _unlabelled(dataset: Dataset, other: Dataset, best: np.ndarray) -> Dataset:
 
 def refuse(data: Any, reason: str) -> None:
     """Raises CorerlError where demonstrations are asked for rewards that the run does not learn from."""
-    require(data.rewards == "data", f"algo.data.rewards={data.rewards} cannot be had: {reason}")
+    require(data.rewards == "data", f"algo.data.rewards={data.rewards} is not possible: {reason}")
 
 
 def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
@@ -191,12 +192,14 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
     """Raises CorerlError where rows of the two cannot be compared."""
     mine, theirs = ((d.observations.shape[1:], d.actions.shape[1:]) for d in (dataset, expert))
     require(
-        expert.unlabelled is None, f"Demonstrations of {expert.id} have no actions. Leave them out"
+        expert.unlabelled is None,
+        f"Some demonstrations of {expert.id} have no actions. Leave these episodes out",
     )
     require(
         mine == theirs and dataset.discrete == expert.discrete,
-        f"The demonstrations of {expert.id} have observations {theirs[0]} and actions {theirs[1]}, the data "
-        f"of {dataset.id} {mine[0]} and {mine[1]}. Choose an algo.data.expert.task of the same spaces",
+        f"The demonstrations of {expert.id} have observations {theirs[0]} and actions "
+        f"{theirs[1]}, but the data of {dataset.id} has {mine[0]} and {mine[1]}. Choose an "
+        "algo.data.expert.task of the same spaces",
     )
 
 

@@ -85,8 +85,8 @@ def check_whole_states(cfg: GoalSettings, sizes: Sizes) -> None:
     """Raises CorerlError where goals are parts of states and an agent needs the whole of them."""
     require(
         sizes.goal == sizes.state,
-        f"{cfg.name} takes goals for states, and algo.goals.columns={cfg.goals.columns} makes them parts of "
-        "states. Leave it out",
+        f"{cfg.name} needs whole states as goals, but algo.goals.columns={cfg.goals.columns} "
+        "makes goals of parts of states. Leave algo.goals.columns out",
     )
 
 

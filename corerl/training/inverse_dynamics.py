@@ -79,7 +79,8 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
     cfg = data.inverse
     require(
         not dataset.discrete,
-        f"algo.data.actions=inverse fits continuous actions, and those of {dataset.id} are discrete",
+        f"algo.data.actions=inverse fits continuous actions, but the actions of {dataset.id} are "
+        "discrete",
     )
     if cfg.labelled is not None:
         dataset = hidden(dataset, cfg.labelled, cfg.pick)

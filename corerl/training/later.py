@@ -72,7 +72,7 @@ def _parts_that_act(run: "Run", state: dict[str, Any], also: dict[str, Act]) -> 
     lacking = ", ".join(also.keys() - made.get("also", {}).keys())
     require(
         not lacking,
-        f"eval.later=true cannot play {lacking} later: `parts` of {run.cfg.algo.name}.py must return such "
-        'policies by name as "also"',
+        f"eval.later=true cannot play {lacking} later. `parts` of {run.cfg.algo.name}.py must "
+        "return these policies by name, as an entry 'also'",
     )
     return {name: part for name, part in state.items() if name == "agent" or name in made}

@@ -64,12 +64,13 @@ class FineTuning(Settings):
         require(self.phase in PHASES, f"algo.phase={self.phase} is not one of {', '.join(PHASES)}")
         require(
             self.phase == "online" or self.online.checkpoint is None,
-            f"algo.online.checkpoint is where phase=online begins, and algo.phase={self.phase} pre-trains "
-            "again. Choose algo.phase=online",
+            "algo.online.checkpoint is the run that algo.phase=online continues, but "
+            f"algo.phase={self.phase} pre-trains again. Choose algo.phase=online",
         )
         require(
             self.phase != "both" or self.online.pretrain_steps > 0,
-            "algo.phase=both needs algo.online.pretrain_steps, the updates on the data before the switch",
+            "algo.phase=both needs algo.online.pretrain_steps, the number of updates on the data "
+            "before the switch",
         )
 
     def needed_actions(self) -> tuple[str, str]:
@@ -132,9 +133,9 @@ class Phases:
         sizes = (self.envs.observation_dim, self.envs.action_dim)
         if sizes != (data.observation_dim, data.action_dim):
             raise CorerlError(
-                f"The environment of {run.task.id} has {sizes[0]} observation and {sizes[1]} action "
-                f"features, its dataset {data.observation_dim} and {data.action_dim}: no agent can go "
-                "from one to the other."
+                f"The environment of {run.task.id} has {sizes[0]} observation and {sizes[1]} "
+                f"action features, but its dataset has {data.observation_dim} and "
+                f"{data.action_dim}. One agent cannot use both."
             )
         self.warmup = cfg.online.warmup_steps
         room = run.cfg.steps - self.after
@@ -147,9 +148,9 @@ class Phases:
             self.warmup = max(self.warmup, time_limit(run))
             if cfg.online.warmup_steps < room <= self.warmup:
                 print(
-                    f"corerl: {run.cfg.algo.label} on {run.task.id} makes no update online: the first one "
-                    f"waits {self.warmup:,} steps of the environment for an episode to end, and {room:,} of "
-                    f"steps={run.cfg.steps:,} are there. Give more steps.",
+                    f"corerl: {run.cfg.algo.label} on {run.task.id} makes no update online. The "
+                    f"first update waits {self.warmup:,} environment steps for an episode to end, "
+                    f"but only {room:,} of steps={run.cfg.steps:,} are left. Give more steps.",
                     file=sys.stderr,
                 )
             self.replay = EpisodeReplay(
@@ -254,7 +255,7 @@ def time_limit(run: Run) -> int:
     env.close()
     if not limit:
         raise CorerlError(
-            f"{run.cfg.algo.name} waits for episodes to end, and {run.task.id} has no time limit."
+            f"{run.cfg.algo.name} waits for episodes to end, but {run.task.id} has no time limit."
         )
     return limit
 
@@ -262,7 +263,8 @@ def time_limit(run: Run) -> int:
 def _check_lengths(after: int, run: Run, stride: int) -> None:
     require(
         after % stride == 0,
-        f"algo.online.pretrain_steps={after} must be a multiple of {stride}, the updates of one call",
+        f"algo.online.pretrain_steps={after} must be a multiple of {stride}, the number of "
+        "updates that corerl makes at a time",
     )
     require(
         after < run.cfg.steps,

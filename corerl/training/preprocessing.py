@@ -85,8 +85,8 @@ def load(
     if labels is not None:
         require(
             dataset.durations is None,
-            f"{run.cfg.algo.name} labels rows with returns, which count steps, and the steps of {dataset.id} "
-            "have durations. Choose an algorithm such as iql or cql",
+            f"{run.cfg.algo.name} labels rows with returns, which count steps, but the steps of "
+            f"{dataset.id} have durations. Choose an algorithm such as iql or cql",
         )
     if best < 1:
         dataset = dataset.best_episodes(best, best_discount)
@@ -189,8 +189,9 @@ def warn_of_order(dataset: Dataset) -> None:
     rows = len(leaps(dataset))
     if rows > len(dataset) / 2:
         print(
-            f"corerl: {rows:,} of {len(dataset):,} rows of {dataset.id} lead to another state than the next "
-            "row's. This algorithm reads rows as consecutive steps. Sort them by episode and step",
+            f"corerl: in {rows:,} of {len(dataset):,} rows of {dataset.id}, the next observation "
+            "differs from the next row's observation. This algorithm reads rows as consecutive "
+            "steps. Sort them by episode and step",
             file=sys.stderr,
         )
 
@@ -220,7 +221,7 @@ def _check_knows_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
         instead = f" with algo.phase={phase}. Use algo.phase=offline"
     require(
         timed and phase == "offline",
-        f"The steps of {dataset.id} have durations, which {algo.name} does not know{instead}",
+        f"The steps of {dataset.id} have durations, which {algo.name} does not support{instead}",
     )
 
 
@@ -256,7 +257,11 @@ def action_count(run: Run, actions: np.ndarray) -> int:
         return largest + 1
     env.close()
     count = int(env.action_space.n)
-    require(largest < count, f"{run.task.id} has {count} actions, and its data action {largest}")
+    require(
+        largest < count,
+        f"{run.task.id} has {count} actions (numbered from 0), but its data contain action "
+        f"{largest}",
+    )
     return count
 
 

@@ -82,11 +82,11 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {name}, and {wanted['name']} continues from {known} only"
+        problem = f"it is {name}, but {wanted['name']} continues only from {known}"
         raise _refusal(folder, problem)
     for setting, there, mine in pairs:
         if there != mine:
-            raise _refusal(folder, f"{setting} is {there} there and {mine} here")
+            raise _refusal(folder, f"{setting} is {there} in that run but {mine} in this one")
     return settings
 
 
@@ -138,7 +138,7 @@ def _stack(mine: Any, saved: list[Saved], name: str, folder: Path) -> Any:
             inside = [(state[key], place) for state, place in found]
             parts[key] = _stack(wanted[key], inside, full, folder)
         elif _named(found[0][0][key]).keys() != COUNTER:
-            raise _refusal(folder, f"it has {full}, for which nothing here has a place")
+            raise _refusal(folder, f"it has {full}, which this run does not have")
     return parts if isinstance(mine, dict) else list(parts.values())
 
 

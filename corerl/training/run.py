@@ -161,7 +161,8 @@ class Run:
         """
         require(
             self.cfg.steps % stride == 0,
-            f"steps={self.cfg.steps} must be a multiple of {stride}, the updates of one call",
+            f"steps={self.cfg.steps} must be a multiple of {stride}, the number of updates that "
+            "corerl makes at a time",
         )
         self._state = {name: part for name, part in state.items() if part is not None}
         self._keep_streams(self._try_saving())
@@ -292,8 +293,8 @@ class Run:
         except (KeyError, ValueError, RuntimeError) as error:
             reason = first_line(error)
             raise CorerlError(
-                f"{path} was saved by other code than this ({reason}): finish it with that code, "
-                f"or delete {self.directory} to start over."
+                f"{path} was saved by different code ({reason}): finish it with the code that "
+                f"saved it, or delete {self.directory} to start over."
             ) from error
         return step
 

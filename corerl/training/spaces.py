@@ -35,13 +35,13 @@ def check_goals(algo: Settings, task: str, has_goals: bool) -> None:
     """Raises CorerlError where an algorithm needs goals and a task has none, or the reverse."""
     require(
         has_goals or not algo.knows_goals,
-        f"{algo.name} learns to reach goals, and {task} has none. Choose a task such as corerl/goal-maze or "
-        "ogbench/pointmaze-medium-navigate-v0",
+        f"{algo.name} learns to reach goals, but {task} has none. Choose a task such as "
+        "corerl/goal-maze or ogbench/pointmaze-medium-navigate-v0",
     )
     require(
         algo.knows_goals or not has_goals,
-        f"{task} has goals, which {algo.name} does not know. Choose an algorithm such as gcivl, or one of "
-        "its single tasks where it has some",
+        f"{task} has goals, which {algo.name} does not support. Choose an algorithm such as "
+        "gcivl, or a single-goal version of the task, if there is one",
     )
 
 
@@ -68,14 +68,15 @@ def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) 
     if not algo.images or len(shape) != 3:
         wanted = "vectors or images (channels, height, width)" if algo.images else "vectors"
         raise CorerlError(
-            f"{algo.name} needs observations that are {wanted}, and {task} has {found}"
+            f"{algo.name} needs observations that are {wanted}, but {task} has {found}"
         )
     channels, height, width = shape
     least = encoders.smallest(getattr(algo, "padding", "valid"))
     if min(height, width) < least or width <= COLOURS < channels:
         size = f" of at least {least}x{least} pixels" if least > 1 else ""
         raise CorerlError(
-            f"{algo.name} needs images (channels, height, width){size}, and {task} has {found}. "
-            "Wrap the environment: in gymnasium.wrappers.ResizeObservation if images are too small, then in "
-            "TransformObservation with image.transpose(2, 0, 1) if channels come last"
+            f"{algo.name} needs images (channels, height, width){size}, but {task} has {found}. "
+            "Wrap the environment: in gymnasium.wrappers.ResizeObservation if images are too "
+            "small, then in TransformObservation with image.transpose(2, 0, 1) if channels come "
+            "last"
         )

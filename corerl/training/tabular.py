@@ -27,7 +27,9 @@ def finite_mdp(task: Task) -> FiniteMDP:
     env = task.make_env()
     mdp = getattr(env.unwrapped, "mdp", None)
     if not isinstance(mdp, FiniteMDP):
-        raise CorerlError(f"{task.id} is no finite MDP: its environment has none as `mdp`.")
+        raise CorerlError(
+            f"{task.id} is not a finite MDP: its environment has no FiniteMDP as `mdp`."
+        )
     seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
     require(
         sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],

@@ -39,7 +39,8 @@ class Weighting(Settings):
 def refuse(data: Any, reason: str) -> None:
     """Raises CorerlError where a weighting is asked for that has nothing to go by."""
     require(
-        data.weighting == "uniform", f"algo.data.weighting={data.weighting} cannot be had: {reason}"
+        data.weighting == "uniform",
+        f"algo.data.weighting={data.weighting} is not possible: {reason}",
     )
 
 
@@ -77,12 +78,12 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
     x, what = returns, "return"
     if data.weighting == "advantage":
         x = returns - start_values(dataset, returns)
-        what = "return beyond a linear value of their first states"
+        what = "return minus a linear value of the first state"
     spread = np.ptp(x)
     if spread <= 1e-9 * max(1.0, np.abs(returns).max()):
         raise CorerlError(
-            f"algo.data.weighting={data.weighting} weighs episodes by what they {what}, and those of "
-            f"{dataset.id} are all equally good. Use algo.data.weighting=uniform."
+            f"algo.data.weighting={data.weighting} weights episodes by their {what}, but all "
+            f"episodes of {dataset.id} are equally good. Use algo.data.weighting=uniform."
         )
     return np.exp((x - x.max()) / spread / data.weighting_alpha)
 
