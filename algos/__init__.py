@@ -54,8 +54,8 @@ def _refuse_two_of_a_name(paths: list[Path]) -> None:
     for path in paths:
         if first.setdefault(path.stem, path).resolve() != path.resolve():
             raise CorerlError(
-                f"{first[path.stem]} and {path} have one name, and runs are named by it: rename a file, and "
-                "Config.name in it."
+                f"{first[path.stem]} and {path} have the same name, but runs are named by it. "
+                "Rename a file, and Config.name in it."
             )
 
 
@@ -83,12 +83,12 @@ def _check(path: Path) -> None:
         raise CorerlError(f"There is no file {path} to take an algorithm from (algo=, {VARIABLE}).")
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise CorerlError(
-            f"{path.name} is no name of an algorithm's file: it must be like my_algo.py."
+            f"{path.name} is not a valid name for an algorithm's file. Use a name like my_algo.py."
         )
     if path.stem in _SHIPPED:
         raise CorerlError(
-            f"{path} has the name of an algorithm of corerl: name the file, and Config.name in it, "
-            f"otherwise, as my_{path.name}."
+            f"{path} has the name of an algorithm of corerl. Rename the file, and Config.name in "
+            f"it, as in my_{path.name}."
         )
 
 
@@ -152,11 +152,13 @@ def _check_content(module: ModuleType, file: Path) -> None:
     for name, what in {"Config": "the dataclass of its settings", "train": "a function"}.items():
         if not hasattr(module, name):
             raise CorerlError(
-                f"{file} has no {name}, {what}: begin with a copy of a file in algos/."
+                f"{file} has no {name} ({what}). Start from a copy of a file in algos/."
             )
     config = module.Config
     if not isinstance(config, type) or not issubclass(config, Settings):
-        raise CorerlError(f"The Config of {file} is no class(Settings), of corerl.config.")
+        raise CorerlError(
+            f"The Config of {file} must be a class(Settings), with Settings of corerl.config."
+        )
     if config.__module__ != module.__name__ or "__dataclass_fields__" not in vars(config):
         raise CorerlError(
             f"{file} needs a Config of its own: a class in this file with @dataclass above it."

@@ -102,8 +102,8 @@ class Config(MLPSettings, FineTuning):
         ensembles.check(self)
         require(
             self.phase == "offline" or self.online.offline_ratio is not None,
-            "algo.online.offline_ratio=null: returns are known of ended episodes only, so that the "
-            "data's share must be a number",
+            "algo.online.offline_ratio=null is not possible, because only ended episodes have "
+            "known returns. Give the share of the data as a number",
         )
 
 

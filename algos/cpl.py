@@ -86,10 +86,10 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.bc_steps > 0 or not self.reference,
-            "algo.reference=true compares with the cloned policy, and algo.bc_steps=0 clones none",
+            "algo.reference=true compares with the cloned policy, but algo.bc_steps=0 clones none",
         )
         unused = (*loading.REWARDS, "end_reward", "weighting")
-        loading.refuse(self.data, *unused, reason="CPL learns from comparisons alone")
+        loading.refuse(self.data, *unused, reason="CPL learns only from comparisons")
         loading.check_crop(self.crop, self.preferences)
 
     def first_phase(self) -> tuple[int, str]:

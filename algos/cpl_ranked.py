@@ -98,7 +98,10 @@ class Ranked(Settings):
             self.ranked_by == "model" or judged.source == "teacher",
             f"algo.ranked_by=teacher: algo.preferences.source={judged.source} scores no segments",
         )
-        reason = "segments are ranked by their scores, whatever the dataset's rewards are scaled to"
+        reason = (
+            "segments are ranked by their scores, so the scale of the dataset's rewards does not "
+            "matter"
+        )
         loading.refuse(self.data, *loading.REWARDS, reason=reason)
         faults = (judged.beta is not None, judged.epsilon, judged.skip, judged.equal)
         weighs = judged.gamma < 1 or judged.discount < 1
@@ -224,8 +227,8 @@ def teacher_scores(run: Run, cfg: Ranked, rows: Rows) -> Tensor:
 def _check_length(cfg: Ranked, compared: Comparisons) -> None:
     require(
         cfg.length <= compared.length,
-        f"The labels compare segments of {compared.length} steps, so that the preference model learns "
-        f"nothing of later ones: algo.length={compared.length} or less, not {cfg.length}",
+        f"The labels compare segments of {compared.length} steps, so the preference model learns "
+        f"nothing about later steps. Set algo.length={compared.length} or less, not {cfg.length}",
     )
 
 
@@ -235,7 +238,10 @@ build = RankedCPL
 def train(cfg: Ranked, run: Run, build: type = RankedCPL) -> None:
     of_model, _ = cfg.first_phase()
     policy_steps = run.cfg.policy_steps()
-    require(cfg.batch_size > 1, f"algo.batch_size={cfg.batch_size} leaves nothing to rank")
+    require(
+        cfg.batch_size > 1,
+        f"algo.batch_size={cfg.batch_size} must be above 1, since one segment cannot be ranked",
+    )
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None
     rows, _, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)

@@ -118,7 +118,8 @@ class Config(MLPSettings, FineTuning):
         super().__post_init__()
         require(
             not (self.backup_entropy and self.max_backup == "per_critic"),
-            "algo.backup_entropy=true needs one best action, and algo.max_backup=per_critic has two",
+            "algo.backup_entropy=true needs one best action, but algo.max_backup=per_critic "
+            "chooses one for each critic",
         )
 
 

@@ -145,8 +145,8 @@ class Config(DeepQ):
         """Raises CorerlError where the range of the returns is needed and not known."""
         require(
             self.ranged or not self.stocked,
-            f"algo.low={self.low}, algo.high={self.high}: say between which values the discounted "
-            "returns of this task lie (algo.objective=static draws stocks from there)",
+            f"algo.low={self.low}, algo.high={self.high}: set them to the lowest and highest "
+            "discounted return of this task (algo.objective=static draws stocks between them)",
         )
 
 

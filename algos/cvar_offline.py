@@ -90,8 +90,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             not self.data.return_range,
-            "algo.data.return_range=true ties rewards to the data, and stocks change with rewards in "
-            "play. Use algo.data.reward_scale",
+            "algo.data.return_range=true scales rewards by the dataset, but stocks follow the "
+            "rewards during play. Use algo.data.reward_scale",
         )
 
 

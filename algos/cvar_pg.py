@@ -116,8 +116,8 @@ class Config(Settings):
             require(self.weight <= 1, f"algo.weight={self.weight} must lie in [0, 1] for ecrm")
             require(
                 None not in (self.low, self.high) and self.low < self.high,
-                f"algo.low={self.low}, algo.high={self.high}: say between which values the reward of "
-                "a step lies (algo.objective=ecrm chooses eta from there)",
+                f"algo.low={self.low}, algo.high={self.high}: set them to the lowest and highest "
+                "reward of a step (algo.objective=ecrm chooses eta between them)",
             )
 
 

@@ -88,7 +88,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.critics > 1 or self.eta == 0,
-            f"algo.critics={self.critics} must be at least 2, or none can differ (algo.eta=0: SAC-N)",
+            f"algo.critics={self.critics} must be at least 2, since EDAC makes critics differ. "
+            "With algo.eta=0 (SAC-N) one critic is enough",
         )
 
 

@@ -91,8 +91,8 @@ class Config(MLPSettings, FineTuning):
         check_warmup(self)
         require(
             self.phase != "offline",
-            "algo.phase=offline would fit the flow alone, whose actions untrained critics would choose: "
-            "choose algo.phase=online or both",
+            "algo.phase=offline would train only the flow, and untrained critics would choose "
+            "among its actions. Choose algo.phase=online or both",
         )
 
     @property

@@ -56,7 +56,10 @@ class Config(iql.Config):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.beta == 3, f"algo.beta={self.beta} is IQL's alone. Set algo.low and algo.high")
+        require(
+            self.beta == 3,
+            f"algo.beta={self.beta} is a setting of IQL only. Set algo.low and algo.high instead",
+        )
         require(
             self.low <= self.high, f"algo.low={self.low} must not be above algo.high={self.high}"
         )

@@ -103,7 +103,7 @@ class Config(MLPSettings):
             self.chi2 > 0 or not self.target_clipping or self.form == "awac",
             f"algo.chi2={self.chi2} must be positive, or 0 with algo.target_clipping=false",
         )
-        reason = "IPL learns from comparisons, and not from the dataset's rewards"
+        reason = "IPL learns from comparisons, not from the dataset's rewards"
         loading.refuse(self.data, *loading.REWARDS, reason=reason)
         loading.check_crop(self.crop, self.preferences, least=2)
 

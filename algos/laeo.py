@@ -58,7 +58,11 @@ class Config(goals.GoalSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.goals.columns is None, "algo.goals.columns is for goals. Examples are states")
+        require(
+            self.goals.columns is None,
+            "algo.goals.columns makes goals of parts of states, but examples are whole states. "
+            "Leave it out",
+        )
 
 
 class LAEO(PolicyActing):
@@ -126,8 +130,9 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
     rewards = dataset.rewards[rows]
     require(
         len(rows) >= cfg.examples and rewards.min() < rewards.max(),
-        f"{dataset.id} has {len(rows)} steps with rewards from {rewards.min():g} to {rewards.max():g}. "
-        f"algo.examples={cfg.examples} needs as many steps, and rewards that differ",
+        f"{dataset.id} has {len(rows)} steps with rewards from {rewards.min():g} to "
+        f"{rewards.max():g}. algo.examples={cfg.examples} needs at least as many steps, with "
+        "different rewards",
     )
     best = rows[np.argsort(-rewards, kind="stable")[: cfg.examples]]
     return {"examples": torch.from_numpy(dataset.next_observations[best])}

@@ -264,7 +264,7 @@ def parts(agent: OPPO, spec: Spec) -> dict[str, Any]:
 
 
 def train(cfg: Config, run: Run) -> None:
-    weighting.refuse(cfg.data, "OPPO reads no returns")
+    weighting.refuse(cfg.data, "OPPO does not read returns")
     compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
     _, buffer, normalizer = load_windows(cfg, run)
     compared, _ = loading.prepared(run, compared, cfg.data, normalizer)

@@ -168,7 +168,8 @@ def check_task(task: Task, cfg: Config, steps: int) -> None:
     env.close()
     require(
         steps > cfg.random_steps,
-        f"steps={steps} must be more than algo.random_steps={cfg.random_steps}, which are the reference's",
+        f"steps={steps} must be more than algo.random_steps={cfg.random_steps}, in which the "
+        "reference policy acts",
     )
 
 

@@ -89,8 +89,8 @@ class Config(sac.Config):
         super().__post_init__()
         require(
             self.reward.seed is None and self.reward.stop_accuracy == 1.0,
-            "algo.reward.seed and algo.reward.stop_accuracy are of offline labels. Leave them out, and set "
-            "algo.queries.stop_accuracy",
+            "algo.reward.seed and algo.reward.stop_accuracy are for offline labels. Leave them "
+            "out, and set algo.queries.stop_accuracy",
         )
 
     @property
@@ -307,7 +307,8 @@ def check(cfg: Config, run: Run) -> None:
     seeds = seed_list(run.cfg.seeds)
     require(
         cfg.queries.teacher == "script" or len(seeds) == 1,
-        f"algo.queries.teacher=person answers for one seed, and there are {len(seeds)}: set seeds=[0]",
+        f"algo.queries.teacher=person answers for one seed, but there are {len(seeds)}: set "
+        "seeds=[0]",
     )
 
 

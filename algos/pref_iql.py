@@ -80,8 +80,8 @@ class Config(iql.Config):
         loading.refuse(
             self.data,
             "return_range",
-            reason="the range is that of the dataset's returns, but the rewards are learned. "
-            "algo.data.reward_scale multiplies them",
+            reason="the rewards are learned, so the range of the dataset's returns does not scale "
+            "them. Set algo.data.reward_scale instead",
         )
         loading.check_crop(self.crop, self.preferences, least=2)
 

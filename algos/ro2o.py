@@ -70,8 +70,8 @@ class Config(edac.Config, FineTuning):
         )
         require(
             self.critics > 1 or self.unseen_weight == 0,
-            f"algo.critics={self.critics} must be at least 2, or none can differ "
-            "(algo.unseen_weight=0: no penalty)",
+            f"algo.critics={self.critics} must be at least 2, since the penalty needs critics "
+            "that differ. With algo.unseen_weight=0 (no penalty) one critic is enough",
         )
         require(
             self.pessimism_min <= self.pessimism,

@@ -176,8 +176,9 @@ def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
         chance, turned = float(env.prefers(one, other)), float(env.prefers(other, one))
         require(
             chance >= 0 and turned >= 0 and abs(chance + turned - 1) < 1e-6,
-            f"{task.id} prefers one episode to another with chance {chance:g}, and the other to it with "
-            f"{turned:g}. Its prefers(one, other) must be in [0, 1], and 1 - prefers(other, one)",
+            f"{task.id} prefers one episode to another with probability {chance:g}, and the other "
+            f"to it with {turned:g}. Its prefers(one, other) must be in [0, 1] and equal 1 - "
+            "prefers(other, one)",
         )
         return chance
 

@@ -96,13 +96,15 @@ class Config(MLPSettings, FineTuning):
         delay, spent = self.policy_delay, self.vae_steps
         require(
             spent % delay == 0,
-            f"algo.vae_steps={spent} must be a multiple of algo.policy_delay={delay}, the updates of a call",
+            f"algo.vae_steps={spent} must be a multiple of algo.policy_delay={delay}, the number "
+            "of updates that corerl makes at a time",
         )
         before = self.online.pretrain_steps
         require(
             self.phase != "both" or before > spent,
-            f"algo.online.pretrain_steps={before} counts the algo.vae_steps={spent} of the auto-encoder, and "
-            "leaves the policy none: make it larger",
+            f"algo.online.pretrain_steps={before} counts the algo.vae_steps={spent} of the "
+            "auto-encoder and leaves no steps for the policy. Make algo.online.pretrain_steps "
+            "larger",
         )
         require(
             self.phase != "online" or self.online.checkpoint is not None,

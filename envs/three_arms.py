@@ -31,7 +31,7 @@ class ThreeArmsEnv(FiniteEnv):
         """
         require(
             size in (2, 3),
-            f"algo.ranked={size}: a question about these three arms has 2 or 3 of them",
+            f"algo.ranked={size} must be 2 or 3, because a question shows at most these three arms",
         )
         arms = np.tile(np.arange(size), (count, 1))
         if size == 2:
