@@ -134,5 +134,5 @@ def test_a_learner_of_no_reward_and_equal_rewards_are_refused(tmp_path):
     with refused("BC reward"):
         distances(agent)
     data = agent.task.load()
-    with refused("far"):
+    with refused("corerl/pendulum 1"):
         distances(agent, data.with_rewards(np.ones(len(data))))

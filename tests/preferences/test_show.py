@@ -24,7 +24,7 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
     shown = data("corerl/pendulum", *words)
     says(shown, "300 20 steps")
     assert "teacher(epsilon=0.1)" in shown
-    right = float(re.search(r"([\d.]+) % of 300 prefer", shown)[1])
+    right = float(re.search(r"([\d.]+) % of 300 answers prefer", shown)[1])
     assert abs(right - 90) < 4 * 100 * np.sqrt(0.09 / 300)
     task = tasks.resolve("corerl/pendulum")
     cfg = Preferences(source="file", path=str(path))
