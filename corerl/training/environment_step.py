@@ -46,7 +46,7 @@ def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
     made = env.step(action)
     if not (isinstance(made, tuple) and len(made) == 5):
         raise ValueError(
-            "its step does not return (observation, reward, terminated, truncated, info)"
+            "its step does not return the five values (observation, reward, terminated, truncated, info)"
         )
     observation, reward, terminated, truncated, info = made
     if getattr(reward, "shape", ()) != ():

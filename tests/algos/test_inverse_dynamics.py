@@ -157,7 +157,7 @@ def test_empty_cells_of_whole_episodes_are_episodes_without_actions(tmp_path, su
 
 def test_an_episode_with_some_actions_is_a_fault(tmp_path):
     path = blank_rows(tmp_path, range(6, 10))
-    with refused("line 8 act_0 no action others of its episode"):
+    with refused("line 8 act_0 no action other rows of its episode"):
         own_files.load(str(path), Data(action_low=1, action_high=3))
 
 

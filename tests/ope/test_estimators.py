@@ -287,7 +287,7 @@ def test_an_episode_is_clipped_once_however_many_of_its_weights_are():
     [
         (np.full((3, 2), -np.inf), "weights zero"),
         (np.full((3, 2), np.inf), "0"),
-        (np.full((3, 2), np.nan), "number"),
+        (np.full((3, 2), np.nan), "NaN"),
         (np.full((3, 2), 800.0), "float64"),
         (np.full((3, 2), -800.0), "float64"),
     ],

@@ -124,5 +124,5 @@ def test_ascent_of_a_penalised_return_is_the_direct_maximum(weight):
 
 
 def test_an_ascent_begins_where_every_action_is_possible():
-    with refused("action chance"):
+    with refused("action"):
         ascend(random_mdp(), lambda x: (0.0, x), np.eye(4, 3))

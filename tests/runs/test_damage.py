@@ -89,7 +89,7 @@ def test_the_one_before_is_kept_and_takes_the_place_of_a_damaged_one(tmp_path, c
     assert checkpoint.load_latest(path)["loop"]["step"] == 2
     reported = capsys.readouterr().err
     assert reported.startswith(f"corerl: {path} is damaged")
-    says(reported, "before")
+    says(reported, "previous")
     # The damaged one is out of the way: it must not replace the good one at the next save.
     assert checkpoint.load_latest(path)["loop"]["step"] == 2 and not capsys.readouterr().err
     path.write_bytes(b"")

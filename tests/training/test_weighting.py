@@ -49,7 +49,7 @@ def test_return_weights_by_hand(capsys):
 
 def test_advantages_leave_out_what_the_first_state_explains():
     """Here the returns are linear in it, so nothing is left; with another return the fit by hand."""
-    with refused("first states"):
+    with refused("first state"):
         probabilities(uneven(), Weighting("advantage"), ROWS)
     rewards = np.array([1, 2, 2, 2, 2, 0.0])  # returns 3, 6, 0 at states 0, 10, 20
     data = uneven().with_rewards(rewards)
