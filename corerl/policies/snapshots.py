@@ -50,7 +50,8 @@ def taken(agent: Loaded, episodes: int, every: int) -> Snapshots:
     """
     require(
         not agent.remembers,
-        f"{agent.label} acts by what it remembers, and a snapshot remembers nothing. Take another teacher",
+        f"{agent.label} remembers its episode, but a snapshot does not keep that memory. Choose "
+        "another teacher",
     )
     agent.check_values()
     made: list[Snapper] = []

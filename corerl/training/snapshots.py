@@ -68,7 +68,7 @@ class Snapshots(NamedTuple):
         """
         require(
             Path(path).is_file(),
-            f"algo.start.snapshots={path} is no file. Make one: corerl data snapshots RUN --out {path}",
+            f"algo.start.snapshots={path} is not a file. Make one: corerl data snapshots RUN --out {path}",
         )
         saved = checkpoint.load_checkpoint(Path(path))
         require(
@@ -207,6 +207,6 @@ def check_restorable(env: gymnasium.Env) -> None:
     layer = opaque(env)
     require(
         layer is None,
-        f"{layer} cannot be restored in the middle of an episode, so that no snapshot of it can be a start. "
-        "Give it state_dict and load_state_dict",
+        f"{layer} cannot be restored in the middle of an episode, so its snapshots cannot start "
+        "other episodes. Give it state_dict and load_state_dict",
     )
