@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import arrays
-from corerl.data.columns import array, column, flags, floats, scaled, scaled_density, units
+from corerl.data.action_scaling import scaled, scaled_density
+from corerl.data.columns import array, column, flags, floats, units
 from corerl.data.dataset_checks import check
 from corerl.errors import CorerlError
 

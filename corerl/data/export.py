@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from corerl.data import minari
-from corerl.data.actions import Narrow
+from corerl.data.action_range import Narrow
 from corerl.data.atomic_file import replacing
 from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps

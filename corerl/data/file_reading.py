@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from corerl.errors import CorerlError, RowError
+from corerl.errors import CorerlError
 
 MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
@@ -110,30 +110,3 @@ def such(rows: np.ndarray) -> str:
     """Says how many rows are bad, where several are."""
     count = int(rows.sum())
     return f" ({count:,} such rows)" if count > 1 else ""
-
-
-def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
-    """Returns float32 actions (N, A) of a box [low, high] in [-1, 1], as every corerl policy acts.
-
-    Actions beyond the box are clipped, as the simulators do. Raises CorerlError where the box is
-    unbounded, because then no scale is right, and where an action is no finite number, because
-    clipping would make it one.
-    """
-    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise CorerlError(
-            "the action space has no bounds, so corerl cannot scale actions to [-1, 1]."
-        )
-    if np.asarray(actions).dtype.kind not in "biuf":
-        raise CorerlError(f"actions are {np.asarray(actions).dtype}, not real numbers.")
-    with np.errstate(over="ignore"):
-        actions = np.asarray(actions, np.float32)
-    for row, *_ in np.argwhere(~np.isfinite(actions))[:1]:
-        bad = ~np.isfinite(actions[row])
-        problem = f"holds {actions[row][bad].flat[0]}. Repair or drop it"
-        raise RowError("actions", int(row), first_column(bad), problem)
-    if (low != -1).any() or (high != 1).any():
-        actions = 2 * (actions - low) / (high - low) - 1
-    if actions.size and (actions.min() < -1 or actions.max() > 1):
-        actions = np.clip(actions, -1, 1)
-    return actions

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 from gymnasium import spaces
 
+from corerl.data.action_scaling import unit_actions
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import unit_actions
 from corerl.data.observations import by_name, widths
 from corerl.errors import CorerlError
 

@@ -28,7 +28,6 @@ from gymnasium import spaces
 
 from corerl.config import Config, Data, require
 from corerl.data import (
-    actions,
     adroit,
     d4rl,
     embedded,
@@ -40,6 +39,7 @@ from corerl.data import (
     risk,
     simulators,
 )
+from corerl.data.action_range import Narrow, Range, narrowed, parse
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import one_line
 from corerl.data.files import own_files
@@ -76,7 +76,7 @@ class Task:
     env: str | None = None
     data: Data | None = field(default=None, hash=False)
     history: int = 1  # latest observations of an episode that are shown as one
-    action_range: actions.Range | None = None  # where a policy's [-1, 1] lies in the environment's
+    action_range: Range | None = None  # where a policy's [-1, 1] lies in the environment's
 
     def load(self, split: str = "train") -> Dataset:
         """Loads the dataset, downloaded or made where it is not on this machine yet.
@@ -88,7 +88,7 @@ class Task:
             raise CorerlError(f"{self.id} is an online task: it has no dataset.")
         dataset = self._read(split)
         if self.action_range is not None:
-            dataset = actions.narrowed(dataset, self.action_range)
+            dataset = narrowed(dataset, self.action_range)
         return observations.with_history(dataset, self.history) if self.history > 1 else dataset
 
     def _read(self, split: str) -> Dataset:
@@ -153,7 +153,7 @@ class Task:
         with _making(self.id):
             env = wrap(self._make()) if wrap else self._make()
             if self.action_range is not None:
-                env = actions.Narrow(env, self.action_range)
+                env = Narrow(env, self.action_range)
             return observations.History(env, self.history) if self.history > 1 else env
 
     def _make(self) -> gymnasium.Env:
@@ -259,7 +259,7 @@ def of(cfg: Config) -> Task:
     Raises:
         CorerlError: as `resolve`; `env` or `data` is given for a task that has its own.
     """
-    shown = {"history": cfg.history, "action_range": actions.parse(cfg.action_range)}
+    shown = {"history": cfg.history, "action_range": parse(cfg.action_range)}
     task = replace(resolve(cfg.task, cfg.trust), **shown)
     if task.collection == "file":
         return replace(task, env=cfg.env, data=cfg.data)

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from wording import refused
 
-from corerl.data import d4rl, embedded, file_reading, neorl2, simulators, tasks
+from corerl.data import action_scaling, d4rl, embedded, neorl2, simulators, tasks
 from corerl.data import minari as reader
 from corerl.errors import CorerlError
 
@@ -44,19 +44,19 @@ def test_an_action_that_is_no_number_is_not_clipped_to_one(tmp_path, value):
     with refused("a.hdf5 actions 4 1"):
         d4rl.read(d4rl_file(tmp_path / "a.hdf5", actions=actions))
     with refused("4 1"):
-        file_reading.unit_actions(actions, -2, 2)
+        action_scaling.unit_actions(actions, -2, 2)
 
 
 @pytest.mark.parametrize(("beyond", "clipped"), [(3.0, 1), (-3.0, -1)])
 def test_actions_beyond_the_box_are_clipped_as_before(beyond, clipped):
     actions = np.array([[beyond, -0.5]])
-    assert file_reading.unit_actions(actions, -1, 1).tolist() == [[clipped, -0.5]]
+    assert action_scaling.unit_actions(actions, -1, 1).tolist() == [[clipped, -0.5]]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 2), (-4, 1)])
 def test_a_box_with_one_bound_of_the_unit_boxs_is_scaled(low, high):
     actions = np.array([[low], [(low + high) / 2], [high]])
-    assert file_reading.unit_actions(actions, low, high).tolist() == [[-1], [0], [1]]
+    assert action_scaling.unit_actions(actions, low, high).tolist() == [[-1], [0], [1]]
 
 
 @pytest.mark.parametrize("key", ["terminals", "timeouts"])

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import simulators
-from corerl.data.columns import AS_NUMBERED, counted, cuts, missing
+from corerl.data.action_scaling import AS_NUMBERED, counted
+from corerl.data.columns import cuts, missing
 from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps, too_many_actions
 from corerl.data.file_reading import such

@@ -11,7 +11,7 @@ from wording import refused, says
 import corerl
 from corerl.commands.data_export import rollouts
 from corerl.config import Data, Eval
-from corerl.data import actions
+from corerl.data import action_range
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import of, resolve
 from corerl.launch.launch import launch
@@ -79,7 +79,7 @@ def test_data_with_small_actions_is_told_what_to_set(tmp_path, recorded, capsys)
 )
 def test_a_range_that_is_none_is_refused(given):
     with refused("action_range="):
-        actions.parse(given)
+        action_range.parse(given)
 
 
 def test_what_it_does_not_fit_is_named(tmp_path, recorded):
@@ -100,5 +100,5 @@ def test_what_it_does_not_fit_is_named(tmp_path, recorded):
 def test_several_dimensions_have_ranges_of_their_own():
     given = np.array([[0.1, -0.5], [0.3, 0.5], [0.2, 0.0]], np.float32)
     data = Dataset.from_arrays(np.zeros((3, 1)), given, np.zeros(3), truncated=[0, 0, 1])
-    part = actions.narrowed(data, actions.parse([[0.1, -0.5], [0.3, 0.5]]))
+    part = action_range.narrowed(data, action_range.parse([[0.1, -0.5], [0.3, 0.5]]))
     np.testing.assert_allclose(part.actions, [[-1, -1], [1, 1], [0, 0]], atol=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from corerl.config import require
-from corerl.data.columns import scaled, scaled_density
+from corerl.data.action_scaling import scaled, scaled_density
 from corerl.data.dataset import Dataset
 
 Range = tuple[tuple[float, ...], tuple[float, ...]]
