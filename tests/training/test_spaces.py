@@ -40,7 +40,7 @@ def test_an_algorithm_takes_what_its_own_task_has(name):
 def test_other_actions_are_refused_before_anything_is_read_or_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Task, "load", lambda self: pytest.fail("read the data"))
     task = OTHER[of(name).actions]
-    steps = 1_000_000  # more than a first phase has
+    steps = 2_000_000  # more than a first phase has
     cfg = replace(config(tmp_path, "bc", task=task, seeds=3, steps=steps), algo=of(name))
     with refused(f"{name} actions {task}"):
         launch(cfg)
