@@ -119,8 +119,7 @@ class Mixture(TanhGaussian):
         tops = self.log_weights(observations).double().exp().cumsum(1)
         quantile = torch.special.ndtr(noise[..., 0].double())
         chosen = (quantile[:, None] >= tops[:, :-1]).sum(1)
-        bounds = F.pad(tops[:, :-1], (0, 0, 1, 1))
-        bounds[:, -1] = 1.0
+        bounds = F.pad(F.pad(tops[:, :-1], (0, 0, 1, 0)), (0, 0, 0, 1), value=1.0)
         low, high = of_expert(bounds, chosen), of_expert(bounds, chosen + 1)
         left = ((quantile - low) / (high - low)).clamp(1e-12, 1 - 1e-12)
         first = torch.special.ndtri(left).to(noise.dtype)
@@ -157,8 +156,8 @@ class PMOE(SAC):
         if experts == 1:
             return loss, metrics
         weights = self.policy.log_weights(states).exp()
-        picked = F.one_hot(best, experts).movedim(-1, 1)
-        frequency = (weights - picked).square().mean((1, 2))
+        picked = torch.arange(experts, device=best.device)[:, None] == best[:, None]
+        frequency = (weights - picked.to(weights.dtype)).square().mean((1, 2))
         used = 1 / weights.mean(-1).square().sum(1)
         loss = loss + self.cfg.frequency_weight * frequency
         return loss, metrics | {"frequency_loss": frequency, "experts_used": used}
