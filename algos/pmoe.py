@@ -15,7 +15,8 @@ learns, so that an expert that falls behind is left behind: of two equal peaks o
 
 Differences from a co-author's code (quantumiracle/Popular-RL-Algorithms at 3b814ea, pmoe_sac.py):
  1. log pi is there the drawn expert's own density, whose entropy is off by up to log K. `density=mixture` is
-    the mixture's, which SAC's equations ask for. `density=component` is the code.
+    the mixture's, which SAC's equations ask for, without a gradient to the weights. `density=component` is
+    the code.
  2. Evaluated, the likeliest expert's mean acts. There the expert is drawn in evaluation, too.
  3. Rewards are as they are. There a batch's are normalised and times 10.
  4. The settings are SAC's. There networks have three and four layers of 512, and targets move by 0.01.
@@ -102,10 +103,13 @@ class Mixture(TanhGaussian):
         return self._density(observations, u[:, None], self(observations)).squeeze(1)
 
     def _density(self, observations: Tensor, u: Tensor, gaussians: tuple[Tensor, Tensor]) -> Tensor:
-        """Returns the mixture's log-densities `(S, J, B)` of tanh(u), u `(S, J, B, A)`."""
+        """Returns the mixture's log-densities `(S, J, B)` of tanh(u), u `(S, J, B, A)`.
+
+        No gradient reaches the weights: that of the best experts' densities would push theirs to 0.
+        """
         mean, log_std = (x[:, None].expand(-1, u.shape[1], -1, -1, -1) for x in gaussians)
         each = gaussian_log_prob(mean, log_std, u[:, :, None])  # (S, J, K, B)
-        mixed = torch.logsumexp(each + self.log_weights(observations)[:, None], 2)
+        mixed = torch.logsumexp(each + self.log_weights(observations).detach()[:, None], 2)
         return mixed - log_tanh_slope(u).sum(-1)
 
     @torch.no_grad()
