@@ -15,7 +15,8 @@ learns, so that an expert that falls behind is left behind: of two equal peaks o
 
 Differences from a co-author's code (quantumiracle/Popular-RL-Algorithms at 3b814ea, pmoe_sac.py):
  1. log pi is there the drawn expert's own density, whose entropy is off by up to log K. `density=mixture` is
-    the mixture's, which SAC's equations ask for. `density=component` is the code.
+    the mixture's, which SAC's equations ask for, without a gradient to the weights. `density=component` is
+    the code.
  2. Evaluated, the likeliest expert's mean acts. There the expert is drawn in evaluation, too.
  3. Rewards are as they are. There a batch's are normalised and times 10.
  4. The settings are SAC's. There networks have three and four layers of 512, and targets move by 0.01.
@@ -102,10 +103,13 @@ class Mixture(TanhGaussian):
         return self._density(observations, u[:, None], self(observations)).squeeze(1)
 
     def _density(self, observations: Tensor, u: Tensor, gaussians: tuple[Tensor, Tensor]) -> Tensor:
-        """Returns the mixture's log-densities `(S, J, B)` of tanh(u), u `(S, J, B, A)`."""
+        """Returns the mixture's log-densities `(S, J, B)` of tanh(u), u `(S, J, B, A)`.
+
+        No gradient reaches the weights: that of the best experts' densities would push theirs to 0.
+        """
         mean, log_std = (x[:, None].expand(-1, u.shape[1], -1, -1, -1) for x in gaussians)
         each = gaussian_log_prob(mean, log_std, u[:, :, None])  # (S, J, K, B)
-        mixed = torch.logsumexp(each + self.log_weights(observations)[:, None], 2)
+        mixed = torch.logsumexp(each + self.log_weights(observations).detach()[:, None], 2)
         return mixed - log_tanh_slope(u).sum(-1)
 
     @torch.no_grad()
@@ -119,8 +123,7 @@ class Mixture(TanhGaussian):
         tops = self.log_weights(observations).double().exp().cumsum(1)
         quantile = torch.special.ndtr(noise[..., 0].double())
         chosen = (quantile[:, None] >= tops[:, :-1]).sum(1)
-        bounds = F.pad(tops[:, :-1], (0, 0, 1, 1))
-        bounds[:, -1] = 1.0
+        bounds = F.pad(F.pad(tops[:, :-1], (0, 0, 1, 0)), (0, 0, 0, 1), value=1.0)
         low, high = of_expert(bounds, chosen), of_expert(bounds, chosen + 1)
         left = ((quantile - low) / (high - low)).clamp(1e-12, 1 - 1e-12)
         first = torch.special.ndtri(left).to(noise.dtype)
@@ -157,8 +160,8 @@ class PMOE(SAC):
         if experts == 1:
             return loss, metrics
         weights = self.policy.log_weights(states).exp()
-        picked = F.one_hot(best, experts).movedim(-1, 1)
-        frequency = (weights - picked).square().mean((1, 2))
+        picked = torch.arange(experts, device=best.device)[:, None] == best[:, None]
+        frequency = (weights - picked.to(weights.dtype)).square().mean((1, 2))
         used = 1 / weights.mean(-1).square().sum(1)
         loss = loss + self.cfg.frequency_weight * frequency
         return loss, metrics | {"frequency_loss": frequency, "experts_used": used}

@@ -84,7 +84,7 @@ class Reference:
         for j in range(K):
             mean, log_std = self.expert(j)(s)
             one = torch.distributions.Normal(mean, log_std.exp()).log_prob(u).sum(1)
-            total = total + self.weights(s)[:, j] * one.exp()
+            total = total + self.weights(s)[:, j].detach() * one.exp()
         return action, total.log() - torch.log(1 / torch.cosh(u) ** 2).sum(1)
 
     def drawn(self, s, noise):
