@@ -6,8 +6,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
 from datetime import datetime
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
@@ -34,6 +37,7 @@ LIVE = (
     "tasks",
 )  # the page's script draws them
 CURVES = ("tasks", "efficiency", "regret")  # of all evaluations, whichever of them counts
+MANY = 20_000  # evaluations whose curves take longer to draw than a process to start
 SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 
 
@@ -64,12 +68,14 @@ def build(args: argparse.Namespace) -> int:
     plans = {section.folder: _plan(section, look, options) for section in parts}
     announce(args.out, _files(parts, plans))
     pictures, failures = {}, []
-    for section in parts:
-        folder = args.out / section.folder
-        _write_tables(section, folder)
-        plan = plans[section.folder]
-        feet = {name: _foot(section, name, options, args.note) for name in plan}
-        pictures[section.folder] = _draw(section, folder, plan, feet, failures)
+    with ProcessPoolExecutor(1, get_context("spawn")) as second:  # starts with what is submitted
+        drawn = {s.folder: _begin(s, plans[s.folder], options, args.note, second) for s in parts}
+        data = Data(results, parts, look, args.out, options)
+        for section in parts:
+            folder = args.out / section.folder
+            _write_tables(section, folder)
+            plan = plans[section.folder]
+            pictures[section.folder] = _draw(section, folder, plan, drawn[section.folder], failures)
     notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts, args.note), *failures]
     if args.note:
         notes.insert(0, args.note)
@@ -78,12 +84,11 @@ def build(args: argparse.Namespace) -> int:
         notes.append(f"No number in {names} matches these algorithms and tasks in the same unit.")
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
-    data = Data(results, parts, look, args.out, options)
     text = page(words, results, parts, pictures, data, options)
     write(args.out / "scores.csv", _used(parts, args.best).to_csv(index=False))
     index = write(args.out / "index.html", text)
-    drawn = {folder: [Path(p.file).stem for p in of] for folder, of in pictures.items()}
-    replace_earlier(args.out, _files(parts, drawn))
+    stems = {folder: [Path(p.file).stem for p in of] for folder, of in pictures.items()}
+    replace_earlier(args.out, _files(parts, stems))
     _print(parts, notes, index)
     return 1 if failures else 0
 
@@ -144,18 +149,32 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 # ---------------------------------------------------------------------------------------- figures
 
 
+def _begin(
+    section: Section, plan: dict[str, Plot], options: Options, note: str, second: Executor
+) -> dict[str, Callable]:
+    """Returns of each figure what waits for `drawing.render`. A second process draws many curves already."""
+    drawn = {}
+    for name, (_, draw) in plan.items():
+        job = (draw, name, _foot(section, name, options, note))
+        far = name == "tasks" and len(section.history) > MANY
+        drawn[name] = (
+            second.submit(drawing.render, *job).result if far else partial(drawing.render, *job)
+        )
+    return drawn
+
+
 def _draw(
     section: Section,
     folder: Path,
     plan: dict[str, Plot],
-    feet: dict[str, str],
+    drawn: dict[str, Callable],
     failures: list[str],
 ) -> list[Picture]:
     """Draws and writes what the section has data for. A figure that fails is noted, not fatal."""
     pictures = []
-    for name, (caption, draw) in plan.items():
+    for name, (caption, _) in plan.items():
         try:
-            png, svg, wide = drawing.render(draw, name, feet[name])
+            png, svg, wide = drawn[name]()
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}). "
@@ -183,7 +202,7 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     if len(figures.curved(section.history)):
         plan["tasks"] = (
             "Learning curves: mean over seeds with 95% t intervals, drawn from three seeds on",
-            lambda: figures.tasks(section.history, look, section.axis),
+            partial(figures.tasks, section.history, look, section.axis),
         )
     return plan | risk.plots(section, look, options)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -71,8 +72,7 @@ def _intervals(axis, rows: pd.DataFrame, colors: list[str], few: Sequence[bool])
 def profile(table: pd.DataFrame, look: dict, unit: str) -> Figure:
     """Draws the fraction of runs above a score, with pointwise 95% bands."""
     figure, (axis,) = grid(1, 1, *HALF)
-    for name, rows in table.groupby("algorithm", sort=False):
-        _band(axis, rows["tau"], rows, name, look)
+    _curves(axis, table.groupby("algorithm", sort=False), "tau", look)
     axis.set(xlabel=f"{unit} τ", ylabel="fraction of runs above τ", ylim=(-0.02, 1.02))
     axis.margins(x=0)
     _legend(figure, [axis])
@@ -119,8 +119,7 @@ def efficiency(table: pd.DataFrame, look: dict, metric: str, unit: str) -> Figur
     """Draws the aggregate over tasks against steps, with 95% bands. One step is no curve."""
     table = table[table.groupby("algorithm")["step"].transform("size") > 1]
     figure, (axis,) = grid(1, 1, *HALF)
-    for name, rows in table.groupby("algorithm", sort=False):
-        _band(axis, rows["step"], rows, name, look)
+    _curves(axis, table.groupby("algorithm", sort=False), "step", look)
     axis.set(ylabel=f"{NAMES[metric]} of the {unit}")
     _count_steps(axis, table["step"].min())
     _legend(figure, [axis])
@@ -142,15 +141,19 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
     intervals from three seeds on."""
     history = curved(history)
     figure, axes = _panels(sorted(set(history["task"])), 2.1, unit)
-    for task, axis in axes.items():
-        for algorithm, rows in history[history["task"] == task].groupby("algorithm", sort=False):
-            scores = curve_scores(rows)
-            low, high = stats.mean_band(scores.to_numpy())
-            curve = pd.DataFrame({"value": scores.mean().to_numpy(), "low": low, "high": high})
-            _band(axis, scores.columns.to_numpy(), curve, algorithm, look)
-        _count_steps(axis, history["step"].min())
+    for task, of_task in history.groupby("task"):
+        cells = of_task.groupby("algorithm", sort=False)
+        _curves(axes[task], ((name, _mean_curve(rows)) for name, rows in cells), "step", look)
+        _count_steps(axes[task], history["step"].min())
     _legend(figure, axes.values())
     return figure
+
+
+def _mean_curve(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    scores = curve_scores(rows)
+    low, high = stats.mean_band(scores.to_numpy())
+    mean = scores.to_numpy().mean(0)
+    return {"step": scores.columns.to_numpy(), "value": mean, "low": low, "high": high}
 
 
 def distributions(returns: pd.DataFrame, look: dict) -> Figure:
@@ -283,11 +286,18 @@ def _legend(figure: Figure, axes: Iterable) -> None:
     figure.legend(list(known.values()), names, loc="outside upper center", ncols=fit)
 
 
-def _band(axis, x, rows: pd.DataFrame, name: str, look: dict) -> None:
-    axis.plot(x, rows["value"], label=in_legend(name), **look[name])
-    if rows["low"].notna().any():
-        color = look[name]["color"]
-        axis.fill_between(x, rows["low"], rows["high"], color=color, alpha=0.18, linewidth=0)
+def _curves(axis, curves: Iterable[tuple[str, pd.DataFrame | dict]], x: str, look: dict) -> None:
+    """Draws a line per algorithm, and the bands where they are known, as one artist: many take seconds."""
+    bands, colors = [], []
+    for name, curve in curves:
+        axis.plot(curve[x], curve["value"], label=in_legend(name), **look[name])
+        if not np.isnan(curve["low"]).all():
+            low, high = (np.column_stack([curve[x], curve[side]]) for side in ("low", "high"))
+            bands.append(np.concatenate([low, high[::-1]]))
+            colors.append(look[name]["color"])
+    if bands:
+        axis.add_collection(PolyCollection(bands, facecolors=colors, alpha=0.18, linewidth=0))
+        axis.autoscale_view()
 
 
 def _count_steps(axis, first: int) -> None:

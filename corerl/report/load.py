@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from corerl.errors import CorerlError
@@ -231,9 +232,11 @@ def _judge_seeds(
         first = scores.iloc[0]
         group = replace(group, algorithm=first["algorithm"], task=first["task"])
     end = max(scores["step"].max(), group.status.get("evaluated") or 0)  # rows may have been lost
-    for seed in sorted({*scores["seed"], *group.status.get("seeds", [])}):
-        rows = scores[scores["seed"] == seed]
-        state, step = _judge(group, seed, rows, end)
+    of_rows, steps = scores["seed"].to_numpy(), scores["step"].to_numpy()
+    lost = scores["score"].isna().to_numpy()
+    for seed in sorted({*of_rows.tolist(), *group.status.get("seeds", [])}):
+        rows = np.flatnonzero(of_rows == seed)
+        state, step = _judge(group, seed, steps[rows], lost[rows], end)
         counted = bool(len(rows)) and (state == FINISHED or (unfinished and state != "diverged"))
         if counted:
             kept.append(rows)
@@ -248,19 +251,21 @@ def _judge_seeds(
         (*head, ranges(seeds) or name, state, step, group.steps, message, counted, *last)
         for (state, step, counted), seeds in found.items()
     ]
-    return _concat(kept), table
+    return (scores.iloc[np.concatenate(kept)] if kept else _NO_SCORES), table
 
 
-def _judge(group: _Group, seed: int, rows: pd.DataFrame, end: int) -> tuple[str, int | None]:
+def _judge(
+    group: _Group, seed: int, steps: np.ndarray, lost: np.ndarray, end: int
+) -> tuple[str, int | None]:
+    """Returns a seed's state and how far it came, from the steps of its rows and where they have no score."""
     diverged = group.status.get("diverged") or {}
-    bad = rows["score"].isna()
     if str(seed) in diverged:
         return "diverged", int(diverged[str(seed)])
-    if bad.any():
-        return "diverged", int(rows.loc[bad, "step"].min())
-    if not len(rows):
+    if lost.any():
+        return "diverged", int(steps[lost].min())
+    if not len(steps):
         return ("no score" if group.state == FINISHED else group.state), group.status.get("step")
-    last = int(rows["step"].max())
+    last = int(steps.max())
     stopped = group.state == FINISHED and last < end
     return ("stopped early" if stopped else group.state), last
 

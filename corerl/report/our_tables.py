@@ -70,7 +70,7 @@ def cells(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
 
 
 def _cell(group: pd.DataFrame) -> Cell:
-    scores = group["score"]
+    scores = group["score"].to_numpy()
     return Cell(
         *mean_and_std(scores),
         *stats.mean_interval(scores),
@@ -83,8 +83,9 @@ def _cell(group: pd.DataFrame) -> Cell:
 def _budget(runs: pd.DataFrame) -> tuple[int | None, ...]:
     """Returns the distinct numbers of steps, with None after them where some runs' are unknown."""
     # A file without steps says 0. So does a run that has only learned from data yet, which is known.
-    known = (runs["last_step"] != 0) | (runs["pretrained"] > 0)
-    steps = sorted({max(0, int(step)) for step in runs["last_step"][known]})
+    last = runs["last_step"].to_numpy()
+    known = (last != 0) | (runs["pretrained"].to_numpy() > 0)
+    steps = sorted({max(0, int(step)) for step in last[known]})
     return (*steps, None) if steps and not known.all() else tuple(steps)
 
 
@@ -197,13 +198,15 @@ def improvement(section: Section, options: Options) -> pd.DataFrame | None:
     names = section.algorithms
     if len(names) < 2 or (options.baseline and options.baseline not in names):
         return None
-    base, own = options.baseline, cells(section.pooled)
+    base, runs = options.baseline, section.pooled
+    own = cells(runs)
     pairs = [(x, base) for x in names if x != base] if base else [(names[0], y) for y in names[1:]]
     rows = []
     for x, y in pairs:
         if not all(options.may_compare(own[x, t], own[y, t]) for t in section.shared):
             continue
-        e = stats.probability_of_improvement(section.pooled, x, y, replicates=options.replicates)
+        both = runs[runs["algorithm"].isin([x, y])]
+        e = stats.probability_of_improvement(both, x, y, replicates=options.replicates)
         rows.append((x, y, e.value, e.low, e.high, e.n))
     return pd.DataFrame(rows, columns=["x", "y", "value", "low", "high", "n"])
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,10 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
         # Rows that say that they are raw returns lack no score, and count none beside their return.
         keys.append(rows["unit"].str.lower().eq("raw"))
         returned = keys[1].to_numpy() & np.isfinite(raw)
-    scored = pd.Series(np.isfinite(score)).groupby(keys).transform("any").to_numpy() & ~returned
+    scored = np.isfinite(score)
+    if not scored.all():
+        scored = pd.Series(scored).groupby(keys).transform("any").to_numpy()
+    scored &= ~returned
     value = np.where(scored, score, raw)
     _check_values(path, value, raw, allow_nan=running is not None)
     return pd.DataFrame(
@@ -104,21 +108,23 @@ _NEEDED = "algorithm, task, seed, score (normalised x100) or return (raw), and o
 def _check_names(path: Path, rows: pd.DataFrame) -> None:
     """Refuses names that no table can show or that read like a way out of a folder."""
     for column in ("algorithm", "task"):
-        names = rows[column]
-        for bad, problem in (
-            (names.eq(""), f"the {column} is empty"),
-            (names.str.len() > LONGEST, f"the {column} has more than {LONGEST} characters"),
-            (names.str.contains(r"[\x00-\x1f\x7f]"), f"the {column} holds a control character"),
-        ):
-            if bad.any():
-                raise CorerlError(f"{_row(path, bad)}: {problem}. Name it in plain text.")
-    parts = rows["task"].str.split("/")
-    bad = parts.map(lambda names: not names[0] or ".." in names)
-    if bad.any():
-        raise CorerlError(
-            f"{_row(path, bad)}: the task is {rows['task'][bad].iloc[0]!r}. A task is "
-            "<collection>/<name> or a name, not a path."
-        )
+        for name in rows[column].unique():
+            if problem := _name_problem(column, name):
+                raise CorerlError(f"{_row(path, rows[column] == name)}: {problem}")
+
+
+def _name_problem(column: str, name: str) -> str:
+    plain = "Name it in plain text."
+    if not name:
+        return f"the {column} is empty. {plain}"
+    if len(name) > LONGEST:
+        return f"the {column} has more than {LONGEST} characters. {plain}"
+    if re.search(r"[\x00-\x1f\x7f]", name):
+        return f"the {column} holds a control character. {plain}"
+    parts = name.split("/")
+    if column == "task" and (not parts[0] or ".." in parts):
+        return f"the task is {name!r}. A task is <collection>/<name> or a name, not a path."
+    return ""
 
 
 def _check_units(path: Path, rows: pd.DataFrame) -> None:
@@ -169,6 +175,8 @@ def _numbers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
     """Reads numbers (N,) float64, NaN where the field is empty or says nan."""
     text = rows[column]
     values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
+    if not np.isnan(values).any():
+        return values
     bad = np.isnan(values) & ~text.str.lower().isin(["", "nan"])
     if bad.any():
         raise CorerlError(f"{_row(path, bad)}: {column} is {text[bad].iloc[0]!r}, not a number.")

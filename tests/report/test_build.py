@@ -3,6 +3,7 @@ import json
 import math
 import re
 import shlex
+from concurrent.futures import ProcessPoolExecutor
 from html.parser import HTMLParser
 from itertools import product
 from urllib.parse import unquote
@@ -72,6 +73,23 @@ def test_figures_say_the_steps_behind_them_best_and_the_note(report, tree, monke
     write_run(tree, TASKS[0], "BC", steps=2000)
     report(tree)
     assert feet["aggregates"] == ""
+
+
+def test_a_second_process_draws_many_curves_as_the_first_would(report, tree, monkeypatch):
+    _, out, *_ = report(tree)
+    alone = {path: path.read_bytes() for path in out.rglob("tasks.*")}
+    sent = []
+
+    class Second(ProcessPoolExecutor):
+        def submit(self, call, *job):
+            sent.append(job[1])
+            return super().submit(call, *job)
+
+    monkeypatch.setattr(build, "MANY", 11)  # the other section has 9 evaluations
+    monkeypatch.setattr(build, "ProcessPoolExecutor", Second)
+    status, *_ = report(tree)
+    assert (status, sent, len(alone)) == (0, ["tasks"], 4)
+    assert {path: path.read_bytes() for path in alone} == alone
 
 
 def test_a_second_report_leaves_nothing_of_the_first(report, tree, tmp_path):

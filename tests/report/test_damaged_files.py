@@ -22,7 +22,16 @@ BOMB = "a: &a [1, 1]\n" + "".join(
 )
 SETTINGS = (
     *(BOMB, "x: " + "y" * 2_000_000),
-    *("algo: text", "task: 3", "label: [a]", "steps: many", "a: *b", "- 1", "[" * 3000),
+    *(
+        "algo: text",
+        "task: 3",
+        "label: [a]",
+        "steps: many",
+        "a: *b",
+        "- 1",
+        "[" * 3000,
+        "[" * 99_999 + "]" * 99_999,
+    ),
     *(
         "algo: {online: 3}",
         "algo: {phase: both, online: {pretrain_steps: x}}",

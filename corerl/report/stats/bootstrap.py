@@ -55,17 +55,18 @@ def sort_runs(score: np.ndarray, task: np.ndarray) -> Runs:
 def draws(sizes: np.ndarray, replicates: int, seed: int) -> Iterable[np.ndarray]:
     """Returns blocks (b, N) of how often each run is drawn, seeds with replacement within their task.
 
-    Algorithms with as many seeds on each task have the same draws, which are kept.
+    Algorithms with as many seeds on each task have the same draws, which are kept in one block.
     """
     if replicates * int(sizes.sum()) <= _KEPT:
-        return _kept_draws(tuple(sizes.tolist()), replicates, seed)
+        return [_kept_draws(tuple(sizes.tolist()), replicates, seed)]
     return _drawn(sizes, replicates, seed)
 
 
 @lru_cache(maxsize=4)
-def _kept_draws(sizes: tuple[int, ...], replicates: int, seed: int) -> tuple[np.ndarray, ...]:
+def _kept_draws(sizes: tuple[int, ...], replicates: int, seed: int) -> np.ndarray:
     small = np.min_scalar_type(max(sizes))
-    return tuple(block.astype(small) for block in _drawn(np.array(sizes), replicates, seed))
+    blocks = _drawn(np.array(sizes), replicates, seed)
+    return np.concatenate([block.astype(small) for block in blocks])
 
 
 def _drawn(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
@@ -75,13 +76,17 @@ def _drawn(sizes: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray
         n: np.concatenate([np.arange(e - n, e) for e in ends[sizes == n]])
         for n in np.unique(sizes).tolist()
     }
-    block = max(1, _CELLS // int(ends[-1]))
+    block = _rows(sizes)
     for start in range(0, replicates, block):
         rows = min(block, replicates - start)
         counts = np.empty((rows, ends[-1]))
         for n, where in columns.items():
             counts[:, where] = _counts(rng, n, len(where), rows)
         yield counts
+
+
+def _rows(sizes: np.ndarray) -> int:
+    return max(1, _CELLS // int(sizes.sum()))
 
 
 def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarray:
@@ -94,8 +99,14 @@ def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarra
 
 def replicate(runs: Runs, statistic, replicates: int, seed: int) -> np.ndarray:
     """Returns (replicates, ...) values of a function of weighted runs."""
-    blocks = draws(runs.sizes, replicates, seed)
-    return np.concatenate([statistic(runs, c[:, runs.order] * runs.weight) for c in blocks])
+    rows = _rows(runs.sizes)
+    return np.concatenate(
+        [
+            statistic(runs, block[i : i + rows, runs.order] * runs.weight)
+            for block in draws(runs.sizes, replicates, seed)
+            for i in range(0, len(block), rows)
+        ]
+    )
 
 
 def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:

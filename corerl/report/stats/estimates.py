@@ -10,7 +10,7 @@ from rliable import metrics
 
 from corerl.errors import CorerlError
 from corerl.report.stats.bootstrap import REPLICATES, Runs, interval
-from corerl.report.stats.score_tables import common_steps, comparable, runs_of
+from corerl.report.stats.score_tables import common_steps, comparable, runs_of, sorted_runs
 
 METRICS = ("iqm", "median", "mean", "optimality_gap")
 
@@ -112,14 +112,33 @@ def estimate(
     The interval is NaN where a task has a single seed. `replicates=0` leaves the interval out.
     """
     runs = runs_of(table, algorithm)
-    statistic, scores = _statistic(metric, gamma), runs.matrix
-    if scores is None:
-        value = float(statistic(runs, runs.weight[None])[0])
+    return _estimates(runs, [metric], gamma, replicates, seed, level)[0]
+
+
+def _estimates(
+    runs: Runs,
+    names: Sequence[str],
+    gamma: float = 1.0,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    level: float = 0.95,
+) -> list[Estimate]:
+    """Makes `estimate` of several metrics from the same replicates."""
+    parts = [_statistic(name, gamma) for name in names]
+
+    def statistic(runs: Runs, weights: np.ndarray) -> np.ndarray:
+        return np.stack([part(runs, weights) for part in parts], axis=-1)
+
+    if runs.matrix is None:
+        values = statistic(runs, runs.weight[None])[0]
     else:
-        value = float(rliable_metrics(gamma)[metric](scores))
-    largest = float(np.abs(runs.score).max())
-    low, high = interval(runs, statistic, largest, replicates, seed, level)
-    return Estimate(value, float(low), float(high), len(runs.sizes), *count_seeds(runs.sizes))
+        values = [rliable_metrics(gamma)[name](runs.matrix) for name in names]
+    ends = interval(runs, statistic, np.abs(runs.score).max(), replicates, seed, level)
+    rest = (len(runs.sizes), *count_seeds(runs.sizes))
+    return [
+        Estimate(float(value), float(low), float(high), *rest)
+        for value, low, high in zip(values, *ends, strict=True)
+    ]
 
 
 def count_seeds(sizes: np.ndarray) -> tuple[int, tuple[int, int]]:
@@ -134,9 +153,9 @@ def aggregate(
     Columns: algorithm, metric, value, low, high, tasks, runs, seeds_min, seeds_max.
     """
     rows = []
-    for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
-        for metric in metrics:
-            e = estimate(table, metric, algorithm, **options)
+    for algorithm, of_it in comparable(table).groupby("algorithm", sort=False, observed=True):
+        found = _estimates(runs_of(of_it), metrics, **options)
+        for metric, e in zip(metrics, found, strict=True):
             rows.append((algorithm, metric, e.value, e.low, e.high, e.tasks, e.runs, *e.seeds))
     names = "algorithm metric value low high tasks runs seeds_min seeds_max"
     return pd.DataFrame(rows, columns=names.split())
@@ -157,8 +176,8 @@ def profiles(
     taus = np.asarray(taus, dtype=np.float64)
     statistic = partial(_profile, taus=taus)
     parts = []
-    for algorithm in dict.fromkeys(comparable(table)["algorithm"]):
-        runs = runs_of(table, algorithm)
+    for algorithm, of_it in comparable(table).groupby("algorithm", sort=False, observed=True):
+        runs = runs_of(of_it)
         value = statistic(runs, runs.weight[None])[0]
         low, high = interval(runs, statistic, 1.0, replicates, seed, level)
         columns = {"algorithm": algorithm, "tau": taus, "value": value, "low": low, "high": high}
@@ -171,11 +190,11 @@ def curves(table: pd.DataFrame, metric: str = "iqm", **options: float) -> pd.Dat
 
     All algorithms need the same tasks, and one unit. Columns: algorithm, step, value, low, high.
     """
-    comparable(table)
+    common = common_steps(comparable(table))
     options = {"replicates": 2000, **options}
     rows = []
-    for algorithm, group in common_steps(table).groupby("algorithm", sort=False):
+    for algorithm, group in common.groupby("algorithm", sort=False, observed=True):
         for step, at in group.groupby("step"):
-            e = estimate(at, metric, **options)
+            (e,) = _estimates(sorted_runs(at), [metric], **options)
             rows.append((algorithm, step, e.value, e.low, e.high))
     return pd.DataFrame(rows, columns=["algorithm", "step", "value", "low", "high"])

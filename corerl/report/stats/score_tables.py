@@ -123,6 +123,11 @@ def runs_of(table: pd.DataFrame, algorithm: str | None = None) -> Runs:
     """
     table = rows_of(table, algorithm)
     one_unit(table)
+    return sorted_runs(table)
+
+
+def sorted_runs(table: pd.DataFrame) -> Runs:
+    """Returns the runs of a table that was checked."""
     task, _ = pd.factorize(table["task"], sort=True)
     return sort_runs(table["score"].to_numpy(dtype=np.float64), task)
 

@@ -7,17 +7,15 @@ Writes pendulum.csv and pendulum.png beside this file, and prints a table. The t
 and the proxy is of training episodes.
 """
 
-import csv
-import json
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import yaml
 
 from corerl.data.tasks import resolve
+from corerl.report.rows import cells, evaluated, mean_std, write_rows
+from corerl.runs.files import read_lines
 
 HERE = Path(__file__).parent
 TASK = "risk/pendulum-proxy"
@@ -27,18 +25,17 @@ FIELDS = ("task", "penalty", "coefficient", "seed", "step", "true", "proxy", "ch
 def rows_of(root: Path) -> list[dict]:
     """Reads a row per evaluation after the reference's steps."""
     rows = []
-    for path in root.rglob("scores.csv"):
-        algo = yaml.safe_load((path.parents[1] / "config.yaml").read_text())["algo"]
-        lines = (path.parent / "metrics.jsonl").read_text().splitlines()
-        logged = {(line["seed"], line["step"]): line for line in map(json.loads, lines)}
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                line = logged.get((int(row["seed"]), int(row["step"])))
-                if line is None:
-                    continue  # the reference still plays
-                found = [TASK, algo["penalty"], algo["coefficient"], line["seed"], line["step"]]
-                found += [float(row["return"]), line["proxy_return"], line["chi2"]]
-                rows.append(dict(zip(FIELDS, found, strict=True)))
+    for settings, folder, scores in evaluated(root):
+        lines = read_lines(folder / "metrics.jsonl")
+        known = {(line["seed"], line["step"]): line for line in lines}
+        for row in scores:
+            line = known.get((int(row["seed"]), int(row["step"])))
+            if line is None:
+                continue  # the reference still plays
+            found = [TASK, *(settings["algo"][name] for name in FIELDS[1:3])]
+            found += [line["seed"], line["step"], float(row["return"])]
+            found += [line["proxy_return"], line["chi2"]]
+            rows.append(dict(zip(FIELDS, found, strict=True)))
     return sorted(rows, key=lambda row: [row[name] for name in FIELDS[:5]])
 
 
@@ -59,12 +56,10 @@ def table(rows: list[dict]) -> str:
     head = "| penalty | coefficient | true return | proxy return | estimated chi-square |"
     lines = [head, "| --- | ---: | ---: | ---: | ---: |"]
     last = [row for row in rows if row["step"] == max(other["step"] for other in rows)]
-    for cell, group in groupby(last, lambda row: (row["penalty"], row["coefficient"])):
-        own = list(group)
+    for cell, own in cells(last, ("penalty", "coefficient")):
         shown = [
-            f"{np.mean(x):.{d}f} ± {np.std(x, ddof=1):.{d}f}"
-            for name, d in (("true", 0), ("proxy", 0), ("chi2", 2))
-            for x in [[row[name] for row in own]]
+            mean_std([row[name] for row in own], digits)
+            for name, digits in (("true", 0), ("proxy", 0), ("chi2", 2))
         ]
         lines.append(f"| {cell[0]} | {cell[1]:g} | {' | '.join(shown)} |")
     true, proxy = reference()
@@ -94,11 +89,7 @@ def draw(rows: list[dict]) -> None:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "pendulum.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    write_rows(HERE / "pendulum.csv", FIELDS, rows, ".6g")
     print(table(rows))
     draw(rows)
 

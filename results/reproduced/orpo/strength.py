@@ -6,13 +6,14 @@
 Writes scores.csv and strength.png beside this file, and prints a table.
 """
 
-import csv
 import json
 import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import yaml
+
+from corerl.report.rows import write_rows
 
 HERE = Path(__file__).parent
 FIELDS = ("penalty", "coefficient", "proxy", "true", "chi2", "bound", "gap")
@@ -52,11 +53,7 @@ def draw(rows: list[dict]) -> None:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "scores.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    write_rows(HERE / "scores.csv", FIELDS, rows, ".6g")
     for penalty, name in NAMES.items():
         own = [row for row in rows if row["penalty"] == penalty]
         best = max(own, key=lambda row: row["true"])

@@ -8,15 +8,13 @@ Writes scores.csv and questions.png beside this file, and prints a table. `first
 the first and the last 200 episodes.
 """
 
-import csv
-import json
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import yaml
+
+from corerl.report.rows import cells, logged, mean_std, write_rows
 
 HERE = Path(__file__).parent
 CELL = ("task", "segment", "feedback", "comparisons")
@@ -27,23 +25,19 @@ PART = 20  # lines, of ten episodes each
 def rows_of(root: Path) -> list[dict]:
     """Reads a row per run and seed, with the curves of regret and questions."""
     rows = []
-    for path in sorted(root.rglob("metrics.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        settings = yaml.safe_load((path.parents[1] / "config.yaml").read_text())
+    for settings, seed, lines in logged(root):
         algo = settings["algo"]
         if algo["feedback"] == "rewards":
             algo["comparisons"] = 0
         known = [settings["task"], *(algo[name] for name in CELL[1:])]
-        for seed in sorted({line["seed"] for line in lines}):
-            own = [line for line in lines if line["seed"] == seed]
-            curves = {
-                name: np.array([line[name] for line in own])
-                for name in ("step", "suboptimality", "regret", "questions")
-            }
-            lost = curves["suboptimality"]
-            found = (lost[:PART].mean(), lost[-PART:].mean(), own[-1]["regret"])
-            row = dict(zip(FIELDS, [*known, seed, *found, own[-1]["questions"]], strict=True))
-            rows.append(row | {"curves": curves})
+        curves = {
+            name: np.array([line[name] for line in lines])
+            for name in ("step", "suboptimality", "regret", "questions")
+        }
+        lost = curves["suboptimality"]
+        found = (lost[:PART].mean(), lost[-PART:].mean(), lines[-1]["regret"])
+        row = dict(zip(FIELDS, [*known, seed, *found, lines[-1]["questions"]], strict=True))
+        rows.append(row | {"curves": curves})
     return sorted(rows, key=lambda row: [row[name] for name in FIELDS[:5]])
 
 
@@ -51,12 +45,10 @@ def table(rows: list[dict]) -> str:
     """Writes a row of Markdown per cell, with mean and standard deviation over seeds."""
     head = "| compared | told | answers a question | lost, last 200 | regret | questions |"
     lines = [head, "| --- | --- | ---: | ---: | ---: | ---: |"]
-    for cell, group in groupby(rows, key=lambda row: [row[name] for name in CELL]):
-        own = list(group)
+    for cell, own in cells(rows, CELL):
         shown = [
-            f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
+            mean_std([row[name] for row in own], digits)
             for name, digits in (("last", 4), ("regret", 0), ("questions", 1))
-            for values in [[row[name] for row in own]]
         ]
         _, segment, feedback, count = cell
         asked = (f"{count:,}", *shown) if count else ("-", *shown[:2], "-")
@@ -68,10 +60,8 @@ def draw(rows: list[dict]) -> None:
     """Draws regret and questions over the episodes, mean over seeds."""
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     colours = {"step": "#0072b2", "episode": "#d55e00"}
-    for (segment, feedback), group in groupby(
-        (row for row in rows if row["comparisons"] in (0, 10_000)),
-        key=lambda row: (row["segment"], row["feedback"]),
-    ):
+    drawn = (row for row in rows if row["comparisons"] in (0, 10_000))
+    for (segment, feedback), group in cells(drawn, ("segment", "feedback")):
         own = [row["curves"] for row in group]
         style = {"color": colours[segment], "ls": "-" if feedback == "preferences" else ":"}
         for ax, name in zip(axes, ("regret", "questions"), strict=True):
@@ -87,11 +77,7 @@ def draw(rows: list[dict]) -> None:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "scores.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    write_rows(HERE / "scores.csv", FIELDS, rows, ".6g")
     print(table(rows))
     draw(rows)
 

@@ -11,14 +11,13 @@
 Writes curves.csv, with every evaluation, and questions.png beside this file. Prints a table of the last one.
 """
 
-import csv
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import yaml
+
+from corerl.report.rows import cells, evaluated, mean_std, write_rows
 
 HERE = Path(__file__).parent
 CELL = ("algorithm", "questions", "chooser", "prior")
@@ -29,23 +28,20 @@ COLOURS = {50: "#56b4e9", 200: "#0072b2", 500: "#004466"}
 def rows_of(root: Path) -> list[dict]:
     """Reads a row per evaluation."""
     rows = []
-    for path in sorted(root.rglob("scores.csv")):
-        cfg = yaml.safe_load((path.parents[1] / "config.yaml").read_text())
+    for cfg, _, scores in evaluated(root):
         algo = cfg["algo"]
         asked, prior = algo.get("queries", {}), algo.get("reward", {}).get("prior", 0)
         label = cfg.get("label") or algo["label"]
         cell = (label, asked.get("budget", 0), asked.get("chooser", ""), prior)
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                found = (*cell, int(row["seed"]), int(row["step"]), round(float(row["return"]), 1))
-                rows.append(dict(zip(FIELDS, found, strict=True)))
+        for row in scores:
+            found = (*cell, int(row["seed"]), int(row["step"]), round(float(row["return"]), 1))
+            rows.append(dict(zip(FIELDS, found, strict=True)))
     return sorted(rows, key=lambda row: [row[name] for name in FIELDS])
 
 
-def cells(rows: list[dict]):
+def curves_of(rows: list[dict]):
     """Yields each cell with its curves `(seeds, evaluations)` and their steps."""
-    for cell, group in groupby(rows, key=lambda row: tuple(row[name] for name in CELL)):
-        own = list(group)
+    for cell, own in cells(rows, CELL):
         seeds, steps = (sorted({row[name] for row in own}) for name in ("seed", "step"))
         curve = {(row["seed"], row["step"]): row["return"] for row in own}
         yield cell, steps, np.array([[curve[seed, step] for step in steps] for seed in seeds])
@@ -54,7 +50,7 @@ def cells(rows: list[dict]):
 def draw(rows: list[dict]) -> None:
     """Draws the mean of each cell's seeds and their range."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
-    for (name, budget, chooser, prior), steps, curves in cells(rows):
+    for (name, budget, chooser, prior), steps, curves in curves_of(rows):
         if prior:
             continue  # in the table alone
         for ax, shown in zip(axes, ("uniform", "disagreement"), strict=True):
@@ -73,14 +69,11 @@ def draw(rows: list[dict]) -> None:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "curves.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    for cell, steps, curves in cells(rows):
+    write_rows(HERE / "curves.csv", FIELDS, rows)
+    for cell, steps, curves in curves_of(rows):
         shown = " | ".join(str(x) if x else "-" for x in cell)
         middle, last = curves[:, len(steps) // 2 - 1], curves[:, -1]
-        parts = [f"{x.mean():.0f} ± {x.std(ddof=1):.0f}" for x in (middle, last)]
+        parts = [mean_std(x, 0) for x in (middle, last)]
         print(f"| {shown} | {' | '.join(parts)} | {len(curves)} |")
     draw(rows)
 

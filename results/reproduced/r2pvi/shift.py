@@ -15,6 +15,7 @@ import numpy as np
 
 from corerl.algos.r2pvi import R2PVI, train
 from corerl.launch.composition import cells
+from corerl.report.rows import mean_std
 from corerl.risk.robust import LinearModel, best_policy, policy_value
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Run
@@ -96,7 +97,7 @@ def table(rows: list[dict], column: str, quantity: str) -> str:
             [r["value"] for r in rows if r["algorithm"] == label and r[column] == head]
             for head in heads
         ]
-        shown = [f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" for values in found]
+        shown = [mean_std(values, 3) for values in found]
         lines.append(f"| {label} | {' | '.join(shown)} |")
     return "\n".join(lines)
 

@@ -8,43 +8,41 @@
 Writes limits.csv, with every period, and limits.png beside this file. Prints a table of the last 30 periods.
 """
 
-import csv
-import json
 import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import yaml
+
+from corerl.report.rows import cells, logged, mean_std, write_rows
 
 HERE, LAST = Path(__file__).parent, 30
 FIELDS = ("gradient", "seed", "step", "cost", "multiplier", "return")
 
 
-def rows_of(root: Path) -> list[tuple]:
+def rows_of(root: Path) -> list[dict]:
     """Reads a row per period: cost, multiplier and the return of the last training episode."""
     rows = []
-    for path in sorted(root.rglob("metrics.jsonl")):
-        gradient = yaml.safe_load((path.parents[1] / "config.yaml").read_text())["algo"]["gradient"]
-        for line in map(json.loads, path.read_text().splitlines()):
+    for settings, seed, lines in logged(root):
+        for line in lines:
             found = (line["cost"], round(line["multiplier"], 4), round(line["episode_return"], 1))
-            rows.append((gradient, line["seed"], line["step"], *found))
-    return sorted(rows)
+            found = (settings["algo"]["gradient"], seed, line["step"], *found)
+            rows.append(dict(zip(FIELDS, found, strict=True)))
+    return sorted(rows, key=lambda row: [*row.values()])
 
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "limits.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([FIELDS, *rows])
+    write_rows(HERE / "limits.csv", FIELDS, rows)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
     for gradient, colour in (("plain", "#d55e00"), ("optimistic", "#0072b2")):
-        for seed in sorted({row[1] for row in rows if row[0] == gradient}):
-            own = np.array([row[2:] for row in rows if row[:2] == (gradient, seed)])
-            step, cost, multiplier, back = own.T
-            label = gradient if seed == min(row[1] for row in rows) else None
+        own = [row for row in rows if row["gradient"] == gradient]
+        for (seed,), group in cells(own, ("seed",)):
+            step, cost, multiplier, back = np.array([[*row.values()][2:] for row in group]).T
+            label = gradient if seed == own[0]["seed"] else None
             axes[0].plot(step, cost, color=colour, lw=0.9, alpha=0.8, label=label)
             axes[1].plot(step, multiplier, color=colour, lw=0.9, alpha=0.8, label=label)
-            last = [f"{x.mean():.1f} ± {x.std(ddof=1):.1f}" for x in (back[-LAST:], cost[-LAST:])]
+            last = [mean_std(x[-LAST:], 1) for x in (back, cost)]
             print(f"| {gradient} | {seed} | {' | '.join(last)} | {multiplier[-1]:.2f} |")
     axes[0].axhline(25, color="black", lw=0.8, ls=":")
     for ax, name in zip(axes, ("cost of a period", "multiplier"), strict=True):

@@ -6,16 +6,14 @@
 Writes scores.csv and swings.png beside this file, and prints a table.
 """
 
-import csv
-import json
 import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import yaml
 
 from corerl.data.tasks import resolve
+from corerl.report.rows import logged, mean_std, write_rows
 from corerl.risk.occupancy import best_occupancy
 
 LAST = 400
@@ -26,12 +24,9 @@ HERE = Path(__file__).parent
 def curves(root: Path) -> dict[tuple[str, str, int], np.ndarray]:
     """Reads value and cost of every iteration, `(steps, 2)`, by task, gradient and seed."""
     found = {}
-    for path in sorted(root.rglob("metrics.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        settings = yaml.safe_load((path.parents[1] / "config.yaml").read_text())
-        for seed in sorted({line["seed"] for line in lines}):
-            own = [(x["value"], x["cost_0"]) for x in lines if x["seed"] == seed]
-            found[settings["task"], settings["algo"]["gradient"], seed] = np.array(own)
+    for settings, seed, lines in logged(root):
+        curve = np.array([(line["value"], line["cost_0"]) for line in lines])
+        found[settings["task"], settings["algo"]["gradient"], seed] = curve
     return found
 
 
@@ -41,19 +36,14 @@ def main() -> None:
     env = resolve(task).make_env().unwrapped
     best = best_occupancy(env.mdp, costs=env.costs, budgets=env.budgets)
     rows = [
-        (*cell, *curve[-1], *np.ptp(curve[-LAST:], axis=0)) for cell, curve in sorted(found.items())
+        dict(zip(FIELDS, (*cell, *curve[-1], *np.ptp(curve[-LAST:], axis=0)), strict=True))
+        for cell, curve in sorted(found.items())
     ]
-    with (HERE / "scores.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
-        writer.writerows([*row[:3], *(f"{x:.6g}" for x in row[3:])] for row in rows)
+    write_rows(HERE / "scores.csv", FIELDS, rows, ".6g")
     print(f"optimum {best.value:.4f}, cost {best.costs[0]:.4f}, price {best.multipliers[0]:.4f}")
     for gradient in ("optimistic", "plain"):
-        own = np.array([row[3:] for row in rows if row[1] == gradient])
-        print(
-            gradient,
-            *(f"{m:.4f} ± {s:.4f}" for m, s in zip(own.mean(0), own.std(0, ddof=1), strict=True)),
-        )
+        own = [row for row in rows if row["gradient"] == gradient]
+        print(gradient, *(mean_std([row[name] for row in own], 4) for name in FIELDS[3:]))
     draw(found, best)
 
 

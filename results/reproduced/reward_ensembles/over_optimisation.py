@@ -9,9 +9,7 @@ file, and prints a table. The learned return is what the policy's reward says of
 deviations over the steps of the first kept policy, which explored without a reward.
 """
 
-import csv
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -22,6 +20,7 @@ from corerl.config import Config
 from corerl.data import tasks
 from corerl.policies.load import rebuilt, settings
 from corerl.policies.restored import Restored
+from corerl.report.rows import cells, write_rows
 from corerl.runs import pending
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.runs.directory import groups, seeds_of_group
@@ -105,18 +104,16 @@ def curves(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(rows: list[dict]) -> None:
     """Draws both returns over the steps: a column per kind, a faint line per seed."""
-    cells = [
-        (key, list(group)) for key, group in groupby(rows, lambda r: tuple(r[n] for n in CELL))
-    ]
+    kinds = list(cells(rows, CELL))
     figure, axes = plt.subplots(
         2,
-        len(cells),
-        figsize=(2.3 * len(cells), 4.4),
+        len(kinds),
+        figsize=(2.3 * len(kinds), 4.4),
         layout="constrained",
         sharex=True,
         sharey="row",
     )
-    for column, (cell, own) in zip(axes.T, cells, strict=True):
+    for column, (cell, own) in zip(axes.T, kinds, strict=True):
         for ax, name, colour in zip(
             column, ("true", "learned"), ("#0072b2", "#d55e00"), strict=True
         ):
@@ -136,8 +133,7 @@ def table(rows: list[dict]) -> str:
     last = {(row["members"], row["ensemble"], row["seed"]): row["step"] for row in rows}
     lines = ["| members | ensemble | seeds | steps | true return | learned reward |"]
     lines += ["| ---: | --- | ---: | ---: | ---: | ---: |"]
-    for cell, group in groupby(rows, lambda row: tuple(row[name] for name in CELL)):
-        own = list(group)
+    for cell, own in cells(rows, CELL):
         steps, true = curves(own, "true")
         learned = curves(own, "learned")[1]
         for step in sorted({steps[0], min(last.values()), steps[-1]}):
@@ -155,11 +151,7 @@ def table(rows: list[dict]) -> str:
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (HERE / "over_optimisation.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+    write_rows(HERE / "over_optimisation.csv", FIELDS, rows, ".5g")
     print(table(rows))
     draw(rows)
 

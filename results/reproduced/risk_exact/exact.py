@@ -10,7 +10,6 @@ again. Writes scores.csv beside this file, prints the table.
 """
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
+from corerl.report.rows import write_rows
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.solvers import iterated, naive
 from corerl.risk.static_cvar import static
@@ -102,13 +102,7 @@ def main() -> None:
     for task in asked.tasks:
         agent = trained(asked.root, task, asked.seeds, asked.settings)
         rows += rows_of(task, agent, asked.seeds, asked.tau)
-        with asked.scores.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(
-                {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
-                for row in rows
-            )
+        write_rows(asked.scores, FIELDS, rows, ".6g")
         print(table(rows), flush=True)
 
 

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 
 from corerl.envs.three_corners import PREFERENCES, STEPS, corner, move
 from corerl.preferences.self_play import minimax_winner
+from corerl.report.rows import mean_std
 
 HERE = Path(__file__).parent
 PLACES = ("corner 0", "corner 1", "corner 2", "middle")
@@ -72,8 +73,7 @@ def main() -> None:
         halves = np.array([shares(found[len(found) // 2 :]) for found in own.values()])
         beaten = (halves @ PREFERENCES.T).max(1)
         every = " ".join(f"{x:.2f}" for x in beaten)
-        spread = f"{beaten.mean():.2f} ± {beaten.std(ddof=1):.2f}"
-        print(f"| {judge} | {every} | {spread} | {halves[:, 3].mean():.2f} |")
+        print(f"| {judge} | {every} | {mean_std(beaten, 2)} | {halves[:, 3].mean():.2f} |")
         curve = np.array([shares(part) for part in np.array_split(own[judge, 0], 50)])
         ax.stackplot(np.linspace(0, 1, 50), curve.T, colors=COLOURS, labels=PLACES)
         ax.set(title=judge, xlabel="share of the run (seed 0)", xlim=(0, 1), ylim=(0, 1))

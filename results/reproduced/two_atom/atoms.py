@@ -6,13 +6,13 @@
 Writes scores.csv beside this file and prints the table.
 """
 
-import csv
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from corerl.report.rows import mean_std, write_rows
 from corerl.risk.measures import cvar
 
 EXACT = ("mean", "exact_low", "low", "high", "exact_high")
@@ -46,17 +46,13 @@ def table(rows: list[dict]) -> str:
     for (task, tau, *exact), played in cells.items():
         found = next(iter(played.values()))  # policies of one distribution play the same episodes
         shown = " | ".join(f"{value:.4f}" for value in exact)
-        spread = f"{np.mean(found):.3f} ± {np.std(found, ddof=1):.3f}"
-        lines.append(f"| {task} | {tau:g} | {', '.join(played)} | {shown} | {spread} |")
+        lines.append(f"| {task} | {tau:g} | {', '.join(played)} | {shown} | {mean_std(found, 3)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     rows = rows_of(Path(sys.argv[1]))
-    with (Path(__file__).parent / "scores.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(Path(__file__).parent / "scores.csv", FIELDS, rows)
     print(table(rows))
 
 
