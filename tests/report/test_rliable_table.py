@@ -123,7 +123,7 @@ def test_with_equal_seeds_the_columns_differ_by_the_draws_alone(read):
     [
         (EQUAL, None),
         ({"A": {"x": 4, "y": 4}, "B": {"x": 9, "y": 9}}, None),
-        (UNEQUAL, "so it gets only the first of each: C 3 of 3-5, A 6 of 6-8."),
+        (UNEQUAL, "so it gets only the first seeds of: C 3 of 3-5, A 6 of 6-8."),
     ],
 )
 def test_one_line_says_which_seeds_are_left_out(report, tmp_path, seeds, line):
@@ -158,8 +158,8 @@ def test_the_terminal_the_page_and_the_files_show_the_table(report, tmp_path):
 @pytest.mark.parametrize(
     ("best", "title"),
     [
-        (False, "rliable's own intervals beside ours"),
-        (True, "rliable's own intervals beside ours, best evaluation of every run"),
+        (False, "rliable's own intervals next to ours"),
+        (True, "rliable's own intervals next to ours, best evaluation of every run"),
     ],
 )
 def test_its_title_says_that_the_best_evaluations_count(read, best, title):
