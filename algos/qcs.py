@@ -86,7 +86,7 @@ class Config(dt.Config):
 
     policy: str = one_of("transformer", "mlp")
     q_scale: float = at_least(0, 1.0)  # weight of Q for each point of score below the best
-    best_score: float = 100.0  # of an episode from which on nothing but min_q is left of Q
+    best_score: float = 100.0  # episodes of this score or more weigh Q by min_q
     min_q: float = at_least(0, 0.0)  # smallest weight of Q
     critic: Critic = group(Critic)
 

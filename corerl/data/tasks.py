@@ -72,7 +72,7 @@ class Task:
     id: str
     collection: str
     name: str
-    trust: bool = False  # calls whatever a dataset's own file names as its environment
+    trust: bool = False  # runs the code of the environment that a dataset names
     env: str | None = None
     data: Data | None = field(default=None, hash=False)
     history: int = 1  # latest observations of an episode that are shown as one

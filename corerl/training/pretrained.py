@@ -26,7 +26,7 @@ COUNTER = {"count"}
 FUNCTION = {
     *("hidden_layers", "hidden_width", "policy_layers", "critic_layers", "critics", "features"),
     *("activation", "layer_norm", "critic_layer_norm"),
-    *("policy", "squash", "policy_std", "log_std_min", "log_std_max", "std_min", "std_max"),
+    *("policy", "policy_std", "log_std_min", "log_std_max", "std_min", "std_max"),
     "tuning",  # a temperature is the exponential of its weight or the softplus
     *("encoding", "encoding_base"),
     *("levels", "bins", "atoms", "low", "high", "act_with", "arsq.alpha"),

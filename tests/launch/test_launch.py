@@ -158,7 +158,7 @@ def test_a_rerun_says_whose_seeds_are_of_older_code(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(code, "digest", lambda name: "again")
     (cell / "seeds-2" / "env.json").write_text("{")  # damaged: it tells nothing, and ends nothing
     train(config(tmp_path, "bc", seeds=[2, 5]))
-    assert f"corerl: seed 5 in {cell} began" in capsys.readouterr().err
+    says(capsys.readouterr().err, f"seed 5 {cell}")
 
 
 @pytest.mark.parametrize("seeds", [[2], [2, 5]])

@@ -198,13 +198,13 @@ def test_numbered_actions_have_no_axis_of_their_own():
         (
             Countdown,
             lambda x: ones(x)[0],
-            "(2, {n}, 1) seed episode action",
+            "(2, {n}, 1) seeds episodes action",
         ),
         (Countdown, lambda x: ones(x)[:, 0], "(2, {n}, 1)"),
         (Countdown, lambda x: ones(x)[..., 0], "(2, {n}, 1)"),
         (Countdown, lambda x: ones(x)[:1], "(2, {n}, 1)"),
         (Countdown, lambda x: x, "(2, {n}, 1)"),
-        (Numbered, lambda x: ones(x).long(), "(2, {n}) seed episode"),
+        (Numbered, lambda x: ones(x).long(), "(2, {n}) seeds episodes"),
     ],
 )
 def test_actions_of_another_shape_are_refused(env, act, wanted, episodes):

@@ -247,7 +247,6 @@ def test_a_run_says_how_many_steps_are_behind_it(tmp_path):
         ({"activation": "tanh"}, {}, "algo.activation relu tanh"),
         ({"layer_norm": True}, {}, "algo.layer_norm False True"),
         ({"policy": "deterministic"}, {}, "algo.policy gaussian deterministic"),
-        ({"squash": False}, {}, "algo.squash True False"),
         ({"log_std_max": -1.0}, {}, "algo.log_std_max 2.0 -1.0"),
         (
             {"data": preprocessing.Preprocess(clip_actions=1 - 1e-5, reward_scale=2.0)},
