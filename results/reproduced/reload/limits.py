@@ -1,7 +1,7 @@
 """ReLOAD on SAC: return and cost of each seed, and a picture of the cost over training.
 
     corerl train -m algo=reload_sac algo.gradient=optimistic,plain task=risk/HalfCheetah-velocity-v4 \\
-        algo.hidden_width=64 algo.random_steps=5000 steps=100000 seeds=2 eval.every=10000 eval.episodes=5 \\
+        algo.hidden_width=64 algo.random_steps=5000 steps=100000 seeds=3 eval.every=10000 eval.episodes=5 \\
         log_every=1000 root=runs/reload_sac
     python results/reproduced/reload/limits.py runs/reload_sac
 
