@@ -70,8 +70,8 @@ def squared_error(
 ) -> Tensor:
     """Returns the mean squared error `(S,)` of `act: (1, n, O) -> (S, n, A)` on `(N, O)` and `(N, A)`.
 
-    It is the mean over batches in the file's order, of which a shorter last one counts as much as the
-    others (offlinerl 0.0.2).
+    It is the mean over batches in the file's order. A shorter last batch counts as much as the others
+    (offlinerl 0.0.2).
     """
     pairs = zip(observations.split(batch_size), actions.split(batch_size), strict=True)
     errors = [(act(o[None]) - a).square().mean((1, 2)) for o, a in pairs]

@@ -117,8 +117,13 @@ build = TD3BC
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
-    agent = TD3BC(cfg, run.spec(buffer, normalizer))
+    learn(TD3BC, cfg, run)
+
+
+def learn(kind: type[TD3BC], cfg: Config, run: Run, *, raw: bool = False) -> None:
+    """Trains TD3+BC, or an agent that changes its update. `raw` leaves states to the agent to normalise."""
+    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=raw)
+    agent = kind(cfg, run.spec(buffer, normalizer))
     noise = run.normal("noise", cfg.batch_size, buffer.action_dim)
     update = compile.captured(agent.update, run.mode)
     delay = range(cfg.policy_delay)

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from corerl.algos import td3_bc
 from corerl.buffers.replay import Batch
 from corerl.config import at_least
-from corerl.nn import compile
-from corerl.training import preprocessing
 from corerl.training.run import Run
 
 
@@ -50,16 +48,7 @@ build = NeoRL2TD3BC
 
 
 def train(cfg: Config, run: Run) -> None:
-    buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size, raw=True)
-    agent = NeoRL2TD3BC(cfg, run.spec(buffer, normalizer))
-    noise = run.normal("noise", cfg.batch_size, buffer.action_dim)
-    update = compile.captured(agent.update, run.mode)
-    delay = range(cfg.policy_delay)
-    for step in run.steps(stride=cfg.policy_delay, agent=agent, buffer=buffer, noise=noise):
-        metrics = update([buffer.sample() for _ in delay], [noise.next() for _ in delay])
-        run.log(step, metrics)
-        run.evaluate(step, agent.act)
-        run.save(step)
+    td3_bc.learn(NeoRL2TD3BC, cfg, run, raw=True)
 
 
 if __name__ == "__main__":

@@ -22,27 +22,30 @@ understood, and a run's hash is over the older, so that it is found."""
 
 
 class Left(NamedTuple):
-    """Settings that went with a variant into its own file, and further ones that it does not have there."""
+    """Settings that left with a variant, at their defaults, and those that the variant's file has not."""
 
     variant: str
     defaults: dict[str, Any]
-    further: tuple[str, ...] = ()
+    gone: tuple[str, ...]
 
 
-_TD3_BC = Left("td3_bc_neorl2", {"actor_first": False, "raw_critic": False})
+_TD3_BC = Left(
+    "td3_bc_neorl2", {"actor_first": False, "raw_critic": False}, ("actor_first", "raw_critic")
+)
 _IQL = Left(
     "iql_ogbench",
     {"squash": True, "advantage": "target", "stale_target": False, "critic_layer_norm": False},
-    ("order", "critic_loss", "init", "policy", "dropout", "cosine", "log_std_min", "log_std_max"),
+    (
+        *("squash", "advantage", "stale_target", "critic_layer_norm", "order", "critic_loss"),
+        *("init", "policy", "dropout", "cosine", "log_std_min", "log_std_max"),
+    ),
 )
 LEFT = {
-    "bc": Left("bc_neorl2", {"squash": True, "leak": 0.0, "validate_every": 0}),
+    "bc": Left("bc_neorl2", {"squash": True, "leak": 0.0, "validate_every": 0}, ("squash",)),
     **dict.fromkeys(("td3_bc", "a2pr"), _TD3_BC),
     **dict.fromkeys(("iql", "famo2o", "pref_iql", "pref_transformer"), _IQL),
 }
 """What has left an algorithm's file. Run folders of before are understood."""
-KEPT = {"leak", "validate_every"}
-"""Settings that variants have under the same name."""
 
 
 def within(default: Any, interval: str) -> Any:
@@ -108,8 +111,7 @@ def _of_its_own_file(algo: dict[str, Any]) -> dict[str, Any]:
         return algo
     others = [k for k, default in left.defaults.items() if algo.get(k, default) != default]
     if len(others) == len(left.defaults):
-        gone = {*left.defaults, *left.further} - KEPT
-        return {k: value for k, value in algo.items() if k not in gone} | {"name": left.variant}
+        return {k: algo[k] for k in algo if k not in left.gone} | {"name": left.variant}
     return algo if others else {k: algo[k] for k in algo if k not in left.defaults}
 
 

@@ -62,7 +62,7 @@ class Log:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Cuts what was written after the checkpoint. It will be computed again.
 
-        A file that is gone begins anew, and that is said.
+        If the file is missing, prints a warning and starts an empty one.
         """
         self._forget()
         if state["bytes"] and not self.path.exists():

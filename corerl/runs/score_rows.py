@@ -13,7 +13,7 @@ SCORE_COLUMNS = (
 
 
 KEPT = ("score", "return", "evaluated")
-"""Fields of the status that a resumed run goes on with."""
+"""Fields of the status that a resumed run keeps."""
 
 
 def _score_step(line: str) -> int | None:

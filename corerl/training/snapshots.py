@@ -120,10 +120,8 @@ class FromSnapshots(gymnasium.Wrapper):
         super().__init__(env)
         self._snapshots, self._members, self._starts = snapshots, members, starts
         self._generator = np.random.default_rng()
-        self._steps, self._left = (
-            0,
-            -1,
-        )  # steps so far, and of this episode: -1 in one of the task's
+        self._steps = 0
+        self._left = -1  # steps of an episode from a snapshot (-1: an episode of the task's own)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=seed, options=options)
