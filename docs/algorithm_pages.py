@@ -36,14 +36,14 @@ def page(name: str) -> str:
     first = EXAMPLES.search(text)
     opening = text[: first.end()] if first else text
     parts = [
-        f"# {config.label}",
+        f"# {config.label}" + f" ({name})" * (name != main_of(config.label)),
         described(opening),
         notes(name),
         "## Details and differences" * (opening != text),
         described(text[len(opening) :].strip("\n")),
         commands(name),
         f"Takes {ACTIONS[config.actions]}; observations are vectors{' or images' * config.images}.",
-        numbers(labels),
+        numbers(labels) if name == main_of(config.label) else elsewhere(config.label),
         cost(name),
         stumbles(name),
         "## Settings\n\n"
@@ -90,6 +90,7 @@ def _block(block: str) -> str:
 
 
 def _prose(text: str) -> str:
+    text = re.sub(r"\n( ?1\. )", r"\n\n\1", text)  # without an empty line Markdown sees no list
     pieces = re.split(r"(`[^`]*`)", text)
     prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
     return re.sub(
@@ -129,6 +130,21 @@ def notes(name: str) -> str:
     path = ROOT / "docs" / "methods" / f"{name}.md"
     text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     return drawn(text.replace("](../../results/reproduced/", "](../results/"))
+
+
+@cache
+def main_of(label: str) -> str:
+    """The algorithm whose page has a label's numbers: of the files with this label the shortest name."""
+    files = {name: importlib.import_module(f"corerl.algos.{name}") for name in algos.names()}
+    return min((name for name in files if files[name].Config().label == label), key=len)
+
+
+def elsewhere(label: str) -> str:
+    """Says where the numbers are of a file whose label is another's too."""
+    return (
+        f"## Numbers\n\nTables name its runs {label}, as those of `{main_of(label)}`. "
+        f"[That page]({main_of(label)}.md) has the numbers of both."
+    )
 
 
 def variants_of(name: str) -> list[str]:

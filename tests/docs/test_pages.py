@@ -60,6 +60,14 @@ def test_a_page_has_comments_ranges_numbers_and_tables():
     assert "results/pendulum/index.md" in page and "d4rl/hopper-medium-v2 | " in page
 
 
+def test_a_file_that_shares_a_label_has_a_title_and_no_numbers_of_the_other():
+    page = algorithm_pages.page("iql_ogbench")
+    assert page.startswith("# IQL (iql_ogbench)\n") and "(iql.md)" in page
+    assert "halfcheetah-replay-regenerated, score" not in page
+    assert "\n\n 1. All losses" in page, "a list needs an empty line before it"
+    assert algorithm_pages.page("iql").startswith("# IQL\n")
+
+
 def test_published_numbers_stand_beside_ours_of_the_same_unit_with_their_protocol():
     cell = r"neorl2/DMSD, actor_layers=2 actor_lr=0.001, return \| 565.0 ± 0.7 \| 3 \| 1,000,000 +\|  \|"
     assert re.search(cell, algorithm_pages.page("bc"))
