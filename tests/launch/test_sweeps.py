@@ -11,9 +11,9 @@ from wording import refused, says
 from corerl.cli import main
 from corerl.config import Config, seed_list
 from corerl.data import tasks
-from corerl.launch import settings_tables
+from corerl.launch import arguments, settings_tables
 from corerl.launch.arguments import sweeps
-from corerl.launch.composition import cells
+from corerl.launch.composition import cells, search_folder
 
 TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes)}
     "corl_offline": (10 * 30, 4, 0, None),
@@ -64,6 +64,13 @@ def test_every_file_is_looked_at_and_hides_no_table():
     """A sweep of a table's name would compose configs/ instead: Hydra looks there first."""
     assert set(sweeps()) >= set(TABLES)
     assert not set(sweeps()) & {f.name[:-5] for f in files("corerl.configs").iterdir()}
+
+
+def test_the_settings_of_every_file_fit_whichever_algorithm_comes_first():
+    """A setting of one algorithm belongs under `hydra.sweeper.params`: `algo:` is composed for another."""
+    assert {
+        name: search_folder(arguments.read([f"sweep={name}"])) for name in sweeps()
+    } == dict.fromkeys(sweeps())
 
 
 @pytest.mark.parametrize("name", TABLES)
