@@ -43,10 +43,10 @@ class Data:
             "unequal": options.unequal,
             "unequalRule": UNEQUAL_RULE,
             "sections": [_section(s, look, places, options) for s in sections],
-            "groups": list(self._groups.values()),
-            "settings": self._settings,
+            "groups": _jsonable(list(self._groups.values())),
+            "settings": _jsonable(self._settings),
         }
-        text = json.dumps(_jsonable(content), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         self.text = (
             text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
         )
@@ -112,10 +112,6 @@ def _section(
         "looks": {n: [look[n]["color"], DASHES[look[n]["linestyle"]]] for n in names},
         "metrics": options.metrics,
         "runs": runs,
-        # Nothing rests on how exactly they are drawn.
-        "curves": _jsonable(_curves(section), digits=7),
-        "profiles": _jsonable(_lines(section.profiles, "tau", PROFILE_POINTS), digits=7),
-        "efficiency": _jsonable(_lines(section.efficiency, "step", CURVE_POINTS), digits=7),
         "aggregates": None,
         "pairs": [],
     }
@@ -130,7 +126,12 @@ def _section(
         found["pairs"] = section.improvement.to_dict("records")
         for pair in found["pairs"]:
             pair["few"] = int(str(pair["n"]).partition("-")[0]) < ENOUGH_SEEDS
-    return found
+    drawn = {  # nothing rests on how exactly
+        "curves": _curves(section),
+        "profiles": _lines(section.profiles, "tau", PROFILE_POINTS),
+        "efficiency": _lines(section.efficiency, "step", CURVE_POINTS),
+    }
+    return _jsonable(found) | _jsonable(drawn, digits=7)
 
 
 def _lines(table: pd.DataFrame | None, x: str, most: int) -> dict[str, list[list[float]]]:
@@ -156,7 +157,7 @@ def _curves(section: Section) -> list[dict[str, Any]]:
     for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
         scores = seeds_by_steps(rows)
         drawn = kept.get(algorithm, set()) | set(thinned(scores.columns))
-        scores = scores[[step for step in scores.columns if step in drawn]]
+        scores = scores.loc[:, scores.columns.isin(drawn)]
         if scores.shape[1] < 2:
             continue
         low, high = stats.mean_band(scores.to_numpy())
