@@ -40,19 +40,26 @@ Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """`loss(*inputs) -> (loss per seed (S,), metrics {name: (S,)})`."""
 
 
-class Mode(str):
-    """`off`, `compile` or `graph`, the plan for a job's updates, with what came of it.
+class Mode:
+    """How a job's updates are to run, and how they ran.
 
     Attributes:
+        plan: `off`, `compile` or `graph`.
         demanded: asked for by name, so that a graph that cannot be had is an error.
         ran: how updates run in fact, in the words of the plan or as "graph of eager operations".
         problem: why that is not the plan, or "".
         tell: called with what is waited for, and with "" when it is over.
     """
 
-    def __init__(self, name: str):
-        self.demanded, self.ran, self.problem = False, str(name), ""
+    def __init__(self, plan: str, demanded: bool = False):
+        self.plan, self.demanded = plan, demanded
+        self.ran, self.problem = plan, ""
         self.tell: Callable[[str], None] = lambda text: None
+
+    @classmethod
+    def of(cls, mode: "str | Mode") -> "Mode":
+        """Returns `mode` itself, or the mode of a plan."""
+        return mode if isinstance(mode, Mode) else cls(mode)
 
     def reported(self) -> str:
         """Says how updates run, and why that is not as planned."""
@@ -73,9 +80,8 @@ def resolve(mode: str, device: torch.device, steps: int) -> Mode:
         raise CorerlError(f"compile={mode} is not one of {', '.join(MODES)}.")
     if mode == "graph" and device.type != "cuda":
         raise CorerlError("compile=graph records CUDA graphs and needs a GPU. Use compile=compile.")
-    plan = Mode(_automatic(device, steps) if mode == "auto" else mode)
-    plan.demanded = mode != "auto"
-    return plan
+    automatic = mode == "auto"
+    return Mode(_automatic(device, steps) if automatic else mode, demanded=not automatic)
 
 
 def _automatic(device: torch.device, steps: int) -> str:
@@ -88,7 +94,7 @@ def _has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Callable:
+def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str | Mode) -> Callable:
     """Returns `f(*inputs) -> (gradients of the summed loss, metrics)`, compiled unless `mode` is `off`.
 
     Summing the per-seed losses leaves the seeds independent: no term of one seed holds a parameter of
@@ -117,30 +123,28 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str) -> Call
         grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
         return grads, {name: value.detach() for name, value in metrics.items()}
 
-    return compute if mode == "off" else _compiled(compute, mode)
+    mode = Mode.of(mode)
+    return compute if mode.plan == "off" else _compiled(compute, mode)
 
 
-def fused_on_a_gpu(step: Callable, device: torch.device, mode: str) -> Callable:
+def fused_on_a_gpu(step: Callable, device: torch.device, mode: str | Mode) -> Callable:
     """Returns `step(gradients)`, which moves parameters of `device`, compiled into few kernels on a GPU.
 
     Torch's own fused Adam works on pieces of 65,536 numbers there, too few to fill the card. On a CPU it is
     the fastest code there is, and stays.
     """
-    return step if mode == "off" or device.type != "cuda" else _compiled(step, mode)
+    mode = Mode.of(mode)
+    return step if mode.plan == "off" or device.type != "cuda" else _compiled(step, mode)
 
 
-def _compiled(function: Callable, mode: str) -> Callable:
+def _compiled(function: Callable, mode: Mode) -> Callable:
     dynamo = torch._dynamo.config
     # Off, torch splits the graph at autograd.grad without a word and runs slower than eager.
     dynamo.trace_autograd_ops = True
     # Every loss of every size counts as another version of `compute`.
     dynamo.recompile_limit = max(MOST_GRAPHS, dynamo.recompile_limit)
     dynamo.accumulated_recompile_limit = max(MOST_GRAPHS, dynamo.accumulated_recompile_limit)
-    return _Fallback(torch.compile(function, fullgraph=True, dynamic=False), function, _mode(mode))
-
-
-def _mode(mode: str) -> Mode:
-    return mode if isinstance(mode, Mode) else Mode(mode)
+    return _Fallback(torch.compile(function, fullgraph=True, dynamic=False), function, mode)
 
 
 class _Fallback:
@@ -170,7 +174,7 @@ class _Fallback:
                     f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
                 )
             _Fallback.said = True
-            ran = "graph of eager operations" if self._mode == "graph" else "off"
+            ran = "graph of eager operations" if self._mode.plan == "graph" else "off"
             self._mode.fall_back(ran, f"compiling failed: {reason}")
             self._function = self._eager
         self._proven = True
@@ -178,9 +182,10 @@ class _Fallback:
         return result
 
 
-def captured(update: Callable, mode: str) -> Callable:
+def captured(update: Callable, mode: str | Mode) -> Callable:
     """Returns `update` itself, or with mode `graph` its replay as one CUDA graph."""
-    return _Captured(update, _mode(mode)) if mode == "graph" else update
+    mode = Mode.of(mode)
+    return _Captured(update, mode) if mode.plan == "graph" else update
 
 
 class CudaGraph:

@@ -36,7 +36,7 @@ class Spec:
     _: KW_ONLY
     normalizer: nn.Module = field(default_factory=nn.Identity)
     device: torch.device | str = "cpu"
-    mode: str = "off"
+    mode: str | compile.Mode = "off"
     steps: int = 1
     discrete: bool = False
     sources: int = 1
@@ -155,7 +155,7 @@ class GradientStep:
         self,
         loss: compile.Loss,
         optimizers: optim.Adam | Sequence[optim.Adam],
-        mode: str,
+        mode: str | compile.Mode,
         schedule: optim.Schedule | Sequence[optim.Schedule | None] | None = None,
         max_norm: float | None = None,
     ):

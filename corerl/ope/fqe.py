@@ -94,7 +94,7 @@ class FQE:
         self._pack(dataset)
         self._build(dataset)
         mode = compile.resolve(compile_mode, self._device, cfg.steps)
-        mode = "compile" if mode == "graph" else mode
+        mode = "compile" if mode.plan == "graph" else mode
         self._step = GradientStep(self._loss, optim.Adam(self.critic.parameters(), cfg.lr), mode)
 
     def _pack(self, dataset: Dataset) -> None:

@@ -167,7 +167,7 @@ def test_a_failed_capture_is_a_warning_where_a_graph_was_not_asked_for(refusing,
     captured = compile.captured(lambda x: {"sum": total.add_(x) * 1.0}, mode)
     assert [captured(torch.ones(()))["sum"].item() for _ in range(8)] == list(range(1, 9))
     why = "CUDA graph capture failed: operation not permitted when stream is capturing"
-    assert (mode, mode.ran, mode.problem) == ("graph", "compile", why)
+    assert (mode.plan, mode.ran, mode.problem) == ("graph", "compile", why)
     assert capsys.readouterr().err.count("operation not permitted when stream is capturing") == 1
 
 

@@ -41,7 +41,7 @@ needs_compiler = pytest.mark.skipif(not compile._has_compiler(), reason="no C++ 
 )
 def test_auto_compiles_where_it_pays(monkeypatch, mode, device, steps, compiler, expected):
     monkeypatch.setattr(compile.shutil, "which", lambda name: "/usr/bin/g++" if compiler else None)
-    assert compile.resolve(mode, device, steps) == expected
+    assert compile.resolve(mode, device, steps).plan == expected
 
 
 def test_a_graph_without_a_gpu_is_refused():
@@ -257,8 +257,7 @@ def coarse(monkeypatch):
 
 def run_of(name: str, mode: str, device: str) -> tiny.Short:
     """A tiny run whose mode is asked for by name, so that it may not fall back to another."""
-    plan = compile.Mode(mode)
-    plan.demanded = True
+    plan = compile.Mode(mode, demanded=True)
     run = tiny.Short(tiny.settings(name), mode=plan, device=device, updates=UPDATES)
     assert (plan.ran, plan.problem) == (mode, "")
     return run
