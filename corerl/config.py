@@ -9,43 +9,13 @@ An algorithm's own settings stand in its file's `Config(Settings)`:
 import re
 from dataclasses import MISSING as MISSING_DEFAULT
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
 from corerl.errors import CorerlError
 
 KERNELS = ("auto", "mkl", "onednn")
-RENAMED = {"algo.asked": "algo.critic_subsample"}
-"""Settings by the names that they had, and have. Command lines, tables and run folders of either name are
-understood, and a run's hash is over the older, so that it is found."""
-
-
-class Left(NamedTuple):
-    """Settings that left with a variant, at their defaults, and those that the variant's file has not."""
-
-    variant: str
-    defaults: dict[str, Any]
-    gone: tuple[str, ...]
-
-
-_TD3_BC = Left(
-    "td3_bc_neorl2", {"actor_first": False, "raw_critic": False}, ("actor_first", "raw_critic")
-)
-_IQL = Left(
-    "iql_ogbench",
-    {"squash": True, "advantage": "target", "stale_target": False, "critic_layer_norm": False},
-    (
-        *("squash", "advantage", "stale_target", "critic_layer_norm", "order", "critic_loss"),
-        *("init", "policy", "dropout", "cosine", "log_std_min", "log_std_max"),
-    ),
-)
-LEFT = {
-    "bc": Left("bc_neorl2", {"squash": True, "leak": 0.0, "validate_every": 0}, ("squash",)),
-    **dict.fromkeys(("td3_bc", "a2pr"), _TD3_BC),
-    **dict.fromkeys(("iql", "famo2o", "pref_iql", "pref_transformer"), _IQL),
-}
-"""What has left an algorithm's file. Run folders of before are understood."""
 
 
 def within(default: Any, interval: str) -> Any:
@@ -90,29 +60,6 @@ def added(declared: Any) -> Any:
     if declared.default_factory is not MISSING_DEFAULT:
         return field(default_factory=declared.default_factory, metadata=marked)
     return field(default=declared.default, metadata=marked)
-
-
-def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings, as a run wrote them down, under the names that they have today."""
-    if not prefix and isinstance(settings.get("algo"), dict):
-        settings = settings | {"algo": _of_its_own_file(settings["algo"])}
-    return {
-        RENAMED.get(prefix + name, prefix + name).removeprefix(prefix): (
-            renamed(value, f"{prefix}{name}.") if isinstance(value, dict) else value
-        )
-        for name, value in settings.items()
-    }
-
-
-def _of_its_own_file(algo: dict[str, Any]) -> dict[str, Any]:
-    """Returns an algorithm's settings without those that have `LEFT`, as the variant's if all were set."""
-    left = LEFT.get(str(algo.get("name")))
-    if left is None:
-        return algo
-    others = [k for k, default in left.defaults.items() if algo.get(k, default) != default]
-    if len(others) == len(left.defaults):
-        return {k: algo[k] for k in algo if k not in left.gone} | {"name": left.variant}
-    return algo if others else {k: algo[k] for k in algo if k not in left.defaults}
 
 
 def group(kind: type, **values: Any) -> Any:

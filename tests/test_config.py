@@ -6,7 +6,8 @@ from typing import ClassVar
 import pytest
 from wording import refused
 
-from corerl.config import Settings, added, at_least, group, one_of, positive, renamed, within
+from corerl.config import Settings, added, at_least, group, one_of, positive, within
+from corerl.older_settings import renamed
 
 
 @dataclass

@@ -30,7 +30,7 @@ ROOMS = {
     "report": {"data", "runs", "risk"},
 }
 """Which other rooms each may import; everything may import `OPEN`."""
-OPEN = {"corerl", "errors", "config", "seeding"}
+OPEN = {"corerl", "errors", "config", "older_settings", "seeding"}
 ROOT_FILES = OPEN - {"corerl"} | {"cli", "__init__", "__main__"}
 EXCEPTIONS = {
     "corerl/__main__.py": {"cli"},

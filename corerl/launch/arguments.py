@@ -14,11 +14,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from corerl import algos
-from corerl.config import RENAMED, require
+from corerl.config import require
 from corerl.errors import CorerlError, nearest
 from corerl.launch.config_store import register
 from corerl.launch.hydra_errors import UNREADABLE, unreadable
 from corerl.launch.settings_tables import rows_of, variants
+from corerl.older_settings import RENAMED
 
 SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
 """What Hydra leaves open in a search with Optuna: maximise the score, with the same trials each time."""

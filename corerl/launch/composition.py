@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
-from corerl.config import RENAMED, Config, require
+from corerl.config import Config, require
 from corerl.data import tasks
 from corerl.data.files import own_files
 from corerl.errors import CorerlError
@@ -23,6 +23,7 @@ from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command
 from corerl.launch.hydra_errors import UNREADABLE, sentence
 from corerl.launch.settings_tables import budget, file_of, table
+from corerl.older_settings import RENAMED
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
 

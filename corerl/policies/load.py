@@ -31,12 +31,13 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from corerl import seeding
-from corerl.config import Config, renamed, require
+from corerl.config import Config, require
 from corerl.data import tasks
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, first_line
 from corerl.nn.learner import Spec
 from corerl.nn.networks import Normalizer
+from corerl.older_settings import renamed
 from corerl.policies.loaded_policy import Loaded
 from corerl.policies.restored import Restored, shapes_of
 from corerl.runs import code

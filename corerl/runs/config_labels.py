@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from corerl.config import RENAMED
+from corerl.older_settings import RENAMED
 
 NAMELESS = ("task", "seeds", "label")
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import yaml
 
-from corerl.config import MOST_SEEDS, RENAMED, Config, renamed, seed_list
+from corerl.config import MOST_SEEDS, Config, seed_list
 from corerl.errors import CorerlError
+from corerl.older_settings import RENAMED, renamed
 from corerl.runs import files
 
 NOT_READ = (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError)

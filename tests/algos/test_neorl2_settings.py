@@ -34,10 +34,11 @@ from corerl.algos.bc_neorl2 import ValidatedBC
 from corerl.algos.cql import CQL
 from corerl.algos.edac import EDAC
 from corerl.algos.td3_bc_neorl2 import NeoRL2TD3BC
-from corerl.config import Config, Eval, renamed
+from corerl.config import Config, Eval
 from corerl.launch.composition import cells
 from corerl.nn import conservative, networks
 from corerl.nn.learner import Spec
+from corerl.older_settings import renamed
 from corerl.training.run import Run
 
 # The tables.

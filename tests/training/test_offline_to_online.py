@@ -23,7 +23,7 @@ from corerl.algos import (
     iql,
     rebrac,
 )
-from corerl.config import RENAMED
+from corerl.older_settings import RENAMED
 from corerl.policies.load import load
 from corerl.runs import checkpoint, files
 from corerl.runs import directory as run_directory
