@@ -26,8 +26,21 @@ TASKS = {
     **dict.fromkeys(("bcq_discrete", "cql_discrete"), "corerl/cartpole"),
     "cvar": "risk/B",
     "cvar_pg": "risk/D2",
+    "orpo_sac": "risk/pendulum-proxy",
+    "reload_sac": "risk/HalfCheetah-velocity-v4",
 }
-"""Where discrete actions are asked for; all others act in, or learn of, `gym/HalfCheetah-v4`."""
+"""Of algorithms that ask for something of their task. All others have `gym/HalfCheetah-v4`."""
+
+NEEDED = {
+    "bc_neorl2": {"validate_every": 0},  # the synthetic data has no second file
+    "cvar": {"low": -10.0, "high": 10.0},
+    "cpl_ranked": {"length": 64},  # as the default teacher's segments
+    "dppo": {"length": 64},
+}
+"""Settings without which an algorithm does not begin on its task here."""
+
+STEPS = 2_000_000
+"""More than are ever made, so that no stage of training uses them up."""
 
 
 class Case(NamedTuple):
@@ -135,10 +148,10 @@ def measure(
 ) -> Measured:
     """Times `case` in this process, a window for each of `windows`, each told to `report`."""
     module = importlib.import_module(f"corerl.algos.{case.algo}")
-    cfg = module.Config(**case.settings)
+    cfg = module.Config(**NEEDED.get(case.algo, {}) | case.settings)
     places = {"device": case.device, "compile": case.compile, "kernel": case.kernel}
     task = TASKS.get(case.algo, "gym/HalfCheetah-v4")
-    job = Config(algo=cfg, task=task, log_every=10**9, **places)
+    job = Config(algo=cfg, task=task, steps=STEPS, log_every=10**9, **places)
     device = pick_device(case.device)
     on_gpu = device.type == "cuda"
     if on_gpu:

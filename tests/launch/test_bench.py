@@ -35,6 +35,11 @@ def test_every_algorithm_can_be_measured(quick, algo):
     assert found.ran == "off" and found.start > 0 and not found.memory
 
 
+@pytest.mark.parametrize("algo", ["bc_neorl2", "orpo_sac", "qcs", "reload_sac"])
+def test_what_an_algorithm_needs_on_the_synthetic_data_is_there(quick, algo):
+    stopwatch.measure(Case(algo, {"batch_size": 8}, size=1000), iter(()))
+
+
 @pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
 def test_memory_is_counted_of_each_case_alone(monkeypatch, device):
     """Also of the first in a process, before which the GPU has no counters, and of a second."""
