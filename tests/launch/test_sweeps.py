@@ -3,6 +3,7 @@
 import csv
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
@@ -64,6 +65,24 @@ def test_every_file_is_looked_at_and_hides_no_table():
     """A sweep of a table's name would compose configs/ instead: Hydra looks there first."""
     assert set(sweeps()) >= set(TABLES)
     assert not set(sweeps()) & {f.name[:-5] for f in files("corerl.configs").iterdir()}
+
+
+@pytest.mark.parametrize("name", sorted(set(sweeps()) - set(TABLES)))
+def test_every_other_sweep_composes_and_says_how_to_run(name):
+    """Its first algorithm on its first task: all cells of all sweeps take minutes."""
+    text = (files("corerl.sweeps") / f"{name}.yaml").read_text()
+    assert f"#   corerl train sweep={name}" in text
+    params = yaml.safe_load(text)["hydra"]["sweeper"]["params"]
+    first = {key: params[key].split(",")[0].strip() for key in ("algo", "task")}
+    for job in cells([f"sweep={name}", *(f"{key}={value}" for key, value in first.items())]):
+        tasks.resolve(job.task)
+        assert first["algo"] in (job.algo.name, job.table)
+
+
+@pytest.mark.parametrize("name", sweeps())
+def test_the_page_of_sweeps_names_it(name):
+    page = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    assert f"`{name}`" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", TABLES)
