@@ -238,9 +238,9 @@ class Comparisons:
         return replace(split, starts=starts)
 
     def in_circles(self) -> int:
-        """Counts the decided answers of circles: a over b, b over c and c over a, or a over b and b over a.
+        """Counts answers in circles: a over b, b over c and c over a, or a over b and b over a.
 
-        An answer is about a pair, so that a ranking holds several.
+        An answer decides about a pair, so that a ranking holds several.
         """
         pairs = self.pairs()
         decided = pairs.labels != 0.5

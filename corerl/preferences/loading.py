@@ -53,7 +53,8 @@ def comparisons(
 ) -> Comparisons:
     """Returns the run's comparisons, with actions clipped to plus-minus `limit`.
 
-    Warns where answers contradict each other. Rankings are split into their pairs, unless the algorithm learns from `rankings`.
+    Warns where answers contradict each other. Rankings are split into their pairs, unless the algorithm
+    learns from `rankings`.
 
     Raises:
         CorerlError: the task has discrete actions or images, or the labels are missing or broken.

@@ -118,7 +118,9 @@ def facts(compared: Comparisons) -> dict[str, str]:
 
 def _contradictory(compared: Comparisons) -> dict[str, str]:
     circular = compared.in_circles()
-    words = f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general can"
+    words = (
+        f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general can"
+    )
     return {"contradictory": words} if circular else {}
 
 
