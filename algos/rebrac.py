@@ -5,6 +5,7 @@ have LayerNorm; networks are deeper and batches larger (section 3).
 
     python algos/rebrac.py task=corerl/pendulum steps=20000 seeds=3
     corerl train algo=rebrac task=d4rl/hopper-medium-v2 seeds=10
+    corerl train algo=rebrac_finetune task=d4rl/antmaze-umaze-v2 seeds=4
 
 What differs; the default made the published numbers.
 

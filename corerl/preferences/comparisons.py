@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
@@ -234,6 +236,21 @@ class Comparisons:
         split = self.of(np.repeat(np.arange(len(self)), len(better)))
         starts = np.stack([self.starts[:, better], self.starts[:, worse]], -1).reshape(-1, 2)
         return replace(split, starts=starts)
+
+    def in_circles(self) -> int:
+        """Counts answers in circles: a over b, b over c and c over a, or a over b and b over a.
+
+        An answer decides about a pair, so that a ranking holds several.
+        """
+        pairs = self.pairs()
+        decided = pairs.labels != 0.5
+        _, segments = np.unique(pairs.starts, return_inverse=True)
+        segments = segments.reshape(pairs.starts.shape)[decided]
+        second = pairs.labels[decided, None] == 1
+        better, worse = np.where(second, segments[:, ::-1], segments).T
+        graph = sparse.coo_matrix((np.ones(len(better)), (better, worse)), [pairs.starts.size] * 2)
+        _, parts = csgraph.connected_components(graph, connection="strong")
+        return int((parts[better] == parts[worse]).sum())
 
     def segments(self, values: np.ndarray) -> np.ndarray:
         """Returns the rows `values` (N, ...) of every segment, (P, K, L, ...)."""

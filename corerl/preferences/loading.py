@@ -1,5 +1,6 @@
 """A task's comparisons, with the dataset beside them where an algorithm learns from both."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +53,19 @@ def comparisons(
 ) -> Comparisons:
     """Returns the run's comparisons, with actions clipped to plus-minus `limit`.
 
-    Rankings are split into their pairs, unless the algorithm learns from `rankings`.
+    Warns where answers contradict each other. Rankings are split into their pairs, unless the algorithm
+    learns from `rankings`.
 
     Raises:
         CorerlError: the task has discrete actions or images, or the labels are missing or broken.
     """
     found = sources.load(run, compared)
+    if circular := found.in_circles():
+        print(
+            f"corerl: {circular:,} answers of {found.source} contradict each other (a over b, b over c, "
+            "c over a). No reward fits them all. Ask about these segments again, or leave them out",
+            file=sys.stderr,
+        )
     if not rankings or compared.split:
         found = found.pairs()
     return replace(found, actions=found.actions.clip(-limit, limit))

@@ -9,8 +9,6 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from corerl.config import require
 from corerl.data.tasks import Task
@@ -102,11 +100,7 @@ def facts(compared: Comparisons) -> dict[str, str]:
         "source": compared.source,
         "comparisons": f"{len(compared):,} of segments of {compared.length} steps: {counts}",
     }
-    if circular := in_circles(compared):
-        out["contradictory"] = (
-            f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general "
-            "can"
-        )
+    out |= _contradictory(compared)
     if compared.rewards is None:
         return out
     returns = compared.segments(compared.rewards).sum(-1, dtype=np.float64)
@@ -122,16 +116,12 @@ def facts(compared: Comparisons) -> dict[str, str]:
     return out
 
 
-def in_circles(compared: Comparisons) -> int:
-    """Counts the decided answers of circles: a over b, b over c and c over a, or a over b and b over a."""
-    decided = compared.labels != 0.5
-    _, segments = np.unique(compared.starts, return_inverse=True)
-    segments = segments.reshape(compared.starts.shape)[decided]
-    second = compared.labels[decided, None] == 1
-    better, worse = np.where(second, segments[:, ::-1], segments).T
-    graph = sparse.coo_matrix((np.ones(len(better)), (better, worse)), [compared.starts.size] * 2)
-    _, parts = csgraph.connected_components(graph, connection="strong")
-    return int((parts[better] == parts[worse]).sum())
+def _contradictory(compared: Comparisons) -> dict[str, str]:
+    circular = compared.in_circles()
+    words = (
+        f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general can"
+    )
+    return {"contradictory": words} if circular else {}
 
 
 def _ranking_facts(compared: Comparisons) -> dict[str, str]:
@@ -140,7 +130,7 @@ def _ranking_facts(compared: Comparisons) -> dict[str, str]:
         "source": compared.source,
         "rankings": f"{len(compared):,} of {compared.size} segments of {compared.length} steps, "
         f"{len(compared.pairs()):,} pairs",
-    }
+    } | _contradictory(compared)
     if compared.rewards is None:
         return out
     returns = compared.segments(compared.rewards).sum(-1, dtype=np.float64)

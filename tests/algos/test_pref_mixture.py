@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from small import random_dataset
+from small import random_dataset, run
 from wording import refused, says
 
 from corerl.algos import pref_mixture as pm
 from corerl.cli import main
+from corerl.config import Config
 from corerl.data import tasks
 from corerl.envs.two_groups import TwoGroupsEnv
 from corerl.preferences import groups, label_session
@@ -127,6 +128,16 @@ def test_the_answers_of_a_labeller_are_those_of_its_group():
 def test_labels_that_do_not_fit_raise_an_error(labellers, count, words):
     with refused(words):
         groups.mixture(np.ones((3, 2, 1)), np.array(labellers), count, np.random.default_rng(0))
+
+
+def test_too_few_answers_to_hold_some_out_raise_an_error():
+    with refused("five answers"):
+        groups.held_out(np.ones((8, 2, 1)), np.repeat([0, 1], 4), 1, np.random.default_rng(0))
+
+
+def test_a_task_without_groups_raises_an_error(tmp_path):
+    with refused("risk/low-rank has no groups of labellers. group_rewards risk/two-groups"):
+        run(Config(algo=pm.Config(), task="risk/low-rank", steps=2, root=str(tmp_path)))
 
 
 def test_the_command_groups_label_files(tmp_path, capsys, monkeypatch):

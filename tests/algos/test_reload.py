@@ -111,3 +111,8 @@ def test_a_budget_that_cannot_be_kept_raises_an_error(tmp_path):
     algo = reload.Config(budget=-1.0)
     with refused("budget -1 least 0"):
         run(Config(algo=algo, task="risk/overheat", steps=12, root=str(tmp_path)))
+
+
+def test_a_task_without_costs_raises_an_error(tmp_path):
+    with refused("risk/low-rank has no costs. budgets risk/overheat"):
+        run(Config(algo=reload.Config(), task="risk/low-rank", steps=12, root=str(tmp_path)))

@@ -3,6 +3,7 @@
 import csv
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,9 +12,9 @@ from wording import refused, says
 from corerl.cli import main
 from corerl.config import Config, seed_list
 from corerl.data import tasks
-from corerl.launch import arguments, settings_tables
+from corerl.launch import settings_tables
 from corerl.launch.arguments import sweeps
-from corerl.launch.composition import cells, search_folder
+from corerl.launch.composition import cells
 
 TABLES = {  # cells, seeds, first seed, {(updates, between evaluations, episodes)}
     "corl_offline": (10 * 30, 4, 0, None),
@@ -66,11 +67,22 @@ def test_every_file_is_looked_at_and_hides_no_table():
     assert not set(sweeps()) & {f.name[:-5] for f in files("corerl.configs").iterdir()}
 
 
-def test_the_settings_of_every_file_fit_whichever_algorithm_comes_first():
-    """A setting of one algorithm belongs under `hydra.sweeper.params`: `algo:` is composed for another."""
-    assert {
-        name: search_folder(arguments.read([f"sweep={name}"])) for name in sweeps()
-    } == dict.fromkeys(sweeps())
+@pytest.mark.parametrize("name", sorted(set(sweeps()) - set(TABLES)))
+def test_every_other_sweep_composes_and_says_how_to_run(name):
+    """Its first algorithm on its first task: all cells of all sweeps take minutes."""
+    text = (files("corerl.sweeps") / f"{name}.yaml").read_text()
+    assert f"#   corerl train sweep={name}" in text
+    params = yaml.safe_load(text)["hydra"]["sweeper"]["params"]
+    first = {key: params[key].split(",")[0].strip() for key in ("algo", "task")}
+    for job in cells([f"sweep={name}", *(f"{key}={value}" for key, value in first.items())]):
+        tasks.resolve(job.task)
+        assert first["algo"] in (job.algo.name, job.table)
+
+
+@pytest.mark.parametrize("name", sweeps())
+def test_the_page_of_sweeps_names_it(name):
+    page = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    assert f"`{name}`" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -104,15 +116,16 @@ def test_corls_table_has_corls_settings():
 
 
 def test_corls_finetuning_has_corls_settings():
-    """configs/finetune of tinkoff-ai/CORL at 6afec90, which the tables of the same names quote."""
+    """configs/finetune of tinkoff-ai/CORL at 6afec90 (ReBRAC: of corl-team/CORL at eeeeef2)."""
     jobs = {(job.label or job.algo.label, job.task): job for job in composed("corl_finetune")}
-    assert len(jobs) == 5 * 10
-    assert {label for label, _ in jobs} == {"AWAC", "CQL", "IQL", "SPOT", "Cal-QL"}
+    assert len(jobs) == 6 * 10
+    assert {label for label, _ in jobs} == {"AWAC", "CQL", "IQL", "SPOT", "Cal-QL", "ReBRAC"}
     for (label, task), job in jobs.items():
         fits = 100_000 if label == "SPOT" else 0  # updates of its auto-encoder
         assert (job.steps, job.algo.online.pretrain_steps) == (2_000_000 + fits, 1_000_000 + fits)
         assert (job.algo.phase, job.seeds) == ("both", 4)
-        every = (50_000, 100) if "antmaze" in task else (5_000, 10)
+        often = "antmaze" not in task and label != "ReBRAC"
+        every = (5_000, 10) if often else (50_000, 100)
         assert (job.eval.every, job.eval.episodes) == every, (label, task)
     maze, door = "d4rl/antmaze-umaze-v2", "d4rl/door-cloned-v1"
     assert [jobs["AWAC", task].algo.temperature for task in (maze, door)] == [0.1, 0.1]
@@ -121,6 +134,26 @@ def test_corls_finetuning_has_corls_settings():
     )
     iql = [jobs["IQL", task].algo for task in (maze, door)]
     assert [(x.expectile, x.beta, x.dropout) for x in iql] == [(0.9, 10.0, 0.0), (0.8, 3.0, 0.1)]
+    coefficients = {
+        "antmaze-umaze-v2": (0.003, 0.002),
+        "antmaze-umaze-diverse-v2": (0.003, 0.001),
+        "antmaze-medium-play-v2": (0.001, 0.0005),
+        "antmaze-medium-diverse-v2": (0.001, 0.0),
+        "antmaze-large-play-v2": (0.002, 0.001),
+        "antmaze-large-diverse-v2": (0.002, 0.002),
+        "pen-cloned-v1": (0.05, 0.5),
+        "door-cloned-v1": (0.01, 0.1),
+        "hammer-cloned-v1": (0.1, 0.5),
+        "relocate-cloned-v1": (0.1, 0.01),
+    }
+    for name, coefficient in coefficients.items():
+        algo, walks = jobs["ReBRAC", f"d4rl/{name}"].algo, "antmaze" in name
+        assert (algo.actor_bc_coef, algo.critic_bc_coef) == coefficient
+        assert (algo.actor_lr, algo.critic_lr) == (3e-4, 5e-5 if walks else 3e-4)
+        assert (algo.discount, algo.data.reward_scale) == ((0.999, 100) if walks else (0.99, 1))
+        assert (algo.batch_size, algo.hidden_layers, algo.critic_layer_norm) == (256, 3, True)
+        assert (algo.online.offline_ratio, algo.min_bc_share) == (0.5, 0.5)
+        assert algo.online.warmup_steps == 0 and not algo.data.normalize_states
     calibrated = [jobs["Cal-QL", task].algo for task in (maze, door)]
     assert [(x.weight, x.critic_layers, x.lagrange) for x in calibrated] == [
         *((5.0, 5, True), (1.0, 3, False)),

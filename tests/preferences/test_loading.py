@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from wording import refused
+from wording import refused, says
 
 from corerl.data.tasks import resolve
 from corerl.launch.composition import cells
@@ -58,6 +58,17 @@ def test_beside_a_dataset_they_are_prepared_by_its_statistics(run):
     compared, normalizer = prepared(run, True, given)
     assert normalizer is given
     np.testing.assert_allclose(compared.observations[:LENGTH, 0], (np.arange(LENGTH) - 2) / 4)
+
+
+def test_a_run_says_that_answers_contradict_each_other(run, monkeypatch, capsys):
+    dataset = run.task.load()
+    both = Comparisons.of_dataset(dataset, [[0, 9], [9, 0], [0, 18]], 4, [0, 0, 0], source="anna")
+    monkeypatch.setattr(sources, "load", lambda run, settings: both)
+    loading.comparisons(run, Preferences(), 0.5)
+    says(capsys.readouterr().err, "2 anna contradict reward")
+    monkeypatch.setattr(sources, "load", lambda run, settings: both.first(1))
+    loading.comparisons(run, Preferences(), 0.5)
+    assert capsys.readouterr().err == ""
 
 
 def test_segments_of_another_task_are_refused(run):

@@ -48,8 +48,18 @@ def test_a_teacher_s_comparisons_are_shown_and_written(data, tmp_path):
 def test_answers_that_no_reward_fits_are_counted(starts, labels, circular):
     dataset = tasks.resolve("corerl/pendulum").load()
     compared = Comparisons.of_dataset(dataset, starts, 4, labels, source="anna")
-    assert show.in_circles(compared) == circular
+    assert compared.in_circles() == circular
     assert ("contradictory" in show.facts(compared)) == bool(circular)
+
+
+def test_rankings_that_contradict_each_other_are_counted_by_their_pairs():
+    """Of both orders, 9 over 18 and 18 over 9 cannot hold. 0 is first in either."""
+    dataset = tasks.resolve("corerl/pendulum").load()
+    starts = [[0, 9, 18], [0, 18, 9]]
+    compared = Comparisons.of_dataset(dataset, starts, 4, [0, 0], source="anna")
+    assert compared.in_circles() == 2 and "contradictory" in show.facts(compared)
+    alone = compared.of(np.array([0]))
+    assert alone.in_circles() == 0 and "contradictory" not in show.facts(alone)
 
 
 def test_brackets_in_a_source_are_no_markup(data, tmp_path):

@@ -4,13 +4,14 @@
 
 Trains what is missing of sweep=r2pvi_shift, and reads the plan of every seed. The mean returns of a plan are
 exact, so the spread is that of the data. The second table is `risk/low-rank` with more episodes. Writes
-scores.csv beside this file, and prints both tables.
+scores.csv and shift.png beside this file, and prints both tables.
 """
 
 import csv
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from corerl.algos.r2pvi import R2PVI, train
@@ -25,6 +26,13 @@ VARIANTS = ("pevi", "drpvi", "r2pvi", "r2pvi_kl", "r2pvi_chi2")
 AS_CODED = ("algo.least=data", "algo.penalty=authors")
 SHIFTS = np.linspace(0, 1, 11)
 EPISODES = (100, 1_000, 10_000)
+COLOURS = {
+    "PEVI": "#000000",
+    "DRPVI": "#e69f00",
+    "R2PVI": "#0072b2",
+    "R2PVI-KL": "#009e73",
+    "R2PVI-chi2": "#cc79a7",
+}
 FIELDS = ("task", "algorithm", "seed", "episodes", "quantity", "at", "value")
 
 
@@ -102,9 +110,26 @@ def table(rows: list[dict], column: str, quantity: str) -> str:
     return "\n".join(lines)
 
 
+def draw(rows: list[dict], path: Path) -> None:
+    """Draws mean return over the shift, a line per algorithm and a band of one standard deviation."""
+    figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
+    for label, colour in COLOURS.items():
+        own = [r for r in rows if r["algorithm"] == label and r["at"] != ""]
+        at = sorted({float(row["at"]) for row in own})
+        values = np.array([[float(r["value"]) for r in own if float(r["at"]) == q] for q in at])
+        mean, std = values.mean(1), values.std(1, ddof=1)
+        ax.plot(at, mean, color=colour, lw=1.4, label=label)
+        ax.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
+    ax.set(xlabel="size of the shift q", ylabel="mean return")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     root = Path(sys.argv[1])
     rows = shifted(root) + lost(root)
+    draw(rows, Path(__file__).parent / "shift.png")
     with (Path(__file__).parent / "scores.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
