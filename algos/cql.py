@@ -8,7 +8,7 @@ on the data's actions: CQL(H), eq. 4, adds w * (log sum exp Q(s, .) - Q(s, a)) t
     corerl train algo=cql task=d4rl/antmaze-umaze-v2 steps=2000000 \
         algo.phase=both algo.online.pretrain_steps=1000000
 
-The default is CORL's CQL, which follows young-geng/CQL: the published scores that can be traced come from it.
+The default is CORL's CQL, which follows young-geng/CQL. The published scores that can be traced come from it.
 The authors' own code and NeoRL-2's are `cql_official`. CQL+ is `algo=cql_plus` (configs/cql_plus.yaml).
 
     item           paper             CORL, young-geng (the default)               switch
@@ -16,7 +16,7 @@ The authors' own code and NeoRL-2's are `cql_official`. CQL+ is `algo=cql_plus` 
  2  weighed by     their densities   densities alone, not 1 / (3 * samples)       importance_sampling
  3  max backup     -                 max of the smaller Q (AntMaze)               max_backup
  4  Lagrange loss  -                 a' * w * (gap - tau), a' begins at e         lagrange
- 5  critics        -                 the second always has 3 layers; ours: equal  critic_layers
+ 5  critics        -                 the second always has 3 layers; ours equal   critic_layers
  6  first weights  -                 orthogonal critics, outputs Glorot / 100     init
  7  fine-tuning    -                 the data alone changes                       phase
  8  alpha's loss   -                 log alpha's, at s                            tuning
@@ -24,9 +24,9 @@ The authors' own code and NeoRL-2's are `cql_official`. CQL+ is `algo=cql_plus` 
 CORL's AntMaze runs pair five layers with three, ours have `critic_layers` in both (5). Fine-tuning acts with
 samples, the dataset is the replay's beginning, and the penalty keeps its weight. CORL's files set the same
 weight twice (7), and make every layer orthogonal there, as `init=wsrl` does (6). On Kitchen the settings are
-those with which WSRL pre-trains (zhouzypaul/wsrl at 891ee35): its critics share an output layer, and its
+those with which WSRL pre-trains (zhouzypaul/wsrl at 891ee35). Its critics share an output layer, and its
 alpha is a softplus, moved by the entropy at s' (8). A state is passed once through the policy and once
-through the critics' first layer, however many actions: the numbers are the same.
+through the critics' first layer, however many actions.
 """
 
 from dataclasses import dataclass

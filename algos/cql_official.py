@@ -1,4 +1,4 @@
-"""CQL as its authors' code has it (aviralkumar2907/CQL; arXiv:2006.04779), and NeoRL-2's after it.
+"""CQL as its authors' code has it (arXiv:2006.04779, aviralkumar2907/CQL), and NeoRL-2's after it.
 
 `cql.py` with a warm start, another Lagrange loss, and parts that move before others look at them. The code is
 known not to give the paper's numbers, whose Gym runs had algo.policy_lr=3e-5 and algo.threshold=10.
@@ -6,7 +6,7 @@ known not to give the paper's numbers, whose Gym runs had algo.policy_lr=3e-5 an
     corerl train algo=cql_official task=d4rl/antmaze-umaze-v2 seeds=4
     corerl train algo=cql_neorl2 task=neorl2/DMSD seeds=[7,42,210]
 
-`algo=cql_neorl2` is that of NeoRL-2's benchmark (arXiv:2503.19267; offlinerl 0.0.2). What the two do
+`algo=cql_neorl2` is that of NeoRL-2's benchmark (arXiv:2503.19267, offlinerl 0.0.2). What the two do
 otherwise than `cql.py`, and its switch:
 
     item               authors                         NeoRL-2                        switch
@@ -21,9 +21,9 @@ otherwise than `cql.py`, and its switch:
                        (version 2)
  7  first weights      rlkit's: outputs +-1e-3,        torch's                        init
                        critics' +-3e-3
- 8  mean in log pi     clamped to +-9; ours: as it is  -                              -
+ 8  mean in log pi     clamped to +-9, ours as it is   -                              -
 
-A threshold tau does not carry over between the two Lagrange losses (3). rlkit draws hidden weights on
+A threshold tau does not carry over between the two Lagrange losses (3). Their rlkit draws hidden weights on
 +-1/sqrt of a layer's outputs, for its inputs. It begins targets at weights of their own, ours at the
 critics' (7).
 """

@@ -8,15 +8,20 @@ understood, and a run's hash is over the older, so that it is found."""
 
 
 class Left(NamedTuple):
-    """Settings that left an algorithm's file with a variant."""
+    """Settings that left an algorithm's file with a variant.
+
+    Attributes:
+        defaults: their values in runs that are not the variant's.
+        gone: settings that the variant's file does not have.
+        choices: values of other settings that only the variant takes.
+        hashed: whether the defaults are still part of a run's name.
+    """
 
     variant: str
     defaults: dict[str, Any]
-    gone: tuple[str, ...] = ()  # what the variant's file has not
-    choices: tuple[
-        tuple[str, str], ...
-    ] = ()  # values of other settings that only the variant takes
-    hashed: bool = False  # the defaults are still part of a run's name
+    gone: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
+    hashed: bool = False
 
 
 _TD3_BC = Left(

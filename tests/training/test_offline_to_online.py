@@ -42,6 +42,8 @@ OWN = {
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
     "famo2o": {"phase": "both", "online": Online(pretrain_steps=20)},
     "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
+    "cql_official": {"phase": "both", "samples": 2, "bc_steps": 24}
+    | {"online": Online(pretrain_steps=20)},
     "ro2o": {
         "phase": "both",
         "critics": 3,
