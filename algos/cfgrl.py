@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from corerl.algos.ifql import Draws, implicit
 from corerl.buffers.replay import Batch
 from corerl.config import acting, at_least, group, positive, within
-from corerl.nn import compile, flow, networks, optim
+from corerl.nn import compile, embeddings, flow, networks, optim
 from corerl.nn.critics import Critics, StateValue
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings, activation
@@ -101,7 +101,7 @@ class LabelledVelocity(nn.Module):
     def __init__(self, sizes: Sequence[int], rngs: Sequence[torch.Generator], **others):
         super().__init__()
         std = LABEL_FEATURES**-0.5
-        self.labels = networks.Table(2, LABEL_FEATURES, (len(rngs),), rngs, std)
+        self.labels = embeddings.Table(2, LABEL_FEATURES, (len(rngs),), rngs, std)
         self.body = flow.Velocity(sizes, TIME_FEATURES + LABEL_FEATURES, rngs, **others)
         if len(self.body.norms) and others.get("norm_first"):
             self.body.norms[-1] = nn.Identity()

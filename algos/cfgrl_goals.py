@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import acting, at_least, group, positive, within
-from corerl.nn import compile, flow, networks, optim
+from corerl.nn import compile, embeddings, flow, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import goals
 from corerl.training.random_policy import SampledPolicy
@@ -73,7 +73,7 @@ class CFGRLGoals(Stateful):
         sizes = [spec.observation_dim, self.sizes.action, *cfg.hidden]
         self.flow = flow.Velocity(sizes, 1, spec.rngs, **options).to(spec.device)
         goal = self.sizes.goal
-        table = networks.Table(1, goal, spec.lead, spec.rngs, goal**-0.5).to(spec.device)
+        table = embeddings.Table(1, goal, spec.lead, spec.rngs, goal**-0.5).to(spec.device)
         self.none: nn.Parameter = table.weight
         parameters = [*self.flow.parameters(), self.none]
         self.optimizer = optim.Adam(parameters, cfg.lr)

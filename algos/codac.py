@@ -51,7 +51,7 @@ from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
-from corerl.nn import compile, conservative, ensembles, networks, optim
+from corerl.nn import compile, conservative, embeddings, ensembles, networks, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import GradientStep, Spec
@@ -113,7 +113,7 @@ class Critics(nn.Module):
         self.embedding = networks.NormedLinear(cfg.cosines, sizes[-1], lead, rngs)
         self.merge = networks.NormedLinear(sizes[-1], width, lead, rngs)
         self.head = networks.Linear(width, 1, lead, rngs)
-        self.cosines = networks.Cosines(cfg.cosines)
+        self.cosines = embeddings.Cosines(cfg.cosines)
 
     def forward(self, observations: Tensor, actions: Tensor, fractions: Tensor) -> Tensor:
         seeds, k, batch, _ = actions.shape

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from corerl.buffers.sequences import ContextWindow, Windows
 from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
-from corerl.nn import compile, networks, optim, transformer
+from corerl.nn import compile, embeddings, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import categorical_log_prob
 from corerl.training.run import Run
@@ -108,7 +108,7 @@ class Transformer(transformer.Trunk):
         self.embed_return = networks.Linear(conditions or 1, width, lead, rngs, outside)
         self.embed_state = networks.Linear(observation_dim, width, lead, rngs, outside)
         self.embed_action = networks.Linear(action_dim, width, lead, rngs, outside)
-        self.embed_time = networks.Table(
+        self.embed_time = embeddings.Table(
             cfg.max_timestep, width, lead, rngs, std=0.02 if cfg.init == "corl" else 1.0
         )
         self.embed_norm = networks.LayerNorm(width, lead)

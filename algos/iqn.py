@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, positive, within
-from corerl.nn import networks, optim
+from corerl.nn import embeddings, networks, optim
 from corerl.nn.critics import of_action
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
@@ -72,7 +72,7 @@ class ImplicitQuantiles(nn.Module):
         hidden = [cfg.hidden_width] * cfg.hidden_layers
         sizes = [self.encoder.features, *hidden, spec.action_dim]
         self.head = networks.MLP(sizes, spec.lead, rngs, **cfg.mlp_options)
-        self.cosines = networks.Cosines(cfg.cosines)
+        self.cosines = embeddings.Cosines(cfg.cosines)
 
     def forward(self, observations: Tensor, fractions: Tensor) -> Tensor:
         waves = self.cosines(fractions).flatten(1, 2)

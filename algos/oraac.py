@@ -46,7 +46,7 @@ from torch.nn import functional as F
 
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, one_of, positive, require, within
-from corerl.nn import compile, networks, optim
+from corerl.nn import compile, embeddings, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.vae import BehaviourVAE
 from corerl.risk import distortions
@@ -122,7 +122,7 @@ class Critic(nn.Module):
         self.last = networks.Linear(product, cfg.head_width, lead, rngs, _wide)
         self.head = networks.Linear(cfg.head_width, 1, lead, rngs, networks.uniform(3e-4, bias=0))
         self.activation = F.relu if cfg.activation == "relu" else F.silu
-        self.cosines = networks.Cosines(cfg.cosines, first=0)
+        self.cosines = embeddings.Cosines(cfg.cosines, first=0)
 
     def forward(self, observations: Tensor, actions: Tensor, fractions: Tensor) -> Tensor:
         phi = self.activation

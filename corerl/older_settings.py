@@ -8,11 +8,20 @@ understood, and a run's hash is over the older, so that it is found."""
 
 
 class Left(NamedTuple):
-    """Settings that left with a variant, at their defaults, and those that the variant's file has not."""
+    """Settings that left an algorithm's file with a variant.
+
+    Attributes:
+        defaults: their values in runs that are not the variant's.
+        gone: settings that the variant's file does not have.
+        choices: values of other settings that only the variant takes.
+        hashed: whether the defaults are still part of a run's name.
+    """
 
     variant: str
     defaults: dict[str, Any]
-    gone: tuple[str, ...]
+    gone: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
+    hashed: bool = False
 
 
 _TD3_BC = Left(
@@ -26,7 +35,17 @@ _IQL = Left(
         *("init", "policy", "dropout", "cosine", "log_std_min", "log_std_max"),
     ),
 )
+_CQL = Left(
+    "cql_official",
+    {"order": "joint", "bc_steps": 0, "backup_entropy": False},
+    choices=(
+        *(("lagrange", "official"), ("max_backup", "per_critic")),
+        *(("init", "official"), ("init", "torch")),
+    ),
+    hashed=True,
+)
 LEFT = {
+    "cql": _CQL,
     "bc": Left("bc_neorl2", {"squash": True, "leak": 0.0, "validate_every": 0}, ("squash",)),
     **dict.fromkeys(("td3_bc", "a2pr"), _TD3_BC),
     **dict.fromkeys(("iql", "famo2o", "pref_iql", "pref_transformer"), _IQL),
@@ -47,11 +66,15 @@ def renamed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _of_its_own_file(algo: dict[str, Any]) -> dict[str, Any]:
-    """Returns an algorithm's settings without those that have `LEFT`, as the variant's if all were set."""
+    """Returns an algorithm's settings without those that have `LEFT`, as the variant's where they were set.
+
+    A variant that lacks some of them fixes their values, so that all must have been set.
+    """
     left = LEFT.get(str(algo.get("name")))
     if left is None:
         return algo
     others = [k for k, default in left.defaults.items() if algo.get(k, default) != default]
-    if len(others) == len(left.defaults):
+    chosen = others or any(algo.get(k) == value for k, value in left.choices)
+    if len(others) == len(left.defaults) or (chosen and not left.gone):
         return {k: algo[k] for k in algo if k not in left.gone} | {"name": left.variant}
     return algo if others else {k: algo[k] for k in algo if k not in left.defaults}

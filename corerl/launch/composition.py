@@ -23,7 +23,7 @@ from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command
 from corerl.launch.hydra_errors import UNREADABLE, sentence
 from corerl.launch.settings_tables import budget, file_of, table
-from corerl.older_settings import RENAMED
+from corerl.older_settings import LEFT, RENAMED
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
 
@@ -145,6 +145,10 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             OmegaConf.get_type(cfg.algo).__module__ == f"corerl.algos.{name}",
             f"algo.name={name} differs from the name of the algorithm's file. Set `name` in its "
             "Config to the file's name. To rename the algorithm in tables, use label=...",
+        )
+        require(
+            name not in LEFT or cfg.table != LEFT[name].variant,
+            f"table={cfg.table} is an algorithm of its own now: choose algo={cfg.table}",
         )
         defaults = _defaults(OmegaConf.get_type(cfg.algo))
         if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file

@@ -36,6 +36,7 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "cpl": {},
     "cql": OFFLINE,
     "cql_discrete": {},
+    "cql_official": OFFLINE,
     "crr": {},
     "dt": {},
     "dvl": {"cosine": False},

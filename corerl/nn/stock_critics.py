@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.nn import networks
+from corerl.nn import embeddings, networks
 from corerl.nn.critics import ActionValues
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import Spec
@@ -25,7 +25,7 @@ class StockQuantiles(nn.Module):
         self.outputs = (spec.action_dim, cfg.quantiles)
         sizes = [inputs, *hidden, math.prod(self.outputs)]
         self.head = networks.MLP(sizes, spec.lead, spec.rngs, **cfg.mlp_options)
-        self.cosines = networks.Cosines(cfg.cosines)
+        self.cosines = embeddings.Cosines(cfg.cosines)
         self.range = (cfg.low, cfg.high)
         self.unit = (cfg.high - cfg.low) / 2 if cfg.ranged else 1.0
 

@@ -25,7 +25,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
@@ -38,7 +38,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task, another
 from corerl.errors import CorerlError
 from corerl.launch import pending_evaluations
-from corerl.ope import fqe, intervals, results, selection_report
+from corerl.ope import fqe, results, selection_report
 from corerl.ope.arguments import (
     OF_DATA,
     OF_KERNELS,
@@ -46,6 +46,7 @@ from corerl.ope.arguments import (
     OF_STEERING,
     OPTIONS,
     acting_settings,
+    add_options,
     fqe_settings,
     refuse,
     refuse_unused,
@@ -53,7 +54,6 @@ from corerl.ope.arguments import (
 )
 from corerl.ope.evaluation import check_methods, judge
 from corerl.ope.judgement import Judgement, Options
-from corerl.ope.kernels import KERNELS
 from corerl.ope.policies import of_run, together
 from corerl.policies import simulation
 from corerl.policies.load import load
@@ -64,94 +64,9 @@ from corerl.runs import terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `corerl evaluate`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    run_help = (
-        "a run's folder, <root>/<task>/<algorithm>-<hash>, and settings that change how it acts"
-    )
-    add("runs", nargs="+", metavar="RUN", help=run_help)
-    add("--seed", type=int, help="one of the run's seeds (default: all)")
-    add("--device", default="cpu")
-    add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
-    add("--task", help="another task to play in, with the same observations and actions")
-    add(
-        "--tau", type=float, help="for cvar_offline: level of CVaR to play for (default: the run's)"
-    )
-    add(
-        "--steer",
-        metavar="OTHER",
-        help="another run, whose critic chooses among the policy's samples",
-    )
-    add("--samples", help="with --steer: samples per state (default 10, several as 1,10,50)")
-    add(
-        "--temperature",
-        help=(
-            "with --steer: temperature of the softmax of Q, 0 for the best sample (default 1, several "
-            "as 0,1)"
-        ),
-    )
-    add(
-        "--risk",
-        action="store_true",
-        default=None,
-        help="CVaR of the played episodes (always shown in risk/...)",
-    )
-    add(
-        "--pending",
-        action="store_true",
-        help=(
-            "play the pending evaluations of eval.later=true, of a run or of all runs below a "
-            "folder"
-        ),
-    )
-    add(
-        "--rewards",
-        action="store_true",
-        default=None,
-        help="measure the distance of the learned reward from the true reward",
-    )
-    ope = parser.add_argument_group("off-policy evaluation")
-    add = ope.add_argument
-    add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
-    add("--data", metavar="TASK", help="the dataset (default: the run's own)")
-    add(
-        "--policy",
-        choices=("act", "sample"),
-        help="act: as evaluated (default), sample: draw actions from the policy",
-    )
-    add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
-    add("--discount", type=float, help="default: the algorithm's own, else 0.99")
-    add(
-        "--horizon",
-        type=int,
-        help="steps of an episode that count (default: length of the longest)",
-    )
-    cut = "leave out episodes that stop before the horizon without a terminal state"
-    add("--leave-out-cut", action="store_true", default=None, help=cut)
-    add("--behaviour", choices=("recorded", "fitted", "auto"), help="propensities")
-    add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
-    add("--kernel", choices=tuple(KERNELS), help="default: gaussian")
-    add(
-        "--bandwidth",
-        type=float,
-        help="width of the kernel, in standard deviations of the data's actions (default: 1)",
-    )
-    add("--interval", choices=intervals.METHODS, help="default: bootstrap")
-    add("--level", type=float, help="confidence level of the interval (default: 0.95)")
-    add("--bounds", type=float, nargs=2, help="lowest and highest weighted return of an episode")
-    add("--upper", type=float, help="the largest possible return (cdf)")
-    finite = "fqe's return ends at the horizon too"
-    add("--finite", action="store_true", default=None, help=finite)
-    add("--fqe", nargs="*", metavar="KEY=VALUE", help=_settings())
-    add(
-        "--select", type=Path, metavar="FOLDER", help="choose among all policies and write a figure"
-    )
-
-
-def _settings() -> str:
-    skipped = ("discount", "horizon", "seed")
-    named = [f"{f.name}={f.default}" for f in fields(fqe.Settings) if f.name not in skipped]
-    return "settings of fqe: " + ", ".join(named)
+    add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ import yaml
 
 from corerl.config import MOST_SEEDS, Config, seed_list
 from corerl.errors import CorerlError
-from corerl.older_settings import RENAMED, renamed
+from corerl.older_settings import LEFT, RENAMED, renamed
 from corerl.runs import files
 
 NOT_READ = (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError)
@@ -48,7 +48,7 @@ def config_hash(cfg: Config) -> str:
 
 def _without_added(cfg: Any) -> dict[str, Any]:
     """Returns `asdict` by settings' first names, less `NOT_IN_HASH` and those `config.added` at their
-    default."""
+    default, and with what has left an algorithm's file since."""
     first = {new: old for old, new in RENAMED.items()}
     prefix, values = getattr(cfg, "prefix", ""), {}
     for setting in fields(cfg):
@@ -58,7 +58,8 @@ def _without_added(cfg: Any) -> dict[str, Any]:
             continue
         name = first.get(prefix + setting.name, prefix + setting.name).removeprefix(prefix)
         values[name] = _without_added(value) if is_dataclass(value) else value
-    return values
+    left = LEFT.get(values.get("name", ""))
+    return values | (left.defaults if left and left.hashed else {})
 
 
 def _default(setting: Field) -> Any:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,18 +20,9 @@ from corerl.runs import code, files, provenance
 from corerl.runs.checkpoint import exists, path_in
 from corerl.runs.directory import config_hash, read_status
 from corerl.runs.log import Log
-from corerl.runs.running_means import Means
-from corerl.runs.score_rows import KEPT, SCORE_COLUMNS, STEP_OF, Episodes
+from corerl.runs.running_means import Means, not_finite
+from corerl.runs.score_rows import KEPT, SCORE_COLUMNS, STEP_OF, Episodes, goal_lines
 from corerl.runs.trackers import Mirrors
-
-
-def _reported(names: list[str], values: np.ndarray) -> str:
-    """Says which metrics of a seed are NaN or infinite: `loss is NaN, q is infinite`."""
-    bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
-    reported = [f"{names[i]} is {'NaN' if math.isnan(values[i]) else 'infinite'}" for i in bad]
-    return ", ".join(
-        [*reported[:3], *([f"and {len(reported) - 3} more"] if len(reported) > 3 else [])]
-    )
 
 
 def _status_so_far(directory: Path) -> dict[str, Any]:
@@ -203,7 +193,7 @@ class Record:
             self.diverged[seed] = step
             print(
                 f"corerl: {self.label} on {self.task.id}: seed {seed} diverged "
-                f"({_reported(names, values[:, i])}) by step {step}. The other seeds continue",
+                f"({not_finite(names, values[:, i])}) by step {step}. The other seeds continue",
                 file=sys.stderr,
             )
 
@@ -228,7 +218,8 @@ class Record:
         ]
         self._logs["returns.jsonl"].append(map(json.dumps, lines))
         if self.task.goal_tasks:
-            self._write_lines(step, self._of_goals(step, episodes.successes, going))
+            lines = goal_lines(step, self.seeds, self.task.goal_tasks, episodes.successes, going)
+            self._write_lines(step, lines)
         known = {"return": means, "score": scores}
         shown = [
             {"seed": self.seeds[i]}
@@ -240,16 +231,6 @@ class Record:
         self.status["return"] = None if means is None else float(means.mean())
         self.status["score"] = None if scores is None else float(scores.mean())
         self.status["evaluated"] = step
-
-    def _of_goals(self, step: int, successes: np.ndarray, going: list[int]) -> list[dict[str, Any]]:
-        """Returns a line of metrics per seed: the share of solved episodes of each goal, taken in turn."""
-        tasks = self.task.goal_tasks
-        played = range(min(tasks, successes.shape[1]))
-        return [
-            {"step": step, "seed": self.seeds[s]}
-            | {f"success of task {i + 1}": float(successes[s, i::tasks].mean()) for i in played}
-            for s in going
-        ]
 
     def cut_scores(self, step: int) -> None:
         """Drops the rows and returns of evaluations from `step` on, which are to be written again."""

@@ -99,3 +99,12 @@ def _with_known(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         return metrics
     missing = value.isnan()
     return metrics | {EPISODIC: value.masked_fill(missing, 0.0), KNOWN: (~missing).float()}
+
+
+def not_finite(names: list[str], values: np.ndarray) -> str:
+    """Says which metrics of a seed are NaN or infinite: `loss is NaN, q is infinite`."""
+    bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
+    reported = [f"{names[i]} is {'NaN' if math.isnan(values[i]) else 'infinite'}" for i in bad]
+    return ", ".join(
+        [*reported[:3], *([f"and {len(reported) - 3} more"] if len(reported) > 3 else [])]
+    )

@@ -25,7 +25,6 @@ from corerl.config import Config, require
 from corerl.data import download, tasks
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
-from corerl.errors import CorerlError, first_line
 from corerl.nn import compile
 from corerl.nn.learner import Spec
 from corerl.nn.unsaved_state import Watch
@@ -33,7 +32,7 @@ from corerl.runs import checkpoint, pending
 from corerl.runs.checkpoint import save_checkpoint
 from corerl.runs.directory import cell_directory, group_name
 from corerl.runs.record import Record
-from corerl.training import later
+from corerl.training import later, saved_state
 from corerl.training.devices import pick_device, select
 from corerl.training.evaluation import Evaluator
 from corerl.training.stopping import Interrupted, StopSignals
@@ -165,7 +164,7 @@ class Run:
             "corerl makes at a time",
         )
         self._state = {name: part for name, part in state.items() if part is not None}
-        self._keep_streams(self._try_saving())
+        self._state |= saved_state.streams_beside(self._state, self._streams)
         done = self._begin()
         self._watch = Watch(self._state)
         with StopSignals(self._ask_to_stop):
@@ -174,7 +173,7 @@ class Run:
                 self._previous = step
                 self.record.tick(step)
                 if step == done + stride:  # hours before the first save
-                    self._watch.tell(self.name, self._try_saving())
+                    self._watch.tell(self.name, saved_state.tensors(self._state))
                 if self._stop:
                     self._write_checkpoint(step)
                     raise Interrupted
@@ -236,25 +235,6 @@ class Run:
     def _ask_to_stop(self) -> None:
         self._stop = True
 
-    def _try_saving(self) -> list[Tensor]:
-        """Returns the tensors of the whole state, which a first checkpoint after hours must not refuse."""
-        for name, part in self._state.items():
-            require(
-                hasattr(part, "state_dict") and hasattr(part, "load_state_dict"),
-                f"run.steps cannot keep {name}, a {type(part).__name__}: it has no state_dict and "
-                "load_state_dict. Let the agent hold it as an attribute where it derives from Stateful",
-            )
-        state = {name: part.state_dict() for name, part in self._state.items()}
-        return list(checkpoint.tensors_of(state).values())
-
-    def _keep_streams(self, kept: list[Tensor]) -> None:
-        """Adds to the state the streams of random numbers that nothing in it keeps."""
-        for purpose, stream in self._streams.items():
-            mine = stream.state_dict()["generators"]
-            alike = [x for x in kept if (x.shape, x.device) == (mine.shape, mine.device)]
-            if not any(torch.equal(mine, x) for x in alike):
-                self._state[f"stream {purpose}"] = stream
-
     def _begin(self) -> int:
         """Restores a checkpoint where there is one and returns the updates already made."""
         if self._evaluates and self.cfg.eval.later:
@@ -265,9 +245,14 @@ class Run:
             )
         path = self.checkpoint
         if checkpoint.exists(path):
-            self._previous = self._restore(checkpoint.load_latest(path, self._replay_files), path)
+            saved = checkpoint.load_latest(path, self._replay_files)
+            with saved_state.readable(path, self.device):
+                step = saved["loop"]["step"]
+                saved_state.restore(self._state, saved["state"])
+                self.record.load_state_dict(saved["loop"], step)
+            self._previous = step
             pending.discard(self.directory, after=self._previous)
-            self._end_cut_episodes()
+            saved_state.end_cut_episodes(self._state.values())
             self.record.catch_up()
             if self._previous < self.cfg.steps:
                 self.record.go_on(self._previous)
@@ -277,34 +262,6 @@ class Run:
         self.record.status["compile"] = self.mode.reported()
         self.record.start_clock(self._previous)
         return self._previous
-
-    def _restore(self, saved: dict[str, Any], path: Path) -> int:
-        try:
-            step = saved["loop"]["step"]
-            for name, part in self._state.items():
-                part.load_state_dict(saved["state"][name])
-            self.record.load_state_dict(saved["loop"], step)
-        except seeding.OtherDevice as error:
-            other = "cpu" if self.device.type == "cuda" else "cuda"
-            raise CorerlError(
-                f"{path} was started on another kind of device, whose random numbers differ. "
-                f"Resume with device={other}, or delete {self.directory} to start over."
-            ) from error
-        except (KeyError, ValueError, RuntimeError) as error:
-            reason = first_line(error)
-            raise CorerlError(
-                f"{path} was saved by different code ({reason}): finish it with the code that "
-                f"saved it, or delete {self.directory} to start over."
-            ) from error
-        return step
-
-    def _end_cut_episodes(self) -> None:
-        """Tells what remembers running episodes which of them cannot continue (`environments.Cut`)."""
-        parts = self._state.values()
-        for cut in [part.cut for part in parts if getattr(part, "cut", None) is not None]:
-            for part in parts:
-                if hasattr(part, "end_episodes"):
-                    part.end_episodes(*cut)
 
     def _write_checkpoint(self, step: int) -> None:
         state = {name: part.state_dict() for name, part in self._state.items()}

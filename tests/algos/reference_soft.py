@@ -110,6 +110,8 @@ class CQL:
         self.prime_optimizer = adam(settings.critic_lr, self.log_alpha_prime)
         self.policy_optimizer = adam(settings.policy_lr, self.policy)
         self.critic_optimizer = adam(settings.critic_lr, joined(self.critics))
+        self.order = getattr(settings, "order", "joint")  # which cql_official alone has
+        self.bc_steps = getattr(settings, "bc_steps", 0)
         self.count = 0
 
     def networks(self) -> tuple:
@@ -148,10 +150,10 @@ class CQL:
             loss = c.alpha * torch.log1p(self.log_alpha["value"].exp()) * lack
         if c.tune_alpha:
             set_grads(self.alpha_optimizer, loss)
-            if c.order == "alpha_first":
+            if self.order == "alpha_first":
                 self.alpha_optimizer.step()
         alpha = self.alpha()
-        if self.count <= c.bc_steps:
+        if self.count <= self.bc_steps:
             mean, log_std = self.distribution(s)
             good = squashed(mean, log_std).log_prob(a.clamp(-1 + 2**-20, 1 - 2**-20)).sum(1)
         else:
@@ -176,7 +178,7 @@ class CQL:
             set_grads(self.prime_optimizer, -0.5 * penalty)
         set_grads(self.policy_optimizer, policy_loss)
         set_grads(self.critic_optimizer, bellman + penalty)
-        if c.tune_alpha and c.order == "joint":
+        if c.tune_alpha and self.order == "joint":
             self.alpha_optimizer.step()
         for optimizer in (self.policy_optimizer, self.critic_optimizer, self.prime_optimizer):
             optimizer.step()
@@ -196,7 +198,8 @@ class CQL:
         best = torch.minimum(first, second).argmax(0)
         rows = torch.arange(len(s_next))
         value = torch.minimum(first, second)[best, rows]
-        return value - alpha * log_pi[best, rows] if self.c.backup_entropy else value
+        soft = getattr(self.c, "backup_entropy", False)
+        return value - alpha * log_pi[best, rows] if soft else value
 
     def gap(self, net, s, a, s_next, parts, uniforms) -> torch.Tensor:
         c = self.c

@@ -5,13 +5,13 @@ import json
 import pytest
 from small import goes_on, run
 
-from corerl.algos import codac, cql, cvar_offline, dt, edac
+from corerl.algos import codac, cql, cql_official, cvar_offline, dt, edac
 from corerl.config import Config, Eval
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
 SETTINGS = {
-    "cql": cql.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9),
+    "cql_official": cql_official.Config(hidden_width=8, batch_size=8, samples=2, bc_steps=9),
     "cql antmaze": cql.Config(
         hidden_width=8, batch_size=8, samples=2, lagrange="young_geng", max_backup="min_first"
     ),

@@ -24,7 +24,9 @@ from agreement import (
 )
 from wording import refused
 
+from corerl.algos import cql_official
 from corerl.algos.cql import CQL, Config
+from corerl.algos.cql_official import OfficialCQL
 from corerl.launch.composition import cells
 from corerl.nn import conservative
 from corerl.nn.conservative import CQLNoise
@@ -40,16 +42,6 @@ VERSIONS = {
         "gap_min": -2.0,
         "gap_max": 3.0,
     },
-    "official antmaze": {
-        "lagrange": "official",
-        "threshold": 5.0,
-        "weight": 5.0,
-        "max_backup": "per_critic",
-        "order": "alpha_first",
-        "log_std_multiplier": None,
-        "log_std_min": -5.0,
-        "init": "official",
-    },
     "CQL+": {"target_entropy": 0.0, "init": "offbench", "samples": 5, "log_std_min": -5.0},
     "version 2": {
         "importance_sampling": False,
@@ -57,8 +49,8 @@ VERSIONS = {
         "tune_alpha": False,
         "alpha": 0.3,
     },
-    "entropy in the backup": {"backup_entropy": True, "max_backup": "min_first", "init": "xavier"},
-    "warm start": {"bc_steps": 3, "init": "orthogonal"},
+    "xavier": {"max_backup": "min_first", "init": "xavier"},
+    "orthogonal": {"init": "orthogonal"},
     "wsrl on kitchen": {
         "importance_sampling": False,
         "weight": 5.0,
@@ -69,9 +61,22 @@ VERSIONS = {
         "tuning": "softplus",
     },
 }
+AT_ONCE = {"order": "joint", "log_std_multiplier": 1.0, "log_std_min": -20.0, "weight": 10.0}
+OFFICIAL = {
+    "official antmaze": {
+        "lagrange": "official",
+        "threshold": 5.0,
+        "max_backup": "per_critic",
+        "bc_steps": 0,
+    },
+    "cloning, then entropy in the backup": {"bc_steps": 3, "backup_entropy": True},
+    "entropy in the backup": AT_ONCE
+    | {"bc_steps": 0, "backup_entropy": True, "max_backup": "min_first", "init": "xavier"},
+    "warm start": AT_ONCE | {"bc_steps": 3, "init": "orthogonal"},
+}
 
 
-def make(version: dict, **more) -> CQL:
+def make(version: dict, official: bool = False, **more) -> CQL:
     settings = {
         "hidden_width": WIDTH,
         "policy_layers": 2,
@@ -82,7 +87,8 @@ def make(version: dict, **more) -> CQL:
         "policy_lr": 1e-3,
         "critic_lr": 2e-3,
     }
-    return CQL(Config(**settings | version | more), Spec(O, A, generators()))
+    kind, config = (OfficialCQL, cql_official.Config) if official else (CQL, Config)
+    return kind(config(**settings | version | more), Spec(O, A, generators()))
 
 
 def draws(agent: CQL, count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -103,14 +109,15 @@ def split(agent: CQL, noise: torch.Tensor) -> CQLNoise:
 
 def run(agent: CQL, batches, noises, uniforms) -> dict[str, torch.Tensor]:
     for step, inputs in enumerate(zip(batches, noises, uniforms, strict=True), start=1):
-        update = agent.warm_start if step <= agent.cfg.bc_steps else agent.update
+        cloned = getattr(agent.cfg, "bc_steps", 0)
+        update = agent.warm_start if step <= cloned else agent.update
         metrics = update(inputs[0], split(agent, inputs[1]), inputs[2])
     return metrics
 
 
-@pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
-def test_five_updates_equal_the_equations(version, tolerance):
-    agent = make(version)
+@pytest.mark.parametrize("name", [*VERSIONS, *OFFICIAL])
+def test_five_updates_equal_the_equations(name, tolerance):
+    agent = make((VERSIONS | OFFICIAL)[name], name in OFFICIAL)
     scramble(agent.policy, agent.critic, agent.target, agent.log_alpha, agent.log_alpha_prime)
     references = [reference_soft.CQL(*parts(agent, s), agent.cfg) for s in range(SEEDS)]
     batches = make_batches(5)
@@ -134,14 +141,14 @@ def test_a_softplus_alpha_is_moved_by_the_entropy_at_the_next_states():
     batch, noise = make_batches(1)[0], torch.full((SEEDS, 3, B, A), 0.3)
     u = 0.3
     log_pi = A * (-0.5 * u**2 - 0.5 * math.log(2 * math.pi) - math.log(1 - math.tanh(u) ** 2))
-    loss, metrics = agent.softplus_loss(batch, noise)
+    loss, metrics = agent.softplus_loss(batch, CQLNoise(None, noise, None, None))
     assert loss.tolist() == pytest.approx([0.5 * (A - log_pi)] * SEEDS, rel=1e-5)
     assert metrics["entropy"].tolist() == pytest.approx([-log_pi] * SEEDS, rel=1e-5)
 
 
 def test_initial_weights_of_each_version():
     """rlkit's hidden bound is 1/sqrt of a layer's outputs; WSRL's outputs are as large as the hidden ones."""
-    agent = make({"init": "official", "log_std_multiplier": None}, hidden_width=64)
+    agent = make({}, official=True, hidden_width=64)
     for layers, bound in ((agent.critic.layers, 3e-3), (agent.policy.body.layers, 1e-3)):
         for layer in layers[:-1]:
             assert 0.9 / 8 < layer.weight.abs().max() <= 1 / 8
@@ -159,14 +166,9 @@ def test_cql_plus_is_offbenchs():
     """configs/cql_cfgs.py, base_cfgs.py, args.py and mf_trainer.py at 4cd9efc."""
     (cfg,) = cells(["algo=cql_plus", "task=d4rl/antmaze-umaze-v2"])
     expected = {"weight": 5.0, "samples": 50, "importance_sampling": True, "lagrange": "off"}
-    expected |= {
-        "max_backup": "off",
-        "backup_entropy": False,
-        "target_entropy": 0.0,
-        "order": "joint",
-    }
+    expected |= {"max_backup": "off", "target_entropy": 0.0}
     expected |= {"policy_lr": 1e-4, "critic_lr": 3e-4, "policy_layers": 2, "critic_layers": 2}
-    expected |= {"hidden_width": 256, "activation": "elu", "bc_steps": 0, "gap_min": None}
+    expected |= {"hidden_width": 256, "activation": "elu", "gap_min": None}
     expected |= {"log_std_multiplier": 1.0, "log_std_min": -5.0, "log_std_max": 2.0}
     assert {name: getattr(cfg.algo, name) for name in expected} == expected
     data = cfg.algo.data
@@ -236,7 +238,7 @@ def test_samples_of_the_next_state_are_scored_at_the_state():
 
 def test_backup_holds_no_entropy_unless_asked():
     batch = make_batches(1)[0]
-    plain, soft = make({}), make({"backup_entropy": True})
+    plain, soft = make({}, official=True), make({"backup_entropy": True}, official=True)
     soft.load_state_dict(plain.state_dict())
     noise = draws(plain, 1)[0][0][:, :1]
     value = plain.backup(batch, noise) - soft.backup(batch, noise)
@@ -254,7 +256,7 @@ def test_max_backup_takes_minimum_and_maximum_in_the_named_order():
 
     values = {}
     for order in ("min_first", "per_critic"):
-        agent = make({"max_backup": order, "samples": 2, "discount": 1.0})
+        agent = make({"max_backup": order, "samples": 2, "discount": 1.0}, official=True)
         agent.target = Table()
         one = make_batches(1)[0]
         one = type(one)(*(x[:1, :1] for x in one))._replace(
@@ -275,7 +277,8 @@ def test_max_backup_takes_minimum_and_maximum_in_the_named_order():
     ],
 )
 def test_lagrange_scales(version, penalty, slope):
-    agent = make({"lagrange": version, "weight": 5.0, "threshold": 3.0})
+    lagrange = {"lagrange": version, "weight": 5.0, "threshold": 3.0}
+    agent = make(lagrange, official=version == "official")
     of_critics, of_multiplier = agent.penalty(torch.tensor([[2.0, 4.0]] * SEEDS))
     assert of_critics.tolist() == pytest.approx([penalty] * SEEDS, abs=1e-5)
     assert of_multiplier.tolist() == pytest.approx([slope] * SEEDS, abs=1e-5)
@@ -312,4 +315,4 @@ def test_initial_weights_are_corls():
 
 def test_entropy_needs_one_best_action():
     with refused("algo.backup_entropy"):
-        Config(backup_entropy=True, max_backup="per_critic")
+        cql_official.Config(backup_entropy=True, max_backup="per_critic")

@@ -12,7 +12,7 @@ import tiny
 import torch
 from agreement import scramble
 
-from corerl.algos import arsq, bcq_discrete, cql, cql_discrete, cqn, cvar, dtr, ela, icvar
+from corerl.algos import arsq, bcq_discrete, cql_discrete, cql_official, cqn, cvar, dtr, ela, icvar
 from corerl.config import Config
 from corerl.nn.networks import Normalizer
 from corerl.preferences import teachers
@@ -48,8 +48,8 @@ def test_updates_for_each_step_of_the_environment_begin_with_it(module, kind, ca
 
 
 def test_cql_clones_for_as_many_updates_as_it_is_told(calls):
-    log = calls(cql.CQL, "warm_start update")
-    tiny.Short(tiny.settings("cql", bc_steps=12), SEEDS[:1])
+    log = calls(cql_official.OfficialCQL, "warm_start update")
+    tiny.Short(tiny.settings("cql_official", bc_steps=12), SEEDS[:1])
     assert counts(log) == {"warm_start": 12, "update": 48}
 
 

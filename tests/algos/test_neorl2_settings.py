@@ -31,7 +31,7 @@ from wording import refused
 
 from corerl.algos import bc_neorl2, edac, td3_bc_neorl2
 from corerl.algos.bc_neorl2 import ValidatedBC
-from corerl.algos.cql import CQL
+from corerl.algos.cql_official import OfficialCQL
 from corerl.algos.edac import EDAC
 from corerl.algos.td3_bc_neorl2 import NeoRL2TD3BC
 from corerl.config import Config, Eval
@@ -239,7 +239,7 @@ def test_cql_equals_the_equations(threshold, version, float64):
         *("algo=cql_neorl2", f"algo.threshold={threshold}", f"algo.importance_sampling={version}"),
         *(f"algo.hidden_width={WIDTH}", "algo.samples=3"),
     )
-    agent = CQL(cfg.algo, Spec(O, A, generators()))
+    agent = OfficialCQL(cfg.algo, Spec(O, A, generators()))
     scramble(agent.policy, agent.critic, agent.target, agent.log_alpha, agent.log_alpha_prime)
 
     def mine(s: int) -> tuple:
@@ -280,7 +280,7 @@ def test_networks_of_cql_and_edac_begin_as_offlinerls():
     """nn.Linear's, but for EDAC's critics: normal, half of 1/sqrt of the inputs wide, outputs +-3e-3."""
     one, other = (
         agent(composed(f"algo={name}_neorl2").algo, Spec(6, 2, generators(1)))
-        for name, agent in (("cql", CQL), ("edac", EDAC))
+        for name, agent in (("cql", OfficialCQL), ("edac", EDAC))
     )
     for layer in (*one.policy.body.layers, *one.critic.layers, *other.policy.body.layers):
         bound = layer.weight.shape[-2] ** -0.5
@@ -361,6 +361,15 @@ FOLDERS_OF_BEFORE = [
     ({"name": "bc", "squash": True, "leak": 0.0, "validate_every": 0}, {"name": "bc"}),
     ({"name": "bc", "squash": False, "leak": 0.1}, {"name": "bc", "squash": False, "leak": 0.1}),
     ({"name": "iql", "squash": False}, {"name": "iql", "squash": False}),
+    ({"name": "cql", "order": "joint", "bc_steps": 0, "backup_entropy": False}, {"name": "cql"}),
+    (
+        {"name": "cql", "order": "in_turn", "bc_steps": 9},
+        {"name": "cql_official", "order": "in_turn", "bc_steps": 9},
+    ),
+    *(
+        ({"name": "cql"} | only, {"name": "cql_official"} | only)
+        for only in ({"lagrange": "official"}, {"init": "torch"}, {"max_backup": "per_critic"})
+    ),
     (
         {"name": "iql", "squash": False, "advantage": "online", "stale_target": True}
         | {"critic_layer_norm": True, "init": "glorot", "beta": 3.0},

@@ -571,6 +571,7 @@ PROBLEMS = {
     (*RUN, "table=iql_cor"): "iql_cor configs/ iql_corl",
     (*RUN, "table=config"): "config configs/",
     ("algo=bc", "task=d4rl/pen-human-v1", "table=iql"): ("configs/iql.yaml algo.beta algo=bc"),
+    ("algo=cql", "task=d4rl/pen-human-v1", "table=cql_official"): "algo=cql_official",
     ("sweep=dem",): "dem demo_risk",
     (*RUN, "hydra/launcher=joblb"): "hydra/launcher joblb",
     # values of the wrong type

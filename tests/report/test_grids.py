@@ -168,21 +168,23 @@ def test_finished_runs_are_collected_under_the_published_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algo", "label", "cell"),
+    ("table", "algo", "label", "cell"),
     [
         (
-            {"name": "cql", "order": "in_turn", "threshold": -1.0, "weight": 5.0}
+            "cql_neorl2",
+            {"name": "cql_official", "order": "in_turn", "threshold": -1.0, "weight": 5.0}
             | {"importance_sampling": True},
             *("CQL", "lagrange_thresh=-1 min_q_version=3 min_q_weight=5"),
         ),
         (
+            "edac_neorl2",
             {"name": "edac", "order": "critic_last", "critics": 50, "eta": 1.0},
             *("EDAC", "eta=1 num_critics=50"),
         ),
     ],
 )
 def test_only_runs_with_the_benchmarks_settings_are_of_its_grid(
-    tmp_path, capsys, algo, label, cell
+    tmp_path, capsys, table, algo, label, cell
 ):
     write_run(tmp_path / "a" / "seeds-7", algo, 7, "done", label=label)
     write_run(tmp_path / "b" / "seeds-7", algo | {"order": "joint"}, 7, "done", label=label)
@@ -191,7 +193,7 @@ def test_only_runs_with_the_benchmarks_settings_are_of_its_grid(
     published = grids.published()
     assert cell in set(published["cell"][published["algorithm"] == label])
     reported = capsys.readouterr().err
-    says(reported, f"{tmp_path / 'b'} {algo['name']}_neorl2")
+    says(reported, f"{tmp_path / 'b'} {table}")
 
 
 def test_a_copy_of_a_group_of_seeds_does_not_count_again(tmp_path):

@@ -19,7 +19,7 @@ from wording import lacking, refused
 
 from corerl.algos import (
     cal_ql,
-    cql,
+    cql_official,
     iql,
     rebrac,
 )
@@ -42,6 +42,8 @@ OWN = {
     "awac": {"phase": "both", "online": Online(pretrain_steps=20)},
     "famo2o": {"phase": "both", "online": Online(pretrain_steps=20)},
     "cql": {"phase": "both", "samples": 2, "online": Online(pretrain_steps=20)},
+    "cql_official": {"phase": "both", "samples": 2, "bc_steps": 24}
+    | {"online": Online(pretrain_steps=20)},
     "ro2o": {
         "phase": "both",
         "critics": 3,
@@ -160,13 +162,15 @@ def continued(tmp_path: Path, cell: Path, algo: str = "iql", **changes):
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_policy_that_goes_on_is_not_cloned_again(tmp_path, monkeypatch, resumed):
-    kinds, cell = [], pretrained(tmp_path, "cql", bc_steps=20)
+    kinds, cell = [], pretrained(tmp_path, "cql_official", bc_steps=20)
     for kind in ("warm_start", "update"):
-        made = getattr(cql.CQL, kind)
+        made = getattr(cql_official.OfficialCQL, kind)
         monkeypatch.setattr(
-            cql.CQL, kind, lambda *x, made=made, kind=kind: (kinds.append(kind), made(*x))[1]
+            cql_official.OfficialCQL,
+            kind,
+            lambda *x, made=made, kind=kind: (kinds.append(kind), made(*x))[1],
         )
-    cfg = continued(tmp_path, cell, "cql", bc_steps=20)
+    cfg = continued(tmp_path, cell, "cql_official", bc_steps=20)
     cfg.algo.online.warmup_steps = 10
     train(cfg, stops=(15,) if resumed else ())
     assert set(kinds) == {"update"} and len(kinds) >= 30

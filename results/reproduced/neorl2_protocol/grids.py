@@ -37,16 +37,20 @@ COLUMNS = ["algorithm", "task", "cell", "seed", "return"]
 class Grid(NamedTuple):
     """A published grid of one of our algorithms."""
 
+    table: str  # what `algo=` takes
     names: dict[str, Callable[[dict[str, Any]], float]]  # its settings, each read from ours
     mark: tuple[str, Any] | None = None  # one of ours that only the benchmark's table has
 
 
 GRIDS = {
-    "bc_neorl2": Grid({"actor_layers": itemgetter("hidden_layers"), "actor_lr": itemgetter("lr")}),
-    "td3_bc_neorl2": Grid(
-        {"alpha": itemgetter("alpha"), "policy_noise": itemgetter("policy_noise")}
+    "bc_neorl2": Grid(
+        "bc_neorl2", {"actor_layers": itemgetter("hidden_layers"), "actor_lr": itemgetter("lr")}
     ),
-    "cql": Grid(
+    "td3_bc_neorl2": Grid(
+        "td3_bc_neorl2", {"alpha": itemgetter("alpha"), "policy_noise": itemgetter("policy_noise")}
+    ),
+    "cql_official": Grid(
+        "cql_neorl2",
         {
             "lagrange_thresh": itemgetter("threshold"),
             "min_q_version": lambda algo: 2 + algo["importance_sampling"],
@@ -55,7 +59,9 @@ GRIDS = {
         ("order", "in_turn"),
     ),
     "edac": Grid(
-        {"eta": itemgetter("eta"), "num_critics": itemgetter("critics")}, ("order", "critic_last")
+        "edac_neorl2",
+        {"eta": itemgetter("eta"), "num_critics": itemgetter("critics")},
+        ("order", "critic_last"),
     ),
 }
 
@@ -98,7 +104,7 @@ def collect(root: Path) -> pd.DataFrame:
     """Collects last evaluations of finished seeds below `root` whose algorithm has a published grid."""
     rows = [row for config in below(root, "config.yaml") for row in _finished(config)]
     if not rows:
-        tables = ", ".join(f"{name.removesuffix('_neorl2')}_neorl2" for name in GRIDS)
+        tables = ", ".join(grid.table for grid in GRIDS.values())
         raise CorerlError(f"{root} holds no finished run of {tables}.")
     order = ["task", "algorithm", "cell", "seed"]
     return pd.DataFrame(rows).sort_values(order).reset_index(drop=True)
@@ -115,7 +121,7 @@ def _finished(config: Path) -> Iterator[dict[str, Any]]:
     if grid is None:
         return
     if grid.mark and algo.get(grid.mark[0]) != grid.mark[1]:
-        _tell(f"skipped: {config.parent} has not the settings of {algo['name']}_neorl2")
+        _tell(f"skipped: {config.parent} has not the settings of {grid.table}")
         return
     cell = cell_of(algo)
     for directory, seeds in groups(config.parent):
