@@ -44,14 +44,14 @@ from torch import Tensor
 
 from corerl import seeding
 from corerl.algos import iql
-from corerl.config import group, one_of, positive, require, within
+from corerl.config import added, at_least, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset
 from corerl.nn import compile, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.buffer import PairBuffer, Pairs
 from corerl.preferences.relabelling import Rows
-from corerl.preferences.reward_models import in_pieces, keep_where, preference_loss
+from corerl.preferences.reward_models import combined, in_pieces, keep_where, preference_loss
 from corerl.preferences.reward_transformer import Fitting, RewardTransformer
 from corerl.preferences.sources import Preferences
 from corerl.training import preprocessing
@@ -68,6 +68,9 @@ class Reward(Fitting):
     scale: str = one_of("none", "width")  # none (authors) | width: attention divided by sqrt(width)
     keep: str = one_of("best", "last")  # best: weights of the smallest loss (authors) | last
     window: int = positive(100)  # steps of context when relabelling (at most a segment's length)
+    members: int = added(positive(1))  # reward networks, each with its own draw of comparisons
+    ensemble: str = added(one_of("mean", "worst", "uncertainty"))  # or worst member | uncertainty
+    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 
 
@@ -97,16 +100,20 @@ class Config(iql.Config):
 
 
 class RewardModel(Stateful):
-    """S learners of a reward on segments of `length`. `rewards` uses the weights that were kept."""
+    """S ensembles of M rewards of segments of `length`. `rewards` uses the weights that were kept.
+
+    The members of all seeds stand side by side, as S * M learners.
+    """
 
     IMPROVED = 1e-3  # by how much a loss must be smaller to count as better
 
     def __init__(self, cfg: Reward, spec: Spec, length: int):
         self.cfg, self.window = cfg, min(cfg.window, length)
         sizes = spec.observation_dim, spec.action_dim
-        self.network = RewardTransformer(cfg, *sizes, spec.rngs, length).to(spec.device)
+        rngs = [rng for rng in spec.rngs for _ in range(cfg.members)]
+        self.network = RewardTransformer(cfg, *sizes, rngs, length).to(spec.device)
         self.kept = optim.target_of(self.network)
-        self.best_loss = networks.Scalar(math.inf, spec.seeds).to(spec.device).requires_grad_(False)
+        self.best_loss = networks.Scalar(math.inf, len(rngs)).to(spec.device).requires_grad_(False)
         self.optimizer = optim.Adam(
             self.network.parameters(), cfg.lr, weight_decay=cfg.weight_decay
         )
@@ -114,7 +121,7 @@ class RewardModel(Stateful):
         self._step = GradientStep(self.loss, self.optimizer, spec.mode, self.schedule)
 
     def loss(self, pairs: Pairs, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the labels' cross-entropy. `keys` are for dropout."""
+        """Computes the labels' cross-entropy of every learner. `keys` are for dropout."""
         segments = pairs.observations.flatten(1, 2), pairs.actions.flatten(1, 2)
         size = pairs.observations.shape[2]
         scores = self.network.score(*segments, keys).unflatten(1, (-1, size))
@@ -122,12 +129,19 @@ class RewardModel(Stateful):
         return loss, {"reward_loss": loss, "reward_accuracy": accuracy}
 
     def update(self, pairs: Pairs, keys: Tensor | None) -> dict[str, Tensor]:
-        """Takes one step."""
-        return self._step(pairs, keys)
+        """Takes one step with M * B comparisons and M keys of each seed. Metrics are means over members."""
+        members = self.cfg.members
+        pairs = pairs._replace(
+            observations=_to_members(pairs.observations, members),
+            actions=_to_members(pairs.actions, members),
+            labels=_to_members(pairs.labels, members),
+        )
+        metrics = self._step(pairs, None if keys is None else _to_members(keys, members))
+        return {name: x.view(-1, members).mean(1) for name, x in metrics.items()}
 
     @torch.no_grad()
     def look(self, pairs: Pairs) -> None:
-        """Keeps the weights of the seeds whose loss on these comparisons is the smallest so far."""
+        """Keeps the weights of the learners whose loss on these comparisons is the smallest so far."""
         loss, _ = self.loss(pairs, None)
         best = self.best_loss.value
         not_better = ~(best - loss > self.IMPROVED)
@@ -135,7 +149,7 @@ class RewardModel(Stateful):
         keep_where(not_better, [best], [loss])
 
     def rewards(self, rows: Rows, piece: int = 256) -> Tensor:
-        """Returns r_t at every row, of the `window` steps that end there, `(S, N)`."""
+        """Returns r_t at every row, of the `window` steps that end there and all members, `(S, N)`."""
         network = self.kept if self.cfg.keep == "best" else self.network
         device = network.norm.weight.device
         starts = np.repeat(
@@ -155,7 +169,13 @@ class RewardModel(Stateful):
             hidden = network.hidden(observations, actions, valid, wanted=slice(-1, None))
             return network.rewards(hidden).squeeze(-1)
 
-        return in_pieces(of_rows, len(rows.observations), piece)
+        learned = in_pieces(of_rows, len(rows.observations), piece)
+        return combined(self.cfg, learned.unflatten(0, (-1, self.cfg.members)))
+
+
+def _to_members(x: Tensor, members: int) -> Tensor:
+    """Reshapes `(S, M * B, ...)` to `(S * M, B, ...)`."""
+    return x.unflatten(1, (members, -1)).flatten(0, 1)
 
 
 build = iql.IQL
@@ -179,13 +199,14 @@ def train(cfg: Config, run: Run) -> None:
     compared = loading.comparisons(run, cfg.preferences, limit, rankings=True)
     rows, buffer, normalizer = relabelling.transitions(run, cfg.data, cfg.batch_size)
     at_once = min(cfg.reward.batch_size, len(compared))
-    pairs = PairBuffer(compared, run.seeds, at_once, run.device)
+    members = cfg.reward.members
+    pairs = PairBuffer(compared, run.seeds, members * at_once, run.device)
     last_tenth = pairs.last(max(1, len(pairs) // 10))
     look_every = 5 * (len(pairs) // cfg.reward.batch_size + 1)
     spec = run.spec(buffer, normalizer, policy_steps, {"length": pairs.length})
     agent = iql.IQL(cfg, spec)
     reward = parts(agent, spec)["reward"]
-    places = reward.network.places
+    places = members * reward.network.places
     keys = transformer.dropout_keys(run.seeds, places, run.device, "reward dropout")
     dropout = run.dropout(cfg, cfg.batch_size)
     fit = compile.captured(reward.update, run.mode)

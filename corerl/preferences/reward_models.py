@@ -9,7 +9,7 @@ exp(score) / sum exp(score). A Markovian reward sees one step at a time: `Markov
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -118,10 +118,8 @@ class MarkovReward(Stateful):
         return torch.tanh(rewards) if self.cfg.bounded else rewards
 
     def combined(self, rewards: Tensor) -> Tensor:
-        """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)` (see `pessimistic`)."""
-        if self.cfg.ensemble == "mean":
-            return rewards.mean(1)
-        return pessimistic(rewards, self.cfg.ensemble, self.cfg.penalty)
+        """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)`."""
+        return combined(self.cfg, rewards)
 
     def loss(self, pairs: Pairs) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of M * B comparisons, summed over members, and metrics."""
@@ -216,6 +214,16 @@ def keep_where(chosen: Tensor, parameters: Sequence[Tensor], others: Sequence[Te
 def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tensor:
     """Calls `of_rows` with a slice at a time and joins what it returns along the last axis."""
     return torch.cat([of_rows(slice(i, min(i + piece, size))) for i in range(0, size, piece)], -1)
+
+
+def combined(cfg: Any, rewards: Tensor) -> Tensor:
+    """Returns what a policy gets of the members' rewards, `(S, M, N)` to `(S, N)`.
+
+    `cfg` has `ensemble`, `mean` or a kind of `pessimistic`, and `penalty`.
+    """
+    if cfg.ensemble == "mean":
+        return rewards.mean(1)
+    return pessimistic(rewards, cfg.ensemble, cfg.penalty)
 
 
 def pessimistic(rewards: Tensor, kind: str, penalty: float) -> Tensor:

@@ -15,6 +15,7 @@ from corerl.nn import transformer
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
 from corerl.preferences.relabelling import Rows
+from corerl.preferences.reward_models import combined
 
 O, A, L, B = 3, 2, 4, 3
 
@@ -198,6 +199,25 @@ def test_kept_weights_make_the_rewards():
     assert not torch.allclose(mine.rewards(rows()), model_of_last(mine).rewards(rows()))
     mine.look(comparisons())
     torch.testing.assert_close(mine.rewards(rows()), model_of_last(mine).rewards(rows()))
+
+
+@pytest.mark.parametrize("ensemble", ["mean", "worst"])
+def test_two_members_of_a_seed_are_two_seeds(ensemble):
+    """With the same weights and comparisons. `rewards` combines what the two seeds would say."""
+    apart = model(settings(keep="last"), seeds=2)
+    cfg = settings(keep="last", members=2, ensemble=ensemble)
+    together = RewardModel(cfg, Spec(O, A, generators(1)), length=L)
+    first, second = together.network.embed_state.weight
+    assert not torch.equal(first, second), "members begin at weights of their own"
+    together.load_state_dict(apart.state_dict())
+    batch, keys = comparisons(), transformer.dropout_keys([0, 1], apart.network.places).next()
+    each = apart.update(batch, keys)
+    mean = together.update(Pairs(*(x.flatten(0, 1)[None] for x in batch[:3])), keys.view(1, -1))
+    for name, value in each.items():
+        torch.testing.assert_close(mean[name], value.mean(0, keepdim=True))
+    assert_networks(net(apart.network, 1), net(together.network, 1), 1e-6)
+    expected = combined(cfg, apart.rewards(rows())[None])
+    torch.testing.assert_close(together.rewards(rows()), expected)
 
 
 def model_of_last(mine: RewardModel) -> RewardModel:
