@@ -79,7 +79,7 @@ class Config(iql.Config):
 
     reward: Reward = group(Reward)
     preferences: Preferences = group(Preferences)
-    spread_worst: bool = False  # takes the worst return off every episode, spread over its steps
+    spread_worst: bool = False  # subtracts the worst return from all, spread over the steps
     data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
         preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )

@@ -53,7 +53,7 @@ def refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
     if "cdf" not in methods:
         refuse(args, ("upper",), "Only the method cdf has an upper bound")
     if args.policy == "sample":
-        refuse(args, OF_KERNELS, "With --policy sample the policy gives its own density")
+        refuse(args, OF_KERNELS, "With --policy sample the policy's own density is used")
 
 
 def acting_settings(settings: list[str]) -> list[dict[str, Any]]:
