@@ -86,7 +86,7 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.bc_steps > 0 or not self.reference,
-            "algo.reference=true compares with the cloned policy, but algo.bc_steps=0 clones none",
+            "algo.reference=true compares with a cloned policy, but algo.bc_steps=0 trains none. Raise it",
         )
         unused = (*loading.REWARDS, "end_reward", "weighting")
         loading.refuse(self.data, *unused, reason="CPL learns only from comparisons")

@@ -84,7 +84,7 @@ class Config(DeepQ):
         )
         require(
             self.policy == "greedy" or self.data.epsilon == 1,
-            "algo.policy=uniform learns of random actions and needs algo.data.epsilon=1",
+            "algo.policy=uniform learns the returns of random actions. Set algo.data.epsilon=1 too",
         )
         require(
             self.policy == "uniform" or self.data.eval_epsilon < 1,

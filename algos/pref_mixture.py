@@ -81,7 +81,7 @@ def max_min(mdp: FiniteMDP, rewards: np.ndarray) -> tuple[np.ndarray, float]:
         **flow,
     )
     if not found.success:
-        raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
     return np.maximum(found.x[:-1], 0).reshape(shape), float(found.x[-1])
 
 

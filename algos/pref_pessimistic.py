@@ -169,7 +169,7 @@ def plan(
             **flow,
         )
         if not found.success:
-            raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+            raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
         occupied = np.maximum(found.x[:-1], 0)
         v = occupied @ every - nu
         pushed = np.zeros(len(theta)) if inverse is None else inverse @ v

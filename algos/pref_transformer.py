@@ -88,8 +88,8 @@ class Config(iql.Config):
         super().__post_init__()
         require(
             self.phase == "offline",
-            f"algo.phase={self.phase}: the environment's rewards are not on the learned scale, so "
-            "pref_transformer trains offline only",
+            f"algo.phase={self.phase} would mix the environment's rewards with learned ones of another "
+            "scale. Use algo.phase=offline",
         )
 
     def first_phase(self) -> tuple[int, str]:

@@ -79,7 +79,7 @@ class Config(Settings):
     beta: float = at_least(0, 1.0)  # weight of the pessimism penalty
     ridge: float = positive(0.1)  # ridge penalty of the regressions
     penalty: str = one_of("factors", "authors")  # factors: bounds each factor | authors: smaller
-    least: str = one_of(  # nature's lowest V over all: states | data: in the data (authors)
+    least: str = one_of(  # smallest V over: states: all | data: those in it (authors)
         "states", "data"
     )
     rewards: str = one_of("known", "learned")  # known: given | learned: regression (authors' PEVI)

@@ -79,7 +79,7 @@ def make(name: str, seed: int = 0) -> Dataset:
     """Makes the dataset and writes its file to the cache folder. Only warns where it cannot write."""
     if name in PACKAGED:
         raise CorerlError(
-            f"corerl/{name} is a part of the package, so that you cannot make it"
+            f"corerl/{name} is a part of the package, and no command makes it"
             + ("." if find(name) else ". Its file is missing: reinstall corerl.")
         )
     if name not in RECIPES:

@@ -157,8 +157,8 @@ def _refuse_pending(cfg: Config, planned: list[list[int]]) -> None:
         begun = checkpoint.exists(checkpoint.path_in(folder))
         require(
             not (begun and pending.steps(folder)),
-            f"{folder} has pending evaluations, and eval.later=false would write newer scores before them. "
-            f"Play them first (corerl evaluate {folder} --pending), or resume with eval.later=true",
+            f"{folder} has pending evaluations, whose scores must be written first (eval.later=false). "
+            f"Play them (corerl evaluate {folder} --pending), or resume with eval.later=true",
         )
 
 

@@ -126,7 +126,7 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
             for word in ("egl", "osmesa", "opengl", "glfw", "gl context", "display")
         ):
             raise CorerlError(
-                f"{id} cannot be drawn here, because OpenGL for no screen is missing ({text}): "
+                f"{id} cannot be drawn here, because OpenGL without a screen is missing ({text}): "
                 "apt-get install "
                 "libegl1 (MUJOCO_GL=egl, where there is a GPU) or libosmesa6 (MUJOCO_GL=osmesa)."
             ) from error

@@ -72,7 +72,7 @@ def best_occupancy(
     if found.status == 2:
         _explain(table, budgets, flow)
     if not found.success:
-        raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
     visits = np.maximum(found.x, 0).reshape(rewards.shape)
     multipliers = np.maximum(-found.ineqlin.marginals, 0) if len(costs) else np.zeros(0)
     spent = table @ found.x if len(costs) else np.zeros(0)

@@ -258,8 +258,8 @@ class Experience(Stateful):
 def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
     require(
         envs.has_vectors,
-        f"{task} gives one reward, not one for each source (only some Atari games do, see "
-        "envs/atari.py). Choose an algorithm for scalar rewards",
+        f"{task} gives one reward, not one for each source, as task=maze/v0 and some Atari games do. "
+        "Choose an algorithm for scalar rewards",
     )
     require(
         cfg.clip != "total", "algo.data.clip=total needs a single reward. Use algo.data.clip=source"

@@ -48,7 +48,7 @@ class Preprocess(Settings):
     normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
     weighting: str = added(one_of(*WEIGHTINGS))  # draws rows uniform | by return | advantage | top
-    weighting_alpha: float = added(positive(0.1))  # with return, advantage (near 0: best only)
+    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
     weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes drawn with top
 
     rewards: str = added(one_of(*REWARDS))  # data: recorded | by demonstrations: seabo | otr | uds
