@@ -54,7 +54,7 @@ def _refuse_two_of_a_name(paths: list[Path]) -> None:
     for path in paths:
         if first.setdefault(path.stem, path).resolve() != path.resolve():
             raise CorerlError(
-                f"{first[path.stem]} and {path} have the same name, but runs are named by it. "
+                f"{first[path.stem]} and {path} have the same name, but runs are named after it. "
                 "Rename a file, and Config.name in it."
             )
 

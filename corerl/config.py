@@ -319,7 +319,7 @@ class Config(Settings):
         spent, setting = self.algo.first_phase()
         require(
             self.steps > spent,
-            f"{setting}={spent} uses up all of steps={self.steps}: make it smaller",
+            f"{setting}={spent} leaves none of steps={self.steps}: lower {setting}",
         )
         return self.steps - spent
 
