@@ -54,7 +54,7 @@ def _refuse_two_of_a_name(paths: list[Path]) -> None:
     for path in paths:
         if first.setdefault(path.stem, path).resolve() != path.resolve():
             raise CorerlError(
-                f"{first[path.stem]} and {path} have the same name, but runs are named by it. "
+                f"{first[path.stem]} and {path} have the same name, but runs are named after it. "
                 "Rename a file, and Config.name in it."
             )
 
@@ -157,12 +157,10 @@ def _check_content(module: ModuleType, file: Path) -> None:
     config = module.Config
     if not isinstance(config, type) or not issubclass(config, Settings):
         raise CorerlError(
-            f"The Config of {file} must be a class(Settings), with Settings of corerl.config."
+            f"The Config of {file} must derive from Settings: from corerl.config import Settings"
         )
     if config.__module__ != module.__name__ or "__dataclass_fields__" not in vars(config):
-        raise CorerlError(
-            f"{file} needs a Config of its own: a class in this file with @dataclass above it."
-        )
+        raise CorerlError(f"{file} must define its own Config: a class with @dataclass above it.")
 
 
 sys.meta_path.insert(0, _Finder)

@@ -67,7 +67,7 @@ class Config(FineTuning):
     bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error
     behaviour: str = one_of("lse", "margin")  # demo loss: lse (log-sum-exp) | margin, mean of gaps
     behaviour_weight: float = at_least(0, 5.0)  # weight of the demonstration loss
-    behaviour_floor: float = -1.0  # lower clip of advantage gaps on demonstrations (-margin)
+    behaviour_floor: float = -1.0  # lowest advantage gap in the demonstration loss (-margin)
     behaviour_temperature: float = positive(1.0)  # behaviour=lse: temperature of the log-sum-exp
     behaviour_mean: str = one_of("demos", "batch")  # demo loss is a mean over: demos | whole batch
 

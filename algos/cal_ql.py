@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
     importance_sampling: bool = True  # weighs sampled actions by 1 / density (false: not at all)
     calibrate: bool = True  # bounds penalised values below by the data's returns (false: CQL)
-    failure_reward: float | None = None  # episodes of this raw reward alone are endless (null: off)
+    failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
     lagrange: bool = False  # adapts the penalty's weight until its gap meets threshold
     threshold: float = 0.8  # lagrange=true: wanted gap between sampled Q and the data's Q
 
@@ -77,7 +77,7 @@ class Config(MLPSettings, FineTuning):
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     max_backup: bool = True  # targets take the best of `samples` next actions (false: one action)
     critics: int = positive(2)  # number of critics
-    critic_subsample: int | None = positive(None)  # random critics in backup, penalty (null: all)
+    critic_subsample: int | None = positive(None)  # critics drawn in backup and penalty (null: all)
     layer_norm: bool = False  # LayerNorm in the critics, before each activation
     tuning: str = added(one_of("log", "softplus"))  # temperature, learned as log | softplus (WSRL)
 

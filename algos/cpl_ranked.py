@@ -107,7 +107,8 @@ class Ranked(Settings):
         weighs = judged.gamma < 1 or judged.discount < 1
         require(
             self.ranked_by == "model" or not (any(faults) or weighs),
-            "algo.ranked_by=teacher ranks by plain sums. It reads only judge and values of algo.preferences",
+            "algo.ranked_by=teacher uses only judge and values of algo.preferences. Leave the other settings "
+            "of the teacher out",
         )
 
     def first_phase(self) -> tuple[int, str]:

@@ -93,16 +93,16 @@ class Config(DeepQ):
     name: str = "cvar"
     label: str = "deep CVaR"
 
-    objective: str = one_of(  # static CVaR of the return | iterated per step | distortion | mean
+    objective: str = one_of(  # CVaR: static: of the return | iterated: per step | distortion | mean
         "static", "iterated", "distortion", "mean"
     )
     tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
     low: float | None = None  # lower bound of discounted returns (null: unknown, static needs it)
     high: float | None = None  # upper bound of discounted returns (null: unknown, static needs it)
     explore: float = within(0.5, "[0, 1]")  # static: share of episodes that begin at a random stock
-    stocks: int = at_least(2, 201)  # static: candidates for the first stock, the return aimed at
-    starts: int = positive(32)  # static: latest first states that the first stock is chosen for
-    race: int = at_least(0, 0)  # static: final episodes per candidate stock (0: critic chooses)
+    stocks: int = at_least(2, 201)  # static: candidates for the first stock (target return)
+    starts: int = positive(32)  # static: latest first states for which the first stock is chosen
+    race: int = at_least(0, 0)  # static: final episodes to test each first stock (0: by critic)
     cosines: int = positive(16)  # static: cosines in the embedding of the stock
 
     critic: str = one_of("quantile", "shortfall")  # static: learns quantiles | expected shortfall

@@ -64,8 +64,8 @@ class Config(MLPSettings):
     label: str = "Static CVaR (TD3+BC)"
 
     objective: str = one_of("static")  # static CVaR of the whole return (the only choice)
-    tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (only play reads it)
-    start: str = one_of("data", "own")  # first stock by data's first states | each episode's own
+    tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (unused in training)
+    start: str = one_of("data", "own")  # first stock: data: one for all | own: one per episode
     start_stocks: int = positive(257)  # candidates for the first stock, evenly spaced
     stocks: int = positive(4)  # random stocks (returns to reach) paired with each row
 

@@ -50,7 +50,7 @@ class Config(Settings):
     name: str = "cvar_tabular"
     label: str = "exact CVaR"
 
-    objective: str = one_of(  # CVaR: static | iterated | ecrm | naive: greedy | blind to rewards
+    objective: str = one_of(  # static | iterated | ecrm | naive: per state | blind: sees no rewards
         "static", "iterated", "ecrm", "naive", "blind"
     )
     tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)

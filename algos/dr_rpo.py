@@ -59,7 +59,7 @@ class Config(Settings):
     reference: str = one_of("uniform", "none")  # policy that is costly to leave: uniform | none
     eta: float = positive(0.1)  # weight of the KL to the reference policy
     beta: float = at_least(0, 0.1)  # weight of the exploration bonus
-    bonus: str = one_of("factors", "joint")  # uncertainty: factors, summed | joint norm of features
+    bonus: str = one_of("factors", "joint")  # factors: sum over features | joint: norm of features
     ridge: float = positive(1.0)  # ridge lambda of the regression on features
 
     def price(self) -> float:

@@ -203,7 +203,9 @@ def parts(agent: Learners, spec: Spec) -> dict[str, Any]:
 def train(cfg: Config, run: Run) -> None:
     env = run.task.make_env()
     if not hasattr(env.unwrapped, "features"):
-        raise CorerlError(f"{run.task.id} has no classes of features. ELA learns on risk/low-rank.")
+        raise CorerlError(
+            f"{run.task.id} has no classes of features, which ELA needs. Choose task=risk/low-rank."
+        )
     spec = run.spec(Sizes.of(env))
     agent = build(cfg, spec)
     player = parts(agent, spec)["policy"]

@@ -64,22 +64,24 @@ class Config(goals.GoalSettings):
     name: str = "goat"
     label: str = "GOAT"
 
-    critics: int = positive(5)  # N
-    beta: float = at_least(0, 2.0)  # of the advantage in the weight (0: it does not count)
-    limit: float = positive(10.0)  # largest weight by advantage
-    top: float = within(80.0, "[0, 100]")  # percentile of the top, at last
-    rise: float = at_least(0, 0.01)  # of the percentile, every update
-    rest: float = within(0.05, "[0, 1]")  # weight outside the top (1: the top does not count)
-    top_of: str = one_of("scaled", "advantage")  # beta A as in the code | A as in the paper
-    recent: int = positive(50_000)  # advantages that the percentile is of
+    critics: int = positive(5)  # N, number of critics
+    beta: float = at_least(0, 2.0)  # exponent of the advantage in the weight (0: it does not count)
+    limit: float = positive(10.0)  # largest weight exp(beta * advantage)
+    top: float = within(80.0, "[0, 100]")  # final percentile above which advantages count as top
+    rise: float = at_least(0, 0.01)  # increase of the percentile at every update
+    rest: float = within(0.05, "[0, 1]")  # weight of rows below the top (1: all alike)
+    top_of: str = one_of(  # ranks scaled: beta * A (code) | advantage: A (paper)
+        "scaled", "advantage"
+    )
+    recent: int = positive(50_000)  # latest advantages from which the percentile is computed
     uncertainty: float = at_least(0, 1.5)  # weight of the critics' disagreement (0: WGCSL)
-    least: float = at_least(0, 0.5)  # the factor where they agree
-    most: float = positive(1.0)  # the largest factor
-    expectile: float = within(0.5, "(0, 1)")  # of the critics' errors
-    radius: float = at_least(0, 0.05)  # from a goal that is reached
+    least: float = at_least(0, 0.5)  # smallest weight by disagreement
+    most: float = positive(1.0)  # largest weight by disagreement
+    expectile: float = within(0.5, "(0, 1)")  # expectile of the critics' errors (0.5: mean)
+    radius: float = at_least(0, 0.05)  # distance at which a goal counts as reached
 
     discount: float = within(0.98, "(0, 1)")
-    polyak: float = within(0.0026, "[0, 1]")  # share of the new in the targets, every update
+    polyak: float = within(0.0026, "[0, 1]")  # share of new weights in targets, every update
     lr: float = positive(5e-4)
     batch_size: int = positive(512)
     hidden_width: int = positive(256)

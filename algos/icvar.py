@@ -245,7 +245,7 @@ def train(cfg: Config, run: Run) -> None:
     env = run.task.make_env()
     if not hasattr(env.unwrapped, "kernels"):
         raise CorerlError(
-            f"{run.task.id} is not a known mixture. ICVaR learns on risk/linear-mixture."
+            f"{run.task.id} is not a linear mixture, as ICVaR needs. Choose task=risk/linear-mixture."
         )
     spec = run.spec(Sizes.of(env))
     agent = build(cfg, spec)

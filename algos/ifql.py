@@ -45,7 +45,7 @@ class Config(MLPSettings, FineTuning):
     label: str = "IFQL"
 
     expectile: float = within(0.9, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
-    samples: int = acting(positive(32))  # actions of the flow per state, the best by Q acts
+    samples: int = acting(positive(32))  # flow's proposals per state (the best by Q acts)
     flow_steps: int = acting(positive(10))  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update

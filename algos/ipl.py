@@ -97,7 +97,7 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.dropout == 0 or self.form != "awac",
-            f"algo.dropout={self.dropout} with algo.form=awac: that form has no dropout",
+            f"algo.form=awac has no dropout. Leave algo.dropout={self.dropout} out",
         )
         require(
             self.chi2 > 0 or not self.target_clipping or self.form == "awac",

@@ -48,7 +48,9 @@ class Config(goals.GoalSettings):
     label: str = "LAEO"
 
     examples: int = positive(200)  # example states of success: those after the largest rewards
-    over: str = one_of("random", "mean", "logsumexp")  # random example's logit | mean | logsumexp
+    over: str = one_of(  # policy climbs: random: one example | mean | logsumexp of all
+        "random", "mean", "logsumexp"
+    )
     alpha: float = at_least(0, 0.1)  # weight of behaviour cloning in the policy's loss
     latent_dim: int = positive(64)  # d, size of the embeddings phi and psi
     batch_size: int = positive(256)

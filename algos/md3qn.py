@@ -65,9 +65,11 @@ class Config(DeepQ):
 
     particles: int = at_least(2, 200)  # M, particles of the return distribution of each action
     sources: str = one_of("all", "total")  # all sources jointly | total: their sum (MMD-QN)
-    policy: str = one_of("greedy", "uniform")  # greedy | uniform: policy whose returns are learned
+    policy: str = one_of("greedy", "uniform")  # greedy | uniform: whose returns are learned
     estimator: str = one_of("v", "u")  # v: all pairs of particles (authors' code) | u: unbiased MMD
-    kernel_weight: str = one_of("sqrt", "equal")  # sqrt: of the bandwidth (code) | equal: 1 (paper)
+    kernel_weight: str = one_of(  # weight by bandwidth: sqrt: its root (code) | equal (paper)
+        "sqrt", "equal"
+    )
     distance: str = one_of("mean", "sum")  # mean (authors' code) | sum (paper) over reward sources
     bandwidths: list[float] = field(default_factory=lambda: [2.0**i for i in range(-8, 9)])
 
@@ -82,7 +84,7 @@ class Config(DeepQ):
         )
         require(
             self.policy == "greedy" or self.data.epsilon == 1,
-            "algo.policy=uniform learns of random actions and needs algo.data.epsilon=1",
+            "algo.policy=uniform learns the returns of random actions. Set algo.data.epsilon=1 too",
         )
         require(
             self.policy == "uniform" or self.data.eval_epsilon < 1,

@@ -78,8 +78,8 @@ class Config(Settings):
 
     discount: float = within(0.99, "[0, 1]")
     n_step: int = positive(3)  # rewards summed before the bootstrap
-    terminal_reward: bool = True  # the n-step sum has a terminal step's reward (authors: false)
-    target_every: int = positive(250)  # updates between target copies, and encoder updates at each
+    terminal_reward: bool = True  # counts a terminal step's reward in n-step sums (authors: no)
+    target_every: int = positive(250)  # updates between target copies (then as many of the encoder)
     target_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     target_clip: float = at_least(0, 0.3)  # bound at which noise on the target action is clipped
     flatness: float = at_least(0, 1e-5)  # weight of the penalty on squared outputs before tanh

@@ -61,7 +61,7 @@ class Config(distortions.Distortion):
     label: str = "O-RAAC"
 
     perturbation: float = within(0.25, "[0, 2]")  # lambda, largest change to the imitated action
-    imitation: bool = True  # the actor changes a VAE's action (false: RAAC, without VAE)
+    imitation: bool = True  # the actor edits a VAE's action (false: RAAC, without VAE)
 
     fractions: int = positive(32)  # quantile fractions per update, of the critic and of its target
     policy_fractions: int = positive(8)  # quantile fractions averaged in the actor's loss

@@ -206,7 +206,7 @@ def check_task(task: Task) -> None:
     visits = occupancy_of(env.mdp, np.asarray(reference))
     require(
         (np.asarray(reference) > 0).all() and (_over_time(visits) > 0).all(),
-        f"{task.id}: the reference policy must reach every state and take every action. Elsewhere "
+        f"{task.id}: the reference policy must reach every state and take every action. Otherwise "
         "chi-square is infinite",
     )
 

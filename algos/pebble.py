@@ -74,7 +74,9 @@ class Config(sac.Config):
     reset_updates: int = at_least(0, 100)  # extra updates when the first session resets critics
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
-    world: World = added(group(World, steps=1_000))  # Hindsight PRIOR's (reward.prior > 0)
+    world: World = added(  # Hindsight PRIOR's world model (reward.prior > 0)
+        group(World, steps=1_000)
+    )
 
     polyak: float = within(0.0025, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(0.1)  # first value of the entropy temperature alpha

@@ -44,9 +44,11 @@ class Config(sac.Config):
     name: str = "pmoe"
     label: str = "PMOE"
 
-    experts: int = positive(4)  # K
-    density: str = one_of("component", "mixture")  # whose log pi is: code | exact
-    frequency_weight: float = at_least(0, 1.0)  # of the loss of the mixture's weights
+    experts: int = positive(4)  # K, number of experts
+    density: str = one_of(  # log pi of: component: drawn expert (code) | mixture: exact
+        "component", "mixture"
+    )
+    frequency_weight: float = at_least(0, 1.0)  # weight of the loss of the mixture's weights
 
 
 class Mixture(TanhGaussian):

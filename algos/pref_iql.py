@@ -68,7 +68,7 @@ class Config(iql.Config):
         batch_size=8,
         stop_accuracy=None,
     )
-    world: World = added(group(World))  # world model of Hindsight PRIOR, with reward.prior
+    world: World = added(group(World))  # Hindsight PRIOR's world model (reward.prior > 0)
     reward_first: bool = False  # fits the reward before IQL starts (false: both at once)
     preferences: Preferences = group(Preferences)
     crop: int | None = positive(64)  # steps read of each segment in a batch (null: all)

@@ -55,7 +55,9 @@ class Config(Settings):
     label: str = "max-min"
 
     objective: str = one_of("worst_group")  # the worst group's value (the only choice)
-    policy: str = one_of("max_min", "multiplicative", "mean")  # or multiplicative: iterative | mean
+    policy: str = one_of(  # max_min: exact | multiplicative: by play | mean: of groups
+        "max_min", "multiplicative", "mean"
+    )
     groups: int = within(2, "[1, 20]")  # U, groups of labellers that the mixture assumes
     comparisons: int = within(100, "[1, 100000]")  # pairs that each labeller compares
     bound: float = positive(10.0)  # largest norm of a group's reward parameters theta
@@ -79,7 +81,7 @@ def max_min(mdp: FiniteMDP, rewards: np.ndarray) -> tuple[np.ndarray, float]:
         **flow,
     )
     if not found.success:
-        raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
     return np.maximum(found.x[:-1], 0).reshape(shape), float(found.x[-1])
 
 

@@ -80,7 +80,9 @@ class Config(Settings):
     label: str = "pessimistic MLE"
 
     policy: str = one_of("pessimistic", "likelihood")  # or likelihood: greedy for the fitted theta
-    likelihood: str = one_of("rankings", "pairs")  # of whole rankings | of their pairs (MLE_2)
+    likelihood: str = one_of(  # of rankings: whole | pairs: all pairs in them (MLE_2)
+        "rankings", "pairs"
+    )
     comparisons: int = within(200, "[1, 1000000]")  # n, rankings in a dataset
     ranked: int = within(2, "[2, 20]")  # K, segments in a ranking
     bound: float | None = positive(2.0)  # largest norm of the reward parameters (null: no bound)
@@ -88,7 +90,9 @@ class Config(Settings):
     width: float = positive(3.0)  # radius of the ellipsoid of rewards, or its factor (theorem)
     delta: float = within(0.1, "(0, 1)")  # failure probability in the theorem's radius
     ridge: float = positive(0.01)  # ridge added to the covariance of the data
-    reference: str = one_of("compared", "mean", "zero")  # nu: most compared | mean | zero segment
+    reference: str = one_of(  # nu: compared: most compared segment | mean | zero
+        "compared", "mean", "zero"
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -165,7 +169,7 @@ def plan(
             **flow,
         )
         if not found.success:
-            raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+            raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
         occupied = np.maximum(found.x[:-1], 0)
         v = occupied @ every - nu
         pushed = np.zeros(len(theta)) if inverse is None else inverse @ v

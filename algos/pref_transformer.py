@@ -82,7 +82,7 @@ class Config(iql.Config):
 
     reward: Reward = group(Reward)
     preferences: Preferences = group(Preferences)
-    spread_worst: bool = False  # takes the worst return off every episode, spread over its steps
+    spread_worst: bool = False  # subtracts the worst return from all, spread over the steps
     data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
         preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )
@@ -91,8 +91,8 @@ class Config(iql.Config):
         super().__post_init__()
         require(
             self.phase == "offline",
-            f"algo.phase={self.phase}: the environment's rewards are not on the learned scale, so "
-            "pref_transformer trains offline only",
+            f"algo.phase={self.phase} would mix the environment's rewards with learned ones of another "
+            "scale. Use algo.phase=offline",
         )
 
     def first_phase(self) -> tuple[int, str]:

@@ -67,11 +67,11 @@ class Critic(MLPSettings):
     prefix: ClassVar[str] = "algo.critic."
     critic_loss = "sum"  # of IQL's parts
 
-    steps: int = positive(1_000_000)  # updates before the policy's
+    steps: int = positive(1_000_000)  # updates of the critic, before those of the policy
     expectile: float = within(0.7, "(0, 1)")
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of the new critic in its target, every update
-    reward_shift: float = 0.0  # added to every reward that it learns from
+    reward_shift: float = 0.0  # added to every reward that the critic learns from
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
@@ -84,8 +84,10 @@ class Config(dt.Config):
     name: str = "qcs"
     label: str = "QCS"
 
-    policy: str = one_of("transformer", "mlp")
-    q_scale: float = at_least(0, 1.0)  # weight of Q for each point of score below the best
+    policy: str = one_of(  # transformer | mlp: sees one state and its return-to-go
+        "transformer", "mlp"
+    )
+    q_scale: float = at_least(0, 1.0)  # weight of Q per point of score below best_score
     best_score: float = 100.0  # episodes of this score or more weigh Q by min_q
     min_q: float = at_least(0, 0.0)  # smallest weight of Q
     critic: Critic = group(Critic)
@@ -93,7 +95,7 @@ class Config(dt.Config):
     layers: int = positive(4)
     heads: int = positive(2)
     width: int = positive(256)
-    max_grad_norm: float | None = positive(None)  # null: gradients are not clipped
+    max_grad_norm: float | None = positive(None)  # largest gradient norm (null: not clipped)
 
     def first_phase(self) -> tuple[int, str]:
         return self.critic.steps, "algo.critic.steps"

@@ -69,13 +69,19 @@ class Config(Settings):
     name: str = "r2pvi"
     label: str = "R2PVI"
 
-    objective: str = one_of("robust", "mean")  # follows from kind (none: mean), shown in reports
-    kind: str = one_of("tv", "kl", "chi2", "ball", "none")  # or kl, chi2, ball: DRPVI, none: PEVI
+    objective: str = one_of(  # follows from kind (mean with none), shown in reports
+        "robust", "mean"
+    )
+    kind: str = one_of(  # tv | kl | chi2 | ball: tv within scale (DRPVI) | none: PEVI
+        "tv", "kl", "chi2", "ball", "none"
+    )
     scale: float = positive(0.1)  # price of the divergence, or the radius of the ball
     beta: float = at_least(0, 1.0)  # weight of the pessimism penalty
     ridge: float = positive(0.1)  # ridge penalty of the regressions
     penalty: str = one_of("factors", "authors")  # factors: bounds each factor | authors: smaller
-    least: str = one_of("states", "data")  # min V over all states | those in the data (authors)
+    least: str = one_of(  # smallest V over: states: all | data: those in it (authors)
+        "states", "data"
+    )
     rewards: str = one_of("known", "learned")  # known: given | learned: regression (authors' PEVI)
 
     def __post_init__(self):

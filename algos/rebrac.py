@@ -70,7 +70,9 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     layer_norm: bool = added(False)  # LayerNorm in the actor
     critic_layer_norm: bool = True  # LayerNorm in the critics
-    init: str = added(one_of("authors", "glorot", "lecun"))  # or glorot (FQL) | lecun (unifloral)
+    init: str = added(  # initial weights: authors | glorot (FQL) | lecun (unifloral)
+        one_of("authors", "glorot", "lecun")
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     min_bc_share: float = within(0.5, "[0, 1]")  # share of actor_bc_coef left when fine-tuning ends

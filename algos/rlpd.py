@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
-    target_entropy: float | None = None  # null: minus half the number of action dimensions
+    target_entropy: float | None = None  # entropy to reach (null: -action dimension / 2)
 
     actor_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)

@@ -46,9 +46,13 @@ class Config(td3.Config):
     name: str = "rrs"
     label: str = "RRS"
 
-    shifts: list[float] = field(default_factory=lambda: [-0.5, 0.0, 0.5])  # a reward shift per pair
+    shifts: list[float] = field(  # reward shift of each pair of critics
+        default_factory=lambda: [-0.5, 0.0, 0.5]
+    )
     turn: int = positive(1_000)  # critic updates for which the policy follows one pair of critics
-    ends: str = one_of("shifted", "exact")  # value past an end: 0 | exact: shift / (1 - discount)
+    ends: str = one_of(  # value past an end: shifted: 0 | exact: shift / (1 - discount)
+        "shifted", "exact"
+    )
 
     def __post_init__(self):
         super().__post_init__()

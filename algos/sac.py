@@ -66,7 +66,7 @@ class Config(MLPSettings):
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
     learn_temperature: bool = True  # learns alpha (false: alpha is fixed, Haarnoja et al. 2018a)
-    target_entropy: float | None = None  # null: minus the number of action dimensions
+    target_entropy: float | None = None  # entropy to reach (null: -action dimension)
     actor_q: str = one_of("min", "mean")  # policy follows the min (paper) | mean (later code) of Q
 
     random_steps: int = positive(10_000)  # first steps of each seed: uniform actions, no update

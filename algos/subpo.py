@@ -44,7 +44,9 @@ class Config(MLPSettings):
     name: str = "subpo"
     label: str = "SubPO"
 
-    weights: str = one_of("gains", "prefix", "whole")  # weight: gains after it | prefix | whole
+    weights: str = one_of(  # a step's weight: gains from it on | prefix: up to it | whole
+        "gains", "prefix", "whole"
+    )
     baseline: str = one_of("others", "none")  # others: mean of the batch's other episodes | none
     episodes: int = at_least(2, 100)  # episodes per batch
     max_steps: int = positive(100)  # most steps of an episode (longer ones are truncated)

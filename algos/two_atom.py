@@ -51,7 +51,9 @@ class Config(Settings):
     name: str = "two_atom"
     label: str = "two atoms"
 
-    objective: str = one_of("safe", "risky", "mean")  # safe: best low atom | risky: high | mean
+    objective: str = one_of(  # safe: best low atom | risky: best high atom | mean
+        "safe", "risky", "mean"
+    )
     tau: float = within(0.25, "(0, 1)")  # probability of the low atom
     tie: float = positive(1e-9)  # relative difference below which means count as equal
     resolution: float = positive(EXACT)  # exact returns are rounded to multiples of this

@@ -75,14 +75,14 @@ class Config(MLPSettings, FineTuning):
     label: str = "WSRL"
 
     utd: int = positive(4)  # critic updates per step of the environment
-    zero_steps: bool = True  # optimisers without a loss step along zero, too (with utd > 1)
+    zero_steps: bool = True  # with utd > 1, optimisers also step where they have no loss
     online_max_backup: bool = False  # fine-tuning targets take the best of `samples` next actions
 
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty in pre-training
     samples: int = positive(10)  # sampled actions from each of the penalty's three proposals
     importance_sampling: bool = True  # the penalty weighs sampled actions by their densities
-    calibrate: bool = True  # true: Cal-QL, false: CQL
-    failure_reward: float | None = None  # episodes of this raw reward alone are endless (null: off)
+    calibrate: bool = True  # lower-bounds penalised values by returns (false: CQL)
+    failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
     lagrange: bool = False  # learns the penalty's weight so that its gap meets threshold
     threshold: float = 0.8  # target of the penalty's gap with lagrange=true
     max_backup: bool = True  # pre-training targets take the best of `samples` next actions

@@ -233,7 +233,7 @@ class Config(Settings):
     env: str | None = added(None)  # environment to evaluate task=file/PATH in, as gym/module:Id
     data: Data = added(group(Data))
     history: int = added(within(1, "[1, 1000]"))  # latest observations stacked as one input
-    action_range: Any = added(None)  # the policy's [low, high] within [-1, 1] (null: all of it)
+    action_range: Any = added(None)  # the policy acts in this [low, high] of [-1, 1] (null: all)
     table: str | None = None  # per-task settings: configs/<table>.yaml (null: the algorithm's own)
     label: str | None = None  # the algorithm's name in tables (null: the algorithm's own)
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
@@ -241,14 +241,16 @@ class Config(Settings):
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
-    save_minutes: float = at_least(0, 0.0)  # least minutes between checkpoints, except the last
+    save_minutes: float = at_least(0, 0.0)  # fewest minutes from one checkpoint to the next
     root: str = "runs"  # folder in which run directories are made
     trust: bool = False  # runs the code of the environment that a Minari dataset names
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile: torch.compile | graph: CUDA graph of an update
     kernel: str = one_of(*KERNELS)  # CPU library for matmul: auto | mkl | onednn (all float32)
-    precision: str = added(one_of("highest", "high", "medium"))  # float32, high: TF32, medium: bf16
-    processes: int | None = positive(None)  # processes (null: one per CPU core, or one on a GPU)
+    precision: str = added(  # of matmul: highest: float32 | high: TF32 | medium: bf16
+        one_of("highest", "high", "medium")
+    )
+    processes: int | None = positive(None)  # of this run (null: one per CPU core, or one on a GPU)
     wandb: Wandb = field(default_factory=Wandb)
     tensorboard: bool = added(False)  # writes event files for tensorboard --logdir runs
 
@@ -264,7 +266,7 @@ class Config(Settings):
         spent, setting = self.algo.first_phase()
         require(
             self.steps > spent,
-            f"{setting}={spent} uses up all of steps={self.steps}: make it smaller",
+            f"{setting}={spent} leaves none of steps={self.steps}: lower {setting}",
         )
         return self.steps - spent
 

@@ -204,4 +204,4 @@ def _check(probabilities: np.ndarray, size: int) -> None:
         f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}. It must be finite "
         "and not negative",
     )
-    require(np.any(probabilities), "All probabilities are 0. At least one row must have more")
+    require(np.any(probabilities), "All probabilities are 0. At least one must be above 0")

@@ -47,7 +47,8 @@ def page(name: str) -> str:
         cost(name),
         stumbles(name),
         "## Settings\n\n"
-        "The defaults of the file; what a task changes is below. Ranges are checked before a run begins.",
+        "These are the file's defaults. What a task changes stands below. corerl checks ranges before a run "
+        "begins.",
         *settings_of(config),
         *(per_task(table) for table in [name, *variants_of(name)]),
     ]
@@ -59,7 +60,7 @@ def index() -> str:
     lines = [
         "# Algorithms",
         "",
-        "Each is one file of `algos/`, and a page here that is made from it.",
+        "Each algorithm is one file of `algos/`. Its page here is made from that file.",
         "",
     ]
     lines += ["| `algo=` | | actions | also |", "| --- | --- | --- | --- |"]
@@ -267,9 +268,8 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
             f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
         )
     reported = (
-        "Mean and standard deviation over seeds of the last evaluation, in the runs that the last column "
-        "leads to, which says with which settings. Where the steps are fewer than those of the published "
-        "number, or its protocol is another, the two are no comparison."
+        "Mean and standard deviation over seeds of the last evaluation. The last column links to the runs "
+        "and their settings. Do not compare with a published number of more steps or another protocol."
     )
     return "\n".join([reported, "", *lines])
 
@@ -309,7 +309,7 @@ def cost(name: str) -> str:
     if not rows:
         return ""
     head = ["| settings | device | updates/s | hours of a million |", "| --- | --- | ---: | ---: |"]
-    reported = "One seed, evaluation not counted. Of other sizes `--dry-run` says an estimate."
+    reported = "One seed, without evaluation. For other sizes, `--dry-run` prints an estimate."
     return "\n".join(["## Cost", "", reported, "", *head, *rows])
 
 

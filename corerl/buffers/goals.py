@@ -42,8 +42,10 @@ class Goals(Settings):
     actor_geom_sample: bool = False  # later policy goals drawn geometrically (false: uniform)
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
     augment: float = within(0.0, "[0, 1]")  # share of policy goals taken from crossing episodes
-    clusters: int = positive(40)  # k-means clusters of states in which episodes cross (augment)
-    success: str = one_of("index", "state")  # reached at the goal's index (row) | at an equal state
+    clusters: int = positive(40)  # augment: number of k-means clusters in which episodes cross
+    success: str = one_of(  # goal reached at: index: its own row | state: an equal state
+        "index", "state"
+    )
     columns: Any = None  # observation features that form a goal, as in [0, 1] (null: all)
 
     def __post_init__(self) -> None:
@@ -121,7 +123,8 @@ class GoalBuffer(PackedRows):
         columns = list(range(width)) if goals.columns is None else list(goals.columns)
         require(
             all(type(c) is int and 0 <= c < width for c in columns) and bool(columns),
-            f"algo.goals.columns={goals.columns} must be columns of {dataset.id}, from 0 to {width - 1}",
+            f"algo.goals.columns={goals.columns} must number observation columns of {dataset.id}: "
+            f"0 to {width - 1}",
         )
         self.goal_dim, self.columns = len(columns), None if goals.columns is None else columns
         self._columns = torch.tensor(columns, device=device)

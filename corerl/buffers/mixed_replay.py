@@ -104,8 +104,8 @@ class EpisodeReplay(ReplayBuffer):
         """
         if self._added == self._rows.shape[1]:
             raise IndexError(
-                "the EpisodeReplay is full, and it never overwrites a step: give it the capacity "
-                "for every step"
+                "the EpisodeReplay is full, and it never overwrites a step. Make it with a "
+                "larger capacity, for all steps that you add"
             )
         super().add(step)
         rewards, _, terminated, truncated = step[2:]

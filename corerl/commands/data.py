@@ -29,8 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
     info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
     info.add_argument("task", help="such as d4rl/hopper-medium-v2, or file/PATH")
-    info.add_argument("settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}")
-    fetch = commands.add_parser("download", help="bring datasets to this machine")
+    info.add_argument(
+        "settings", nargs="*", help=f"settings for your own file: {task_arguments.SETTINGS}"
+    )
+    fetch = commands.add_parser("download", help="download datasets to this machine")
     fetch.add_argument("task", nargs="+")
     make = commands.add_parser("make", help="make one of corerl's own datasets")
     make.add_argument(
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_arguments(preferences)
     preferences.add_argument(
-        "settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}"
+        "settings", nargs="*", help=f"settings for your own file: {task_arguments.SETTINGS}"
     )
 
 
@@ -183,8 +185,8 @@ def _list(console: Console, wanted: str) -> None:
             table.add_row(id, present, *ends)
     _print_whole(console, table)
     console.print(
-        f"here: the file is in {download.data_dir()} (set CORERL_DATA to change it) or, for "
-        f"Minari, {minari.root()}. made: corerl makes it when it is read.",
+        f"here: the dataset is on this machine, in {download.data_dir()} (CORERL_DATA changes that "
+        f"folder) or {minari.root()} (Minari). made: corerl makes it when a run first reads it.",
         soft_wrap=True,
     )
 

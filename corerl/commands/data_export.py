@@ -111,7 +111,7 @@ def rollouts(agent: Loaded, episodes: int) -> tuple[Dataset, list[int]]:
         np.asarray(following),
         id=f"{agent.task.id} by {agent.label}",
     )
-    require(len(dataset) > 0, "the policy played no step")
+    require(len(dataset) > 0, "the policy played no step, so there is nothing to export")
     return dataset, [seed for seed, kept in zip(agent.seeds, whole, strict=True) if kept]
 
 

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="the file (default: labels/TASK.npz)")
     add("--labeller", default="", help="name of the labeller, for tables")
     add("--port", type=int, default=0, help="port of the page (default: a free one)")
-    add("--no-browser", action="store_true", help="only print the address")
+    add("--no-browser", action="store_true", help="print the page's address, open no browser")
     add(
         "--agreement",
         nargs="+",
@@ -106,7 +106,7 @@ def _training(task: Task, settings: list[str], session: Session) -> str:
 def _serve(server: Server, no_browser: bool) -> None:
     """Serves the page until Ctrl-C."""
     out = server.session.path
-    print(f"{server.address}\nLabels go to {out} at every answer. Ctrl-C ends.", flush=True)
+    print(f"{server.address}\nEvery answer is saved to {out}. End with Ctrl-C.", flush=True)
     if not no_browser:
         webbrowser.open(server.address)
     try:
@@ -123,7 +123,8 @@ def _read(task: Task, paths: list[Path]) -> tuple[dict[str, dict], Dataset]:
     for name, file in labellers.items():
         require(
             label_session.is_of(str(file["sha256"]), dataset),
-            f"{name} has labels of other data than the local {task.id}",
+            f"{name} has labels of another version of {task.id} than the one on this machine. Get "
+            "the version that was labelled, or leave this file out",
         )
     return labellers, dataset
 

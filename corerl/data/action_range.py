@@ -47,7 +47,7 @@ def narrowed(dataset: Dataset, within: Range) -> Dataset:
     """
     require(
         not dataset.discrete,
-        f"action_range is for continuous actions, but {dataset.id} has discrete actions",
+        f"action_range is for continuous actions, but {dataset.id} has discrete actions. Leave it out",
     )
     low, high = _bounds(within, dataset.actions.shape[1], dataset.id)
     actions, log_prob = scaled(dataset.id, dataset.actions, low, high), dataset.behaviour_log_prob
@@ -68,7 +68,7 @@ class Narrow(gymnasium.ActionWrapper):
         space = env.action_space
         require(
             isinstance(space, spaces.Box),
-            f"action_range is for continuous actions, but {env.unwrapped} has {space}",
+            f"action_range is for continuous actions, but {env.unwrapped} has {space}. Leave it out",
         )
         low, high = _bounds(within, space.shape[0], str(env.unwrapped))
         self._middle, self._half = (high + low) / 2, (high - low) / 2

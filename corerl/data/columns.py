@@ -100,12 +100,12 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
         if isinstance(inner := given.get(name), Mapping):
             reported = ", ".join(f"{name}/{key}" for key in inner)
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} is a dictionary: write {reported} in its place."
+                f"Dataset {id}, observations: part {name} is itself a dictionary. Replace it by {reported}."
             )
         if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} needs {steps} rows, as rewards have, also in "
-                "next_observations."
+                f"Dataset {id}, observations: part {name} needs {steps} rows, as many as rewards, here "
+                "and in next_observations."
             )
     parts = [array(given[name], f"observations, part {name}") for name in names]
     return np.concatenate([part.reshape(steps, -1) for part in parts], 1)

@@ -63,8 +63,8 @@ class Dataset:
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
     durations: np.ndarray | None = None  # semi-Markov: what follows a step of k is worth discount^k
     unlabelled: np.ndarray | None = None  # (N,) rows of episodes without actions, which are 0 there
-    parts: tuple[tuple[str, int], ...] = ()  # of a dictionary's observations: names and widths
-    as_given: bool = False  # nobody said which actions are -1 and 1
+    parts: tuple[tuple[str, int], ...] = ()  # names and widths, if observations are a dictionary
+    as_given: bool = False  # no bounds were given, so actions are in [-1, 1]
 
     def __post_init__(self):
         check(self)

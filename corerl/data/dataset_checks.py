@@ -52,8 +52,8 @@ def too_many_actions(dataset: Dataset) -> str:
     if largest < most:
         return ""
     return (
-        f"{dataset.id} has action {largest:,}, but networks have one output for each action "
-        f"number, at most {most:,}: renumber the actions from 0, without gaps"
+        f"{dataset.id} has action {largest:,}, but networks have one output per action, at most "
+        f"{most:,}. Renumber the actions from 0, without gaps"
     )
 
 
@@ -86,16 +86,18 @@ def _check_shapes(dataset: Dataset) -> None:
         if shape is not None and array.shape != shape:
             raise _error(dataset, field, f"its shape is {array.shape} where {shape} is needed")
         if array.dtype.type not in dtypes:
-            raise _error(dataset, field, f"its dtype is {array.dtype}. Dataset.from_steps converts")
+            raise _error(
+                dataset, field, f"its dtype is {array.dtype}. Dataset.from_steps converts it"
+            )
     if dataset.discrete and dataset.actions.min() < 0:
         row = int(np.argmax(dataset.actions < 0))
-        problem = f"is {dataset.actions[row]}, but actions are numbered from 0"
+        problem = f"is {dataset.actions[row]}, but discrete actions are numbered from 0"
         raise RowError("actions", row, None, problem, dataset.id)
     if dataset.actions.ndim != (1 if dataset.discrete else 2):
         raise _error(
             dataset,
             "actions",
-            f"its shape is {dataset.actions.shape}, not (N, A) for floats or (N,) for discrete",
+            f"its shape is {dataset.actions.shape}, not (N, A) (continuous) or (N,) (discrete)",
         )
 
 
@@ -104,7 +106,7 @@ def _check_episodes(dataset: Dataset) -> None:
     if len(ends) == 0 or ends[-1] != n:
         raise _error(dataset, "episode_ends", f"the last end must be the number of rows, {n}")
     if ends[0] <= 0 or (np.diff(ends) <= 0).any():
-        raise _error(dataset, "episode_ends", "ends must rise, with no empty episode")
+        raise _error(dataset, "episode_ends", "ends must increase, because no episode is empty")
     is_end = np.zeros(n, bool)
     is_end[ends - 1] = True
     over = dataset.terminated | dataset.truncated

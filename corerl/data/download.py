@@ -102,7 +102,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
     except OSError as e:
         raise CorerlError(
             f"Cannot write {part} ({e.strerror}): free some space, or set CORERL_DATA to a folder "
-            "that has it."
+            "on a larger disk."
         ) from e
     if checksum and not matches(part, checksum):
         part.unlink()

@@ -79,7 +79,7 @@ def make(name: str, seed: int = 0) -> Dataset:
     """Makes the dataset and writes its file to the cache folder. Only warns where it cannot write."""
     if name in PACKAGED:
         raise CorerlError(
-            f"corerl/{name} comes with the package and is not made here"
+            f"corerl/{name} is a part of the package, and no command makes it"
             + ("." if find(name) else ". Its file is missing: reinstall corerl.")
         )
     if name not in RECIPES:
@@ -91,7 +91,7 @@ def make(name: str, seed: int = 0) -> Dataset:
         with replacing(path) as part:
             np.savez_compressed(part, **arrays)
     except CorerlError as e:
-        warnings.warn(f"{e} corerl makes it again each time.", stacklevel=2)
+        warnings.warn(f"{e} corerl makes this dataset again in every run.", stacklevel=2)
     return _dataset(f"corerl/{name}", arrays)
 
 

@@ -46,7 +46,7 @@ def check_sizes(file: h5py.File) -> None:
     for name, item in file.items():
         if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
             raise CorerlError(
-                f"{name} claims to have {item.nbytes:,} bytes, but its whole file has {size:,}."
+                f"{name} would unpack to {item.nbytes:,} bytes, but the whole file has only {size:,}."
             )
 
 

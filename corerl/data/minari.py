@@ -90,7 +90,7 @@ def find(id: str) -> Path | None:
 
 def fetch(id: str) -> Path:
     """Downloads by minari, again where only a part is there. CorerlError says what stands in the way."""
-    where = f"put its folder at {_folder(id).parent}"
+    where = f"put its folder at {_folder(id).parent} by hand"
     if download.offline():
         raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
     import minari
@@ -126,7 +126,7 @@ def environment(id: str, trust: bool) -> gymnasium.Env:
         dataset = minari.MinariDataset(_folder(id))
         spec = dataset._eval_env_spec or dataset.env_spec
         if spec is None:
-            raise CorerlError("it names no environment to evaluate in.")
+            raise CorerlError("the dataset names no environment to evaluate in.")
         if not trust:
             _refuse_unknown(spec)
     return gymnasium.make(spec)

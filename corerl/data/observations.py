@@ -69,7 +69,8 @@ class History(gymnasium.Wrapper):
         space = env.observation_space
         require(
             isinstance(space, spaces.Box) and len(space.shape) == 1,
-            f"history={length} stacks vectors, but {env.unwrapped} has observations of {space}",
+            f"history={length} stacks vectors, but {env.unwrapped} has observations of {space}. "
+            "Set history=1",
         )
         low, high = np.tile(space.low, length), np.tile(space.high, length)
         self.observation_space = spaces.Box(low, high, dtype=space.dtype)
@@ -116,7 +117,7 @@ def flattened(given: Mapping[str, Any], known: Mapping[str, spaces.Space]) -> np
     require(
         common,
         f"the parts of an observation have shapes {shapes}: give each part in the environment's "
-        "shape or as a vector, or n rows of each",
+        "shape or as a vector. For n observations, give n rows of each part",
     )
     lead = min(common, key=len)
     return np.concatenate([_vectors(x, known.get(name), lead) for name, x in parts.items()], -1)
@@ -212,7 +213,7 @@ def with_history(dataset: Dataset, length: int) -> Dataset:
     steps, shape = len(dataset), dataset.observations.shape[1:]
     require(
         len(shape) == 1,
-        f"history={length} stacks vectors, but {dataset.id} has observations of shape {shape}",
+        f"history={length} stacks vectors, but {dataset.id} has observations of shape {shape}. Set history=1",
     )
     starts = np.repeat(dataset.episode_starts, dataset.episode_lengths())
     back = np.arange(length - 1, -1, -1)

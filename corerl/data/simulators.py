@@ -47,12 +47,12 @@ ADROIT = {
     "relocate": "AdroitHandRelocate-v1",
 }
 REFUSED = {
-    "antmaze": "gymnasium-robotics' ant has five times the torque, half the time step, other mazes "
-    "(train on the minari/D4RL/antmaze tasks, which were recorded in it)",
-    "maze2d": "gymnasium-robotics' PointMaze has other coordinates, goals and reward radius "
-    "(train on the minari/D4RL/pointmaze tasks, which were recorded in it)",
-    "kitchen": "gymnasium-robotics' FrankaKitchen has other observations and control "
-    "(train on the minari/D4RL/kitchen tasks, which were recorded in it)",
+    "antmaze": "gymnasium-robotics' ant has five times the torque, half the time step and other mazes. "
+    "Train on the minari/D4RL/antmaze tasks, which were recorded in gymnasium-robotics",
+    "maze2d": "gymnasium-robotics' PointMaze has other coordinates, goals and reward radius"
+    ". Train on the minari/D4RL/pointmaze tasks, which were recorded in gymnasium-robotics",
+    "kitchen": "gymnasium-robotics' FrankaKitchen has other observations and control. "
+    "Train on the minari/D4RL/kitchen tasks, which were recorded in gymnasium-robotics",
     "bullet": "pybullet's environments were never ported to gymnasium",
     "carla": "CARLA 0.9.8's environment was never ported to gymnasium",
     "flow": "Flow's environments were never ported to gymnasium",
@@ -144,7 +144,7 @@ def make_neorl2(name: str) -> gymnasium.Env:
             OSError,
         ) as e:  # its install leaves out modules and files that it needs
             raise CorerlError(
-                f"The neorl2 package is here without all of its files ({e}): {NEORL2}"
+                f"The neorl2 package is installed, but lacks some of its files ({e}): {NEORL2}"
             ) from e
     return Simglucose(env) if name == "Simglucose" else env
 
@@ -154,7 +154,9 @@ def make_minari(id: str, trust: bool) -> gymnasium.Env:
     try:
         env = minari.environment(id, trust)
     except (ImportError, gymnasium.error.Error) as e:
-        raise CorerlError(f"minari/{id} cannot run here: {e} ({ROBOTICS} has most of them).") from e
+        raise CorerlError(
+            f"minari/{id} cannot run here: {e}. Most of Minari's environments need: {ROBOTICS}"
+        ) from e
     return unit_box(_flat(env, minari.parts(id)))
 
 
@@ -230,7 +232,10 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
         return env
     if not space.is_bounded():
-        raise CorerlError(f"{env} has unbounded actions, so corerl cannot scale them to [-1, 1].")
+        raise CorerlError(
+            f"{env} has unbounded actions, so corerl cannot scale them to [-1, 1]. Give its Box "
+            "finite bounds."
+        )
     if (space.low == space.high).any():
         raise CorerlError(
             f"{env} has actions of {space}. One of their dimensions never changes: leave it out."

@@ -265,7 +265,7 @@ def of(cfg: Config) -> Task:
         return replace(task, env=cfg.env, data=cfg.data)
     require(
         cfg.env is None and cfg.data == Data(),
-        f"env and data belong to task=file/PATH. {cfg.task} has an environment and data of its own",
+        f"env and data are settings for task=file/PATH. Leave them out with task={cfg.task}",
     )
     return task
 

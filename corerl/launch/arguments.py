@@ -55,7 +55,7 @@ def read(arguments: list[str]) -> Command:
     overrides = [_renamed(text) for text in flags.overrides if not text.startswith("sweep=")]
     require(
         len(chosen) < 2,
-        f"sweep={' sweep='.join(chosen)}: one sweep at a time, since each has settings of its own",
+        f"sweep={' sweep='.join(chosen)}: give one sweep at a time, since each has its own settings",
     )
     name, multirun = flags.config_name or "config", flags.multirun or bool(chosen)
     if chosen:

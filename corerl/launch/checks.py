@@ -26,8 +26,8 @@ def check_steps(cfg: Config) -> None:
     """Notices before training that the steps do not end with an update, or that the policy gets none."""
     cfg.policy_steps()
     for holder, name, what in (
-        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps of each update"),
-        (cfg.algo, "policy_delay", "critic updates for each of the policy"),
+        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps per update"),
+        (cfg.algo, "policy_delay", "critic updates per policy update"),
     ):
         every = getattr(holder, name.rpartition(".")[2], 1)
         require(
@@ -45,7 +45,7 @@ def check_simulator(cfg: Config, task: Task) -> None:
             return
         why = missing(str(error), for_evaluation(cfg.algo))
         if cfg.eval.later:
-            why += f" {cfg.algo.label} trains in the environment, so that eval.later=true needs it too."
+            why += f" eval.later=true does not help, because {cfg.algo.label} trains in the environment."
         raise CorerlError(why) from error
     try:
         spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
@@ -61,7 +61,8 @@ def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
         found = wrapper(env, kind)
         if found is not None and found.update_running_mean:
             print(
-                f"corerl: {task} is in a {kind.__name__}, and each environment gathers its own statistics. "
+                f"corerl: {task} is wrapped in {kind.__name__}, and each environment gathers its "
+                "own statistics. "
                 "Training and evaluation then see different scales, so one policy's scores vary. Leave "
                 "the wrapper out, or fix its statistics (update_running_mean=False).",
                 file=sys.stderr,

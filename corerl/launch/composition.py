@@ -49,8 +49,7 @@ def cells_of(command: Command) -> list[Config]:
         raise CorerlError(sentence(error, command.overrides)) from error
     require(
         found,
-        "no algorithm has a name that glob() asks for. glob() finds algorithms only: list tasks "
-        "with commas",
+        "glob() matches no algorithm's name. It works for algo= only: list tasks with commas",
     )
     return found
 

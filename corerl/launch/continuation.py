@@ -108,14 +108,12 @@ def _found(cfg: Config) -> _Found:
                 shorter.append((directory, steps, seeds))
                 wanted -= set(seeds)
             elif wanted & set(seeds):
-                reason = (
-                    f"{directory.name} were trained together, but you asked for only some of them"
-                )
+                reason = f"{directory.name} were trained together, but you ask for only some of these seeds"
                 refused[path] = steps, reason
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
             named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"
-            reason = f"{named} {'have' if many else 'has'} not finished there, or diverged"
+            reason = f"{named} {'have' if many else 'has'} not finished that run, or diverged in it"
             refused[path] = reached, reason
     return _Found(shorter, refused, wanted, begun)
 
@@ -145,7 +143,7 @@ def _reason(cfg: Config, shorter: Path, steps: int) -> str:
         return "its run is longer than the new one"
     if needed is None:
         return (
-            f"a schedule of {cfg.algo.label}, or the data that it collects, may depend on the "
+            f"{cfg.algo.label} may have a schedule, or collect data, in a way that depends on the "
             "length of the run"
         )
     for name, value in needed.items():
@@ -154,16 +152,16 @@ def _reason(cfg: Config, shorter: Path, steps: int) -> str:
     for name, every in (("eval.every", cfg.eval.every), ("log_every", cfg.log_every)):
         if steps % every and (name != "eval.every" or cfg.eval.episodes):
             return (
-                f"{steps} is not a multiple of {name}={every}, so it ends with a row that "
-                "the new run does not write"
+                f"{steps} is not a multiple of {name}={every}, so its results end with a row that "
+                "a longer run does not have"
             )
     device = pick_device(cfg.device)
     if any(_on_gpu(path) != (device.type == "cuda") for path, _ in groups(shorter)):
-        return "it ran on another kind of device, which draws other random numbers"
+        return "it ran on another kind of device (CPU or GPU), which draws other random numbers"
     if compile.resolve(cfg.compile, device, steps) != compile.resolve(
         cfg.compile, device, cfg.steps
     ):
-        return "such a short run is not compiled (with compile=compile it would have been)"
+        return "compile=auto does not compile so short a run, but compiles the new one"
     return ""
 
 

@@ -183,7 +183,9 @@ def _data(task: Task) -> str:
         return ""
     if task.collection == "corerl":
         return "data to make"
-    return "data to fetch, but CORERL_OFFLINE is set" if download.offline() else "data to fetch"
+    return (
+        "data to download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
+    )
 
 
 def _totals(rows: list[Row], gpu: str | None) -> list[str]:
@@ -218,8 +220,9 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         lines.append(f"Not counted, since nobody has measured their size: {', '.join(unknown)}.")
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(
-            f"There is no estimate for {gpu or 'a GPU'}, because no rate has been measured there. A run of "
-            f"{rates.ENOUGH:,} updates measures it for the next dry run."
+            f"There is no time estimate for {gpu or 'a GPU'}, because corerl has not been timed on "
+            "it. A run of "
+            f"{rates.ENOUGH:,} updates there is timed for the next dry run."
         )
     return lines
 

@@ -80,7 +80,7 @@ def _of_a_file(cause: OmegaConfBaseException) -> str:
     """Explains what a sweep's file says. Its algorithms and their settings stand elsewhere in it."""
     key = getattr(cause, "full_key", None) or "algo"
     if key.partition(".")[0] == "algo":
-        return f"{key} is chosen under hydra.sweeper.params, as {{algo: iql, algo.expectile: 0.8}}."
+        return f"Set {key} under hydra.sweeper.params of the sweep, as in {{algo: iql, algo.expectile: 0.8}}."
     return sentence(cause)
 
 

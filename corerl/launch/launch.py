@@ -111,7 +111,10 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):
-        print(f"corerl: skipped {stray}: its name is not that of a group of seeds", file=sys.stderr)
+        print(
+            f"corerl: skipped {stray}, which is not a folder of seeds such as seeds-0-4",
+            file=sys.stderr,
+        )
     together, processes = device.type == "cuda", _processes(cfg, device)
     groups = plan(cell, seed_list(cfg.seeds), together=together, processes=processes)
     _tell_other_code(cfg, groups)
@@ -142,7 +145,7 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
         print(
             f"corerl: {_listed([old])} in {cell} started with different code of "
             f"{cfg.algo.name}.py and {'stay as they are' if len(old) > 1 else 'stays as it is'}. "
-            "To train today's code as a run of its own, add label=NAME, its name in tables.",
+            "To train with today's code in a new run, add label=NAME, the new run's name in tables.",
             file=sys.stderr,
         )
 
@@ -154,8 +157,8 @@ def _refuse_pending(cfg: Config, planned: list[list[int]]) -> None:
         begun = checkpoint.exists(checkpoint.path_in(folder))
         require(
             not (begun and pending.steps(folder)),
-            f"{folder} has pending evaluations, and eval.later=false would write rows before theirs. Play "
-            f"them first (corerl evaluate {folder} --pending), or resume with eval.later=true",
+            f"{folder} has pending evaluations, whose scores must be written first (eval.later=false). "
+            f"Play them (corerl evaluate {folder} --pending), or resume with eval.later=true",
         )
 
 
@@ -182,7 +185,7 @@ def _tell_idle(cfg: Config) -> None:
             print(
                 f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update online: pre-training "
                 f"and warm-up are {before:,} steps (algo.online.pretrain_steps and warmup_steps), and "
-                f"steps={cfg.steps:,} counts them. Give more steps, or lower these.",
+                f"steps={cfg.steps:,} includes them. Raise steps, or lower these two.",
                 file=sys.stderr,
             )
 

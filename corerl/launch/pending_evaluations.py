@@ -104,7 +104,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         return load_checkpoint(path)
     except Damaged as error:
         raise CorerlError(
-            f"{error.problem}. Delete it to play the others, without the scores of this step."
+            f"{error.problem}. Delete this file to play the other evaluations. This step then has no scores."
         ) from error
 
 

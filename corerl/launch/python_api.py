@@ -92,8 +92,9 @@ def train(
     of_file = [name for name in settings if name.split(".")[0] == "data"]
     require(
         not (of_file and isinstance(dataset, Dataset)),
-        f"{' '.join(of_file)} describes a file. Give a Dataset's action bounds as low and high of "
-        'Dataset.from_arrays, and an algorithm\'s settings as **{"algo.data.normalize_states": True}.',
+        f"{' '.join(of_file)} is for files, not for a Dataset. Give a Dataset's action bounds as "
+        "low and high "
+        'of Dataset.from_arrays, and an algorithm\'s settings as **{"algo.data.normalize_states": True}.',
     )
     root = Path(settings.get("root", Config.root)).expanduser()  # no shell has done it
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
@@ -139,9 +140,9 @@ def _remark_bounds(id: str, task: tasks.Task) -> None:
         if np.any(low != -1) or np.any(high != 1):
             print(
                 f"corerl: {id} has no low and high, so corerl assumes actions in [-1, 1]. "
-                f"{task.env} receives {np.unique(low)} for -1 and {np.unique(high)} for 1. If the "
-                "actions are in the units of the environment, give Dataset.from_arrays its low "
-                "and high.",
+                f"{task.env} will receive {np.unique(low)} for -1 and {np.unique(high)} for 1. If your "
+                "actions are in the environment's units, give Dataset.from_arrays the environment's "
+                "low and high.",
                 file=sys.stderr,
             )
 

@@ -51,7 +51,7 @@ from corerl.training.stopping import Interrupted
 
 ENDED = {
     worker.DONE: "done",
-    worker.BUSY: "left to another process",
+    worker.BUSY: "running in another process",
     130: "stopped",
     -signal.SIGTERM: "stopped",  # before it began to train
 }
@@ -74,8 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="programs that run together (default: 1 on a GPU, one per CPU core)",
     )
     add("--dry-run", action="store_true", help="make two updates of each cell, on the CPU")
-    add("--pack", type=Path, metavar="DIR", help="write the list and its datasets (64 MiB)")
-    add("--out", type=Path, metavar="DIR", help="write results as at most 8 files of 16 MiB")
+    add(
+        "--pack",
+        type=Path,
+        metavar="DIR",
+        help="pack the list and its datasets for another machine",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="also write the results here, in at most 8 files of 16 MiB",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

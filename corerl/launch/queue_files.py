@@ -72,8 +72,9 @@ def _check_total(sizes: dict[str, int], folder: Path) -> None:
     if total > PACK:
         name, size = max(sizes.items(), key=lambda item: item[1])
         raise CorerlError(
-            f"{folder} would take more than {PACK // MIB} MiB: {name} alone takes {size / MIB:.1f} MiB of "
-            f"{total / MIB:.1f}. Leave cells of that task out."
+            f"{folder} would take {total / MIB:.1f} MiB, but at most {PACK // MIB} MiB are "
+            "allowed. The largest "
+            f"is {name} with {size / MIB:.1f} MiB: leave out cells that read it."
         )
 
 

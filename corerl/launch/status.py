@@ -63,7 +63,8 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
         except CorerlError as error:
             skipped.append(f"Skipped: {error}")
         skipped += [
-            f"Skipped: {stray} is not the folder of a group of seeds." for stray in strays(cell)
+            f"Skipped: {stray} is not a folder of seeds such as seeds-0-4."
+            for stray in strays(cell)
         ]
     return cells, skipped
 

@@ -44,9 +44,7 @@ def task_of(id: str, settings: list[str]) -> tasks.Task:
     """
     task = tasks.resolve(id)
     if task.collection != "file":
-        require(
-            not settings, f"Settings belong to file/PATH. {id} has its own environment and data."
-        )
+        require(not settings, f"Settings are for tasks file/PATH only. Leave them out with {id}.")
         return task
     try:
         given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))

@@ -36,7 +36,9 @@ from corerl.launch.settings_tables import file_of, of_d4rl, variants
 from corerl.runs.files import Busy
 from corerl.training.stopping import Interrupted
 
-NO_TRIAL = "No trial of the search has a score: every one failed, or a seed diverged. Give it other ranges."
+NO_TRIAL = (
+    "No trial of the search has a score: every one failed, or a seed diverged. Search other ranges."
+)
 STATUS = "Finished runs are kept. corerl status lists them, and the same command runs the rest."
 
 
@@ -308,8 +310,8 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
     if rows:
         listed = " ".join(f"{key}={value}" for key, value in rows.items())
         print(
-            f"corerl: {file_of(name)} has settings for D4RL's datasets. {job.task} has other data "
-            f"and does not use them. If they suit, add: {listed}",
+            f"corerl: {file_of(name)} has settings for D4RL's datasets, which {job.task} does not use. "
+            f"If they suit your data, add: {listed}",
             file=sys.stderr,
         )
 

@@ -279,7 +279,7 @@ class _Captured:
     def _copy(self, inputs) -> None:
         if _signature(inputs) != self._signature:
             raise ValueError(
-                f"a recorded update was made for inputs {self._signature} and got {_signature(inputs)}"
+                f"the update was recorded with inputs {self._signature}, but now gets {_signature(inputs)}"
             )
         torch._foreach_copy_(self._fixed, _tensors(inputs))
 

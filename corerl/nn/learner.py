@@ -164,8 +164,9 @@ class GradientStep:
         for optimizer in self._optimizers:
             require(
                 isinstance(optimizer, optim.Adam),
-                "A GradientStep takes corerl.nn.optim.Adam(parameters, lr), which steps along gradients that "
-                f"are passed in, not {type(optimizer).__module__}.{type(optimizer).__qualname__}",
+                "A GradientStep hands its gradients to the optimiser. "
+                "corerl.nn.optim.Adam(parameters, lr) takes "
+                f"them, but {type(optimizer).__module__}.{type(optimizer).__qualname__} does not",
             )
         parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
         self.gradients = compile.gradients(loss, parameters, mode)

@@ -87,7 +87,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="act: as evaluated (default), sample: draw actions from the policy",
     )
     add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
-    add("--discount", type=float, help="default: the algorithm's own, else 0.99")
+    add(
+        "--discount",
+        type=float,
+        help="discount of the return (default: the algorithm's, else 0.99)",
+    )
     add(
         "--horizon",
         type=int,
@@ -140,7 +144,7 @@ def refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
     if "cdf" not in methods:
         refuse(args, ("upper",), "Only the method cdf has an upper bound")
     if args.policy == "sample":
-        refuse(args, OF_KERNELS, "With --policy sample the policy gives its own density")
+        refuse(args, OF_KERNELS, "With --policy sample the policy's own density is used")
 
 
 def acting_settings(settings: list[str]) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.pending:
         taken = ("seed", "rewards", "method", *OF_PLAY, *OF_DATA)
-        refuse(args, taken, "--pending plays the evaluations as the runs' settings say")
+        refuse(args, taken, "--pending takes everything from the runs' own settings")
         return max(pending_evaluations.play(Path(path), args.device) for path in args.runs)
     if args.rewards:
         refuse(args, ("method", *OF_PLAY, *OF_DATA), "--rewards compares rewards alone")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if not methods:
         return _play(console, args)
     check_methods(methods)
-    refuse(args, OF_PLAY, "With --method no episode is played")
+    refuse(args, OF_PLAY, "--method judges from data and plays no episode")
     refuse_unused(args, methods)
     kept = True
     args.policy, args.fqe = args.policy or "act", fqe_settings(args.fqe or [])
@@ -157,7 +157,7 @@ def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None
         )
         require(
             other == discount,
-            f"--select compares returns of one discount. {one.path} has {discount:g}, "
+            f"--select compares returns with one discount. {one.path} has {discount:g}, "
             f"{agent.path} has {other:g}. Choose one with --discount",
         )
 
@@ -174,7 +174,7 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     episodes = 100 if args.episodes is None else args.episodes
     require(episodes > 0, f"--episodes {episodes} must be positive")
     if not args.steer:
-        refuse(args, OF_STEERING, "Without --steer no critic chooses among samples")
+        refuse(args, OF_STEERING, "These options are for --steer only")
     kept = True
     for path, chosen, steering in product(
         args.runs, acting_settings(args.acting), steering_settings(args)

@@ -44,7 +44,7 @@ class Terms:
     def __post_init__(self):
         if self.weights is not None and (self.weights.sum(0) == 0).any():
             raise CorerlError(
-                "All weights are zero at some step: a self-normalised estimate does not exist there."
+                "All weights are zero at some step, where self-normalised estimates do not exist."
             )
 
     @property

@@ -149,8 +149,8 @@ def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: f
 def _return(logs: Logs, options: Options) -> str:
     steps = logs.rewards.shape[1]
     of = f"discount {options.discount:g}, up to {steps:,} steps, of {logs.episodes:,} episodes"
-    left = f" ({logs.cut:,} that stop without an end left out)" if logs.cut else ""
-    endless = "" if options.finite else ", and for fqe no time limit"
+    left = f" ({logs.cut:,} episodes without an end are left out)" if logs.cut else ""
+    endless = "" if options.finite else " (fqe without a limit of steps)"
     return of + left + endless
 
 
@@ -190,13 +190,16 @@ def _weights(
         facts["density"] = "the policy's own"
     else:
         wanted = policy.actions(dataset.observations)
-        require(wanted.shape[2] == 1, "A stochastic policy needs log_prob for importance weights")
+        require(
+            wanted.shape[2] == 1,
+            "Importance weights of a stochastic policy need its log_prob: give Policy(log_prob=...)",
+        )
         scale = options.bandwidth * dataset.actions.std(0, dtype=np.float64)
         ours = np.stack(
             [log_kernel(dataset.actions, x[:, 0], scale, options.kernel) for x in wanted]
         )
         reported = f"{options.kernel} kernel, bandwidth {options.bandwidth:g}"
-        facts["density"] = f"{reported}, of mass 1 within the actions' bounds"
+        facts["density"] = f"{reported}, normalised to 1 within the actions' bounds"
     ratios = [logs.spread(x - behaved.log_prob) for x in ours]
     return [Weights.of(x, options.clip, relative=relative) for x in ratios]
 
@@ -252,7 +255,5 @@ def _fitting(cfg: Settings) -> str:
 def _too_few(cfg: Settings) -> str:
     """Warns of an endless critic that remembers its start. After three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
-    few = (
-        f", too few: this critic forgets its start with a time constant of {constant:,.0f} updates"
-    )
+    few = f", too few: the critic's initial values fade with a time constant of {constant:,.0f} updates"
     return few if cfg.steps < 3 * constant else ""

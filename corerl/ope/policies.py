@@ -44,7 +44,7 @@ class Policy:
     def __post_init__(self):
         require(
             (self.probabilities is None) != (self.actions is None),
-            "A policy to judge has either probabilities of discrete actions, or actions",
+            "Give a Policy either probabilities (discrete actions) or actions (continuous), not both",
         )
 
     @property
@@ -58,12 +58,12 @@ class Policy:
         if self.discrete != dataset.discrete:
             raise CorerlError(
                 f"The policy has {kinds[self.discrete]} actions, but {dataset.id} has "
-                f"{kinds[dataset.discrete]} ones: it is a policy of another task."
+                f"{kinds[dataset.discrete]} actions: the policy is for another task."
             )
         require(
             dataset.observations.ndim == 2,
-            f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}. Policies are "
-            "evaluated on vectors",
+            f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}, but off-policy "
+            "evaluation needs vectors",
         )
         if self.sizes is None:
             return
@@ -208,7 +208,7 @@ def _continuous(
 
     one = np.zeros((1, width), np.float32)
     draws(one)  # a policy without chance says so at once
-    sizes, shown = (width, features), "with its own chance"
+    sizes, shown = (width, features), "samples from the policy"
     return Policy(agent.seeds, actions=draws, log_prob=log_prob, sizes=sizes, description=shown)
 
 

@@ -115,7 +115,7 @@ def export(
         "actions": "numbers (n,)" if discrete else f"(n, {made.shape[1]}) in {policy.range}",
     }
     if random:
-        facts["greedy"] = f"without the random actions, {random:g} of all, of its evaluation"
+        facts["greedy"] = f"never acts at random (its evaluation does, with probability {random:g})"
     if agent.task.history > 1:
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:
@@ -232,7 +232,9 @@ def _need_onnx() -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise CorerlError(f"To write .onnx files, {name} is missing: {ONNX}") from error
+            raise CorerlError(
+                f"Writing .onnx files needs {name}, which is not installed: {ONNX}"
+            ) from error
 
 
 def _write(policy: Policy, probe: Tensor, out: Path) -> None:

@@ -207,7 +207,10 @@ class Loaded:
             rewards: one of each action that `act` returned, `(S,)` or `(S, n)`; of one seed a number or
                 `(n,)`.
         """
-        require(self._acted is not None, "rewards belong to actions: call act() before earned()")
+        require(
+            self._acted is not None,
+            "earned() takes the rewards of the actions that act() returned: call act() first",
+        )
         rewards = torch.as_tensor(rewards, dtype=torch.float32, device=self.device)
         require(
             rewards.shape == self._acted,

@@ -100,8 +100,8 @@ def drawn(env: gymnasium.Env, mode: str, id: str) -> gymnasium.Env:
     if mode not in modes:
         what = "in a window" if mode == "human" else "as a film"
         raise CorerlError(
-            f"The environment of {id} cannot be shown {what}: it can be drawn as "
-            f"{', '.join(map(str, modes)) or 'nothing'}."
+            f"The environment of {id} cannot be shown {what}. Its render modes are "
+            f"{', '.join(map(str, modes)) or 'none'}."
         )
     # The simulators read it when they draw; to pass it to every maker would change all of them.
     env.unwrapped.render_mode = mode
@@ -118,13 +118,16 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
             raise
         text = one_line(error.__cause__ if isinstance(error, Crash) else error)
         if "pygame" in text:
-            raise CorerlError(f"To draw {id}, pygame is missing: {VIDEO}") from error
+            raise CorerlError(
+                f"Drawing {id} needs pygame, which is not installed: {VIDEO}"
+            ) from error
         if any(
             word in text.lower()
             for word in ("egl", "osmesa", "opengl", "glfw", "gl context", "display")
         ):
             raise CorerlError(
-                f"{id} cannot be drawn here, OpenGL without a screen is missing ({text}): apt-get install "
+                f"{id} cannot be drawn here, because OpenGL without a screen is missing ({text}): "
+                "apt-get install "
                 "libegl1 (MUJOCO_GL=egl, where there is a GPU) or libosmesa6 (MUJOCO_GL=osmesa)."
             ) from error
         raise
@@ -139,7 +142,7 @@ def _writer(out: Path):
             import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise CorerlError(
-            f"To write {out.suffix} files, {error.name} is missing: {VIDEO}"
+            f"Writing {out.suffix} files needs {error.name}, which is not installed: {VIDEO}"
         ) from error
 
     def write(frames: list[np.ndarray], fps: float) -> None:

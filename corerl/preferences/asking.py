@@ -43,8 +43,12 @@ class Queries(Settings):
     budget: int = positive(1_400)  # questions per seed in total
     at_once: int = positive(128)  # questions per session
     every: int = positive(5_000)  # environment steps between sessions of questions
-    schedule: str = one_of("constant", "falling", "rising")  # at_once: constant | falling | rising
-    chooser: str = one_of("uniform", "disagreement", "entropy")  # or by disagreement | by entropy
+    schedule: str = one_of(  # questions per session: constant | falling | rising
+        "constant", "falling", "rising"
+    )
+    chooser: str = one_of(  # pairs to ask: uniform | by most disagreement | by most entropy
+        "uniform", "disagreement", "entropy"
+    )
     candidates: int = positive(10)  # pairs considered for each question
     length: int = positive(50)  # steps of a compared segment
     memory: int = positive(100_000)  # latest steps of each seed from which segments are drawn
@@ -98,8 +102,8 @@ def possible_starts(over: np.ndarray, length: int) -> np.ndarray:
     found = first[inside[first + length - 1] == inside[first]]
     if not len(found):
         raise CorerlError(
-            f"No episode has algo.queries.length={length} steps so far. Give a smaller one, or a later first "
-            "session (algo.explore_steps)."
+            f"No episode has algo.queries.length={length} steps so far. Lower it, or ask later (raise "
+            "algo.explore_steps)."
         )
     return found
 
@@ -271,7 +275,7 @@ def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[i
         require(
             unit > 0 or not (cfg.skip or cfg.equal),
             "algo.queries.skip and .equal are shares of the mean episode return, but the latest "
-            f"episodes of seed {seed} do not return more than 0 on average",
+            f"episodes of seed {seed} do not return more than 0 on average. Set both to 0",
         )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

@@ -56,7 +56,7 @@ class Comparisons:
         for name, count in rows.items():
             if count != len(self.observations):
                 raise CorerlError(
-                    f"{name} has {count} rows and observations {len(self.observations)}."
+                    f"{name} has {count} rows, but observations has {len(self.observations)}."
                 )
         if self.labels.ndim != 1:
             raise CorerlError(f"labels {self.labels.shape} must be (P,), one number per pair.")
@@ -274,7 +274,7 @@ def one_length(value: Any) -> int:
     length = integers("length", value)
     if length.ndim:
         raise CorerlError(
-            f"length must be one integer, of all segments, not of shape {length.shape}."
+            f"length must be one integer, the length of all segments, but has shape {length.shape}."
         )
     return int(length)
 

@@ -55,8 +55,8 @@ class General(Settings):
         )
         require(
             self.dimension != 1 or not self.normalize,
-            f"{self.prefix}normalize=true leaves only a sign of {self.prefix}dimension=1. Set "
-            "only one of them",
+            f"{self.prefix}normalize=true leaves only the sign of a number, as {self.prefix}dimension=1 has. "
+            "Leave one of the two out",
         )
 
 

@@ -79,22 +79,26 @@ class Session:
         parts = read(self.path)
         path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
-            raise CorerlError(f"{path} has labels of other data than the local {self.dataset.id}.")
+            raise CorerlError(
+                f"{path} has labels of other data than {self.dataset.id} has here. "
+                "Choose another --out."
+            )
         require(
             int(parts["length"]) == self.length,
-            f"{path} has segments of {int(parts['length'])} steps: --length {int(parts['length'])}, or "
+            f"{path} has segments of {int(parts['length'])} steps: give --length {int(parts['length'])}, or "
             "another --out",
         )
         shared = min(len(known), len(self.pairs))
         require(
             known.shape[1] == self.size,
-            f"{path} has questions about {known.shape[1]} segments: --ranked {known.shape[1]}, or another "
+            f"{path} has questions about {known.shape[1]} segments: give --ranked "
+            f"{known.shape[1]}, or another "
             "--out",
         )
         require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
-            f"{path} has {len(known)} other pairs. Use the --seed and at least the --pairs that "
-            "it was started with, or another --out",
+            f"{path} has {len(known)} other pairs. Give the same --seed as when it was started and at "
+            "least as many --pairs, or another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.ranks[:shared] = parts.get("ranks", -1)
@@ -102,7 +106,8 @@ class Session:
         theirs = str(parts["labeller"])
         require(
             self.labeller in ("", theirs) or not theirs,
-            f"{path} has the answers of {theirs}, not of {self.labeller}: --labeller {theirs}, or another "
+            f"{path} has the answers of {theirs}, not of {self.labeller}: give --labeller "
+            f"{theirs}, or another "
             "--out",
         )
         self.labeller = theirs or self.labeller

@@ -52,7 +52,9 @@ def of_questions(id: str, questions: Questions, observation_dim: int) -> Dataset
 
 
 def _serve(run: Run, session: Session, dataset: Dataset, number: int) -> None:
-    server = Server(session, lambda: Pictures(run.task, dataset), "training resumes by itself")
+    server = Server(
+        session, lambda: Pictures(run.task, dataset), "nothing to run, training resumes by itself"
+    )
     thread = threading.Thread(target=server.serve_forever, args=(PAUSE,), daemon=True)
     thread.start()
     print(f"Session {number + 1}: {len(session.pairs)} questions at {server.address}", flush=True)

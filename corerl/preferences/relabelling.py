@@ -47,7 +47,7 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
     kept = len(rows.observations) // size * size
     require(
         kept > 0,
-        f"algo.trajectories=blocks cuts every {size} rows and the dataset has "
+        f"algo.trajectories=blocks needs blocks of {size} rows, but the dataset has only "
         f"{len(rows.observations)}. Use algo.trajectories=episodes",
     )
     return Rows(*(x[:kept] for x in rows[:3]), np.arange(size, kept + 1, size))

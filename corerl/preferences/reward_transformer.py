@@ -18,7 +18,9 @@ from corerl.nn import embeddings, networks, transformer
 class Fitting(transformer.TransformerSettings):
     """The network's size and how it is fitted to comparisons."""
 
-    steps: int = positive(20_000)  # reward updates at a run's start (10,000 epochs of 2 batches)
+    steps: int = positive(  # first updates, which fit the reward (10,000 epochs of 2 batches)
+        20_000
+    )
 
     layers: int = positive(1)
     heads: int = positive(4)

@@ -65,8 +65,8 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
     require(
         args.out is None or by_rows,
-        f"--out can hold only rows of the dataset, but {cfg.source} with crossing={cfg.crossing} "
-        "has other rows",
+        f"--out can hold only rows of the dataset, but segments of {cfg.source} with "
+        f"crossing={cfg.crossing} are not such rows. Leave --out out",
     )
     require(
         args.out is None or not args.out.exists(),

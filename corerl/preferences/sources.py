@@ -36,7 +36,7 @@ class Preferences(Settings):
 
     prefix: ClassVar[str] = "algo.preferences."
 
-    source: str = "teacher"  # from teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
+    source: str = "teacher"  # teacher | pt | dppo | uni_rlhf | uni_rlhf_scripted | ipl | file
     path: str | None = None  # file or folder of labels (null: <data folder>/preferences/<source>)
     sha256: str | None = added(None)  # checksum of the file at path, computed for the run's name
     pairs: int | None = positive(None)  # number of pairs (null: all of a file, 2,000 of a teacher)
@@ -46,7 +46,7 @@ class Preferences(Settings):
     length: int = positive(64)  # steps of a teacher's segments (files have their own)
     seed: int = at_least(0, 0)  # seed of a teacher's pairs, the same for all seeds of a run
     # What a teacher compares; the latter two ask for V, fitted whenever labels are made
-    judge: str = added(one_of("return", "regret", "advantage"))  # or regret | advantage (with V)
+    judge: str = added(one_of("return", "regret", "advantage"))  # by return | regret | advantage
     values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
     beta: float | None = at_least(0, None)  # noise: P = sigmoid(beta x difference) (null: none)
@@ -66,7 +66,7 @@ class Preferences(Settings):
         require(
             self.judge == "return" or not self.skip,
             f"{key}.skip={self.skip} is a share of segment returns, which "
-            f"{key}.judge={self.judge} does not use",
+            f"{key}.judge={self.judge} does not use. Leave {key}.skip out",
         )
         faults = [name for name in ("epsilon", "skip", "equal") if getattr(self, name)]
         require(
@@ -77,7 +77,8 @@ class Preferences(Settings):
         require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
         require(
             self.source != "teacher" or self.path is None,
-            f"{key}.path={self.path} is not read with {key}.source=teacher: {key}.source=file reads it",
+            f"{key}.path={self.path} is not read with {key}.source=teacher. To read it, set "
+            f"{key}.source=file",
         )
         for name in OF_TEACHERS if self.source != "teacher" else ():
             value = getattr(self, name)
@@ -114,7 +115,7 @@ def check_crop(crop: int | None, cfg: Preferences) -> None:
     require(
         crop <= length,
         f"algo.crop={crop} does not fit the segments of {length} steps in {_root(cfg)}: algo.crop=null "
-        "takes them whole",
+        "takes whole segments",
     )
 
 
@@ -148,7 +149,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
         require(
             task.action_range is None,
             "action_range is for the dataset's actions, but algo.preferences.source=ipl has its "
-            "own actions",
+            "own actions. Leave action_range out",
         )
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":

@@ -139,7 +139,7 @@ class Sums:
             require(
                 mean > 0,
                 "algo.preferences.skip and .equal are shares of the mean episode return, but "
-                f"episodes of {dataset.id} return {mean:.4g} on average",
+                f"episodes of {dataset.id} return {mean:.4g} on average. Set both to 0",
             )
             self.unit = mean * cfg.length / float(dataset.episode_lengths().max())
 
@@ -178,8 +178,8 @@ def _possible(dataset: Dataset, cfg: Preferences) -> np.ndarray:
     require(
         len(possible) > 0,
         f"no episode of {dataset.id} has a segment of {cfg.length} steps "
-        f"(algo.preferences.length={cfg.length}, but the longest episode has "
-        f"{dataset.episode_lengths().max()})",
+        f"(the longest has {dataset.episode_lengths().max()}). Lower "
+        f"algo.preferences.length={cfg.length}",
     )
     return possible
 
@@ -202,7 +202,7 @@ def _draw(
             return np.concatenate(answered)[:pairs], np.concatenate(numbers)[:pairs]
     raise CorerlError(
         f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} "
-        f"pairs of segments of {dataset.id}, but {pairs} are needed."
+        f"pairs of segments of {dataset.id}, but {pairs} are needed. Lower it."
     )
 
 

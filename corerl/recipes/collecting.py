@@ -58,12 +58,14 @@ def is_made(name: str, recipe: dict[str, Any]) -> bool:
     folder, parts = suites.folder(name), _parts(name)
     half = files.read_json(parts / "recipe.json")
     if half is not None:
-        _require_same(half, recipe, f"corerl/{name} is half made with other settings", parts)
+        _require_same(half, recipe, f"corerl/{name} was begun with other settings", parts)
         return False
     if not folder.exists():
         return False
     existing = suites.recipe(name) or {}
-    _require_same(existing, recipe, f"corerl/{name} exists with other contents", folder)
+    _require_same(
+        existing, recipe, f"corerl/{name} exists and was made with other settings", folder
+    )
     return True
 
 

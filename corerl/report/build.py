@@ -81,7 +81,9 @@ def build(args: argparse.Namespace) -> int:
         notes.insert(0, args.note)
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
-        notes.append(f"No number in {names} matches these algorithms and tasks in the same unit.")
+        notes.append(
+            f"{names} has no number for these algorithms and tasks in the unit of this report."
+        )
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
     text = page(words, results, parts, pictures, data, options)
@@ -201,7 +203,7 @@ def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
     plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
     if len(figures.curved(section.history)):
         plan["tasks"] = (
-            "Learning curves: mean over seeds with 95% t intervals, drawn from three seeds on",
+            "Learning curves: mean over seeds, with 95% t intervals where there are at least three seeds",
             partial(figures.tasks, section.history, look, section.axis),
         )
     return plan | risk.plots(section, look, options)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOP_RULE = (
     "Bold (in text *): the best mean of a row. Other means are bold if they lie in the best's 95% t "
     "interval and Welch's 95% interval of the difference holds zero. "
-    f"Both need {ENOUGH_SEEDS} seeds. The best aggregate is bold."
+    f"For that, both the best and the other mean need {ENOUGH_SEEDS} seeds. The best aggregate is bold."
 )
 UNEQUAL_RULE = (
     "Where a row holds runs of unequal or unknown numbers of steps, no number is bold, and there "

@@ -47,7 +47,7 @@ def plots(section: Section, look: dict, options: Options) -> dict[str, figures.P
     found: dict[str, figures.Plot] = {}
     if section.returns is not None and len(section.returns):
         found["returns"] = (
-            "Returns: fraction of episodes of at most x, all seeds together. Dots are "
+            "Returns: share of episodes that return at most x, all seeds together. Dots are "
             "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
             partial(figures.distributions, section.returns, look),
         )

@@ -24,8 +24,8 @@ def runs(results: Results, data: Data) -> str:
     head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "updates ran", "run")
     differing = _differing(results)
     settings = (
-        "<h3>Settings that differ between algorithms</h3><p>Where two algorithms on one task both have "
-        f"the setting. Values of several tasks are joined by commas.</p>{plain(*differing)}"
+        "<h3>Settings that differ between algorithms</h3><p>A setting stands here if two algorithms on one "
+        f"task both have it. Values of several tasks are joined by commas.</p>{plain(*differing)}"
         if differing
         else ""
     )

@@ -21,7 +21,7 @@ from corerl.config import Settings, one_of, require, within
 class Distortion(Settings):
     """Settings of the measure. Part of an algorithm's `Config`."""
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of return to come | wang | mean
+    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of future return | wang | mean
     tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (wang: null)
     eta: float = -0.75  # parameter of Wang's measure (negative: risk-averse)
 

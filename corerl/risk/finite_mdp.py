@@ -83,7 +83,7 @@ class FiniteMDP:
         rewards = np.asarray(rewards, np.float64)
         require(
             rewards.shape in (shape[:1], shape[:2], shape),
-            f"rewards {rewards.shape} fit neither {shape[:1]}, {shape[:2]} nor {shape}",
+            f"rewards {rewards.shape} must have the shape {shape[:1]}, {shape[:2]} or {shape}",
         )
         rewards = rewards.reshape(rewards.shape + (1,) * (3 - rewards.ndim))
         successors = np.broadcast_to(np.arange(shape[2]), shape)

@@ -63,9 +63,7 @@ def best_occupancy(
     costs = np.zeros((0, *mdp.sizes)) if costs is None else np.asarray(costs, np.float64)
     budgets = np.zeros(0) if budgets is None else np.atleast_1d(np.asarray(budgets, np.float64))
     fits = costs.shape == (len(budgets), *mdp.sizes)
-    reported = (
-        f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,) with S, A"
-    )
+    reported = f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,), where (S, A) is"
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
     table = np.stack([_of_visits(mdp, c, "costs").ravel() for c in costs]) if len(costs) else None
@@ -74,7 +72,7 @@ def best_occupancy(
     if found.status == 2:
         _explain(table, budgets, flow)
     if not found.success:
-        raise CorerlError(f"HiGHS found no occupancy: {found.message}")
+        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
     visits = np.maximum(found.x, 0).reshape(rewards.shape)
     multipliers = np.maximum(-found.ineqlin.marginals, 0) if len(costs) else np.zeros(0)
     spent = table @ found.x if len(costs) else np.zeros(0)

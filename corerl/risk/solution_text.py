@@ -23,7 +23,7 @@ def describe_policy(solution: Solution, mdp: FiniteMDP, rows: int = 24) -> str:
             ("return", "probability"), [*zip(law.values, law.probabilities, strict=True)], rows
         ),
         "",
-        "policy, where it leads",
+        "policy, in the states that it reaches",
     ]
     points = [
         (v.t, mdp.states[v.state], v.collected, *_stock(budget, v, mdp), v.probability)

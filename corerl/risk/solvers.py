@@ -152,7 +152,9 @@ def _all_markov(mdp: FiniteMDP) -> Iterator[tuple[Policy, Law, list[Visit]]]:
         reached = mdp.successors[live[:, None, None] & (mdp.probabilities > 0)]
         live = np.isin(np.arange(len(live)), reached)
     count = mdp.sizes[1] ** len(places)
-    reported = f"{Decimal(count):.3g} policies of state and time are too many to try"
+    reported = (
+        f"{Decimal(count):.3g} policies are too many to try them all: give a smaller MDP or horizon"
+    )
     require(count <= MOST_POLICIES, reported)
     table = np.zeros((mdp.steps, mdp.sizes[0]), int)
     for actions in itertools.product(range(mdp.sizes[1]), repeat=len(places)):

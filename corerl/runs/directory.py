@@ -121,7 +121,7 @@ def seeds_of_group(name: str) -> list[int]:
     """
     found = re.fullmatch(r"seeds-(\d+)(?:-(\d+)|((?:_\d+)+))?", name, re.ASCII)
     if found is None:
-        raise CorerlError(f"{name} is not the name of a group of seeds.")
+        raise CorerlError(f"{name} is not the name of a folder of seeds, such as seeds-0-4.")
     first, last, others = found.groups()
     if others:
         seeds = [int(n) for n in name.removeprefix("seeds-").split("_")]
@@ -130,7 +130,7 @@ def seeds_of_group(name: str) -> list[int]:
     else:
         seeds = []
     if not seeds or group_name(seeds) != name:
-        raise CorerlError(f"{name} is not the name of a group of seeds.")
+        raise CorerlError(f"{name} is not the name of a folder of seeds, such as seeds-0-4.")
     return seeds
 
 
@@ -220,8 +220,8 @@ def read_settings(cell: Path) -> dict[str, Any]:
         label = values["label"]
         texts = all(isinstance(name, str) for name in (*names, "" if label is None else label))
         if not texts or type(values["steps"]) is not int:
-            raise ValueError("its settings are of other types")
+            raise ValueError("settings in it have wrong types")
     except (*NOT_READ, CorerlError) as e:
         reason = " ".join(str(e).split()) or type(e).__name__
-        raise CorerlError(f"{path} is not the settings of a run ({reason[:200]}).") from e
+        raise CorerlError(f"{path} does not hold the settings of a run ({reason[:200]}).") from e
     return renamed(values)

@@ -21,7 +21,9 @@ class Log:
 
     def __init__(self, path: Path):
         if path.is_dir():
-            raise CorerlError(f"{path} is a folder, where a run's log belongs. Move it away.")
+            raise CorerlError(
+                f"{path} is a folder, but a run's log needs this name. Move the folder away."
+            )
         self.path = path
         self._forget()
 
@@ -67,8 +69,8 @@ class Log:
         self._forget()
         if state["bytes"] and not self.path.exists():
             print(
-                f"corerl: {self.path} is gone, with its lines until the last checkpoint. New "
-                "lines start from there",
+                f"corerl: {self.path} is missing, so its lines before the last checkpoint are lost. "
+                "A new file starts from there",
                 file=sys.stderr,
             )
             return

@@ -113,8 +113,8 @@ class Display:
         place = f" ({self._place}, the others take more time)" if self._place else ""
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
-            f"{together} at a time, about {duration(expected)} at {_rate(rate)} each, evaluation not "
-            f"counted{place}. Fewer: steps=, seeds=. Ctrl-C saves, and the same command resumes."
+            f"{together} at a time, takes about {duration(expected)} at {_rate(rate)} each, without "
+            f"evaluation{place}. Shorten with steps= or seeds=. Ctrl-C saves, and the same command resumes."
         )
 
     def _print(self, line: str) -> None:

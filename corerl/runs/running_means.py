@@ -49,7 +49,7 @@ class Means:
         """Returns the sum of a metric, still zero."""
         require(
             name not in LINE,
-            f"Give the metric {name!r} another name: every line has its own {name}",
+            f"Give the metric {name!r} another name: every line of metrics.jsonl already has a {name}",
         )
         shape = getattr(value, "shape", None)
         found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"

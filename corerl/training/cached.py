@@ -31,5 +31,7 @@ def cached(compute: Callable[[], np.ndarray], kind: str, *arrays: np.ndarray) ->
             with replacing(path) as part:
                 np.save(part, made)
         except CorerlError as error:
-            warnings.warn(f"{error} Each run computes it again.", stacklevel=2)
+            warnings.warn(
+                f"{error} Every run will compute this file's contents again.", stacklevel=2
+            )
     return made

@@ -26,7 +26,8 @@ def pick_device(name: str) -> torch.device:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CorerlError(
-            f"device={name} was asked for and torch sees {torch.cuda.device_count()} GPUs, from cuda:0."
+            f"device={name} does not exist: torch sees {torch.cuda.device_count()} GPU(s), the "
+            "first is cuda:0."
         )
     return device
 

@@ -136,4 +136,6 @@ def close(envs: Iterable[gymnasium.Env]) -> None:
     closing.start()
     closing.join(CLOSING)
     if closing.is_alive():
-        print(f"corerl: an environment did not close in {CLOSING} s and is left", file=sys.stderr)
+        print(
+            f"corerl: an environment did not close in {CLOSING} s and stays open", file=sys.stderr
+        )

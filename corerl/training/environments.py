@@ -193,8 +193,8 @@ class Environments:
         env = self._envs[lost[0]]
         print(
             f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
-            "has no state_dict and load_state_dict). A new episode starts, and the running one counts as "
-            "truncated. The results differ from those of an unbroken run",
+            "has no state_dict and load_state_dict). A new episode starts, and the interrupted one counts as "
+            "truncated. The results differ from those of a run without a break",
             file=sys.stderr,
         )
         mask = np.isin(np.arange(len(self._envs)), lost)

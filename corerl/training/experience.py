@@ -38,11 +38,13 @@ class Collect(Settings):
     capacity: int = positive(1_000_000)  # environment steps kept per seed
     n_step: int = positive(1)  # rewards summed before the bootstrap
     epsilon: float = within(0.01, "[0, 1]")  # share of random actions after epsilon_steps
-    epsilon_steps: int = positive(1_000_000)  # steps in which epsilon falls from 1 to its value
+    epsilon_steps: int = positive(1_000_000)  # steps in which the share falls from 1 to epsilon
     eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions in evaluations
-    clip: str = one_of("none", "source", "total")  # clips to [-1, 1]: none | each source | total
+    clip: str = one_of(  # clips rewards to [-1, 1]: none | source: each | total: the sum
+        "none", "source", "total"
+    )
     residual: str = one_of("drop", "last")  # reward beyond all sources: drop | add to the last
-    life_loss: bool = True  # a lost life counts as terminal, in games with lives
+    life_loss: bool = True  # a lost life ends the episode for learning (games with lives)
 
     def require_turns(self, target_every: int) -> None:
         """Raises CorerlError where targets would be copied in the middle of a turn."""
@@ -256,11 +258,11 @@ class Experience(Stateful):
 def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
     require(
         envs.has_vectors,
-        f"{task} gives one reward, not one by source (only Atari games with known sources do, see "
-        "envs/atari.py). Choose an algorithm for scalar rewards",
+        f"{task} gives one reward, not one for each source, as task=maze/v0 and some Atari games do. "
+        "Choose an algorithm for scalar rewards",
     )
     require(
-        cfg.clip != "total", "algo.data.clip=total is for one reward. Use algo.data.clip=source"
+        cfg.clip != "total", "algo.data.clip=total needs a single reward. Use algo.data.clip=source"
     )
 
 

@@ -46,7 +46,7 @@ class Expert(Settings):
 
     task: str | None = None  # the task whose dataset has the demonstrations (null: the run's)
     episodes: int = positive(1)  # number of demonstrations, the best by recorded return
-    compare: str = one_of("sas", "sa", "ss")  # seabo: sas (state, action, next state) | sa | ss
+    compare: str = one_of("sas", "sa", "ss")  # s: state, a: action, last s: next state
     beta: float | None = at_least(0, None)  # decay of rewards by distance (null: seabo 0.5, otr 5)
     scale: float | None = positive(None)  # largest reward (null: 1 for seabo, 5 for otr)
     per_size: bool = True  # divides distances by the size of actions (seabo) or observations (otr)
@@ -63,8 +63,8 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     phase = getattr(run.cfg.algo, "phase", "offline")
     require(
         phase == "offline",
-        f"algo.data.rewards={data.rewards} makes rewards for a dataset, but algo.phase={phase} "
-        "adds rewards of the environment. Use algo.phase=offline",
+        f"algo.data.rewards={data.rewards} makes rewards for a dataset only, but algo.phase={phase} "
+        "also learns from the environment's rewards. Use algo.phase=offline",
     )
     expert, other, best = demonstrations(run, dataset, data)
     require(
@@ -78,9 +78,9 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     rewards = make(dataset, expert, data.expert)
     returns = expert.episode_returns()
     print(
-        f"corerl: algo.data.rewards={data.rewards} gives {len(dataset):,} rows of {dataset.id} "
-        f"rewards from {len(returns)} episodes of {expert.id} with a mean return of "
-        f"{returns.mean():g}. The rewards are {rewards.min():.3g} to {rewards.max():.3g}, mean "
+        f"corerl: algo.data.rewards={data.rewards} made rewards for {len(dataset):,} rows of "
+        f"{dataset.id}, from {len(returns)} demonstrations of {expert.id} with a mean return of "
+        f"{returns.mean():g}. Their range is {rewards.min():.3g} to {rewards.max():.3g}, mean "
         f"{rewards.mean():.3g}",
         file=sys.stderr,
     )
@@ -183,7 +183,7 @@ def _best(dataset: Dataset, episodes: int) -> np.ndarray:
     count = dataset.n_episodes
     require(
         episodes <= count,
-        f"algo.data.expert.episodes={episodes} is more than the {count} episodes of {dataset.id}",
+        f"algo.data.expert.episodes={episodes} is more than the {count} episodes of {dataset.id}. Lower it",
     )
     return np.sort(np.argsort(-dataset.episode_returns(), kind="stable")[:episodes])
 

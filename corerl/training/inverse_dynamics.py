@@ -43,7 +43,7 @@ class Inverse(Settings):
     prefix: ClassVar[str] = "algo.data.inverse."
 
     labelled: float | None = within(None, "(0, 1]")  # share of episodes with actions (null: all)
-    pick: str = one_of("low", "random")  # labelled episodes: of the low half by return | random
+    pick: str = one_of("low", "random")  # labelled episodes: low: of the worse half | random
     steps: int = positive(5_000)  # updates of the inverse dynamics model
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
@@ -79,8 +79,8 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
     cfg = data.inverse
     require(
         not dataset.discrete,
-        f"algo.data.actions=inverse fits continuous actions, but the actions of {dataset.id} are "
-        "discrete",
+        f"algo.data.actions=inverse is for continuous actions, but those of {dataset.id} are "
+        "discrete. Leave it out",
     )
     if cfg.labelled is not None:
         dataset = hidden(dataset, cfg.labelled, cfg.pick)
@@ -89,15 +89,16 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
     known = ~dataset.unlabelled[dataset.episode_starts]
     require(
         known.sum() >= 2,
-        f"{int(known.sum())} episodes of {dataset.id} have actions. algo.data.actions=inverse learns from at "
-        "least 2",
+        f"Only {int(known.sum())} episodes of {dataset.id} have actions, but algo.data.actions=inverse "
+        "needs at least 2",
     )
     arrays = (dataset.observations, dataset.next_observations, dataset.actions, dataset.unlabelled)
     made = cached(lambda: fitted(dataset, cfg), f"inverse {cfg}", *arrays, dataset.episode_ends)
     error, actions = made[0, 0], made[1:]
     print(
-        f"corerl: algo.data.actions=inverse labels {int(dataset.unlabelled.sum()):,} of {len(dataset):,} "
-        f"rows of {dataset.id} from {int(known.sum()):,} episodes. Its error on held-out ones is "
+        f"corerl: algo.data.actions=inverse fills in actions for {int(dataset.unlabelled.sum()):,} of "
+        f"{len(dataset):,} rows of {dataset.id}. Its model learned from {int(known.sum()):,} episodes. "
+        "Its error on held-out episodes is "
         f"{error:.3g} (root mean square, actions in [-1, 1])",
         file=sys.stderr,
     )
@@ -116,8 +117,9 @@ def hidden(dataset: Dataset, share: float, pick: str) -> Dataset:
     choices = order[: (len(order) + 1) // 2] if pick == "low" else order
     require(
         count <= len(choices),
-        f"algo.data.inverse.labelled={share} is more than the worse half of the episodes. Choose at most "
-        "0.5, or algo.data.inverse.pick=random",
+        f"algo.data.inverse.labelled={share} needs more episodes than the worse half of the data "
+        "has. Choose at "
+        "most 0.5, or algo.data.inverse.pick=random",
     )
     chosen = np.random.default_rng(0).choice(choices, count, replace=False)
     without = ~np.isin(np.arange(dataset.n_episodes), chosen)

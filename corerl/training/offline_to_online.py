@@ -56,7 +56,7 @@ class Online(Settings):
 class FineTuning(Settings):
     """Settings of an algorithm that can fine-tune online. Part of its `Config`."""
 
-    phase: str = "offline"  # offline | both: offline, then online | online: checkpoint or scratch
+    phase: str = "offline"  # offline | both, one after the other | online: checkpoint or scratch
     online: Online = group(Online)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ def check_warmup(cfg: Any) -> None:
     """Raises CorerlError where the first update would find the environment's replay empty."""
     require(
         cfg.phase == "offline" or cfg.online.warmup_steps > 0,
-        "algo.online.warmup_steps=0: the first update needs a replay that is not empty",
+        "algo.online.warmup_steps=0 leaves the replay empty for the first update. Make it larger",
     )
 
 
@@ -255,7 +255,9 @@ def time_limit(run: Run) -> int:
     env.close()
     if not limit:
         raise CorerlError(
-            f"{run.cfg.algo.name} waits for episodes to end, but {run.task.id} has no time limit."
+            f"{run.cfg.algo.name} waits for episodes to end, but {run.task.id} has no time limit. "
+            "Register its "
+            "environment with max_episode_steps."
         )
     return limit
 

@@ -161,7 +161,7 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
     size = float(np.abs(dataset.obs_stats()[0]).max())
     if size > 50 and not data.normalize_states:
         print(
-            f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates a fresh "
+            f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates an untrained "
             "policy. Consider algo.data.normalize_states=true",
             file=sys.stderr,
         )
@@ -178,8 +178,9 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
             f"{e[0]:g}" if len(e) == 1 else f"[{','.join(f'{x:g}' for x in e)}]" for e in ends
         )
         print(
-            f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, which "
-            f"scales noise and imitation. Consider action_range=[{ends}]",
+            f"corerl: actions of {dataset.id} fill less than a tenth of the environment's range, "
+            "so noise and "
+            f"imitation losses have the wrong scale. Consider action_range=[{ends}]",
             file=sys.stderr,
         )
 

@@ -69,7 +69,7 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
         acts_in = settings.get("action_range")
     except (CorerlError, KeyError, TypeError, ValueError) as error:
         raise CorerlError(
-            f"algo.online.checkpoint={folder} is not the folder of a run's settings "
+            f"algo.online.checkpoint={folder} is not the folder of a run "
             "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
         ) from error
     wanted = asdict(run.cfg.algo)

@@ -73,14 +73,16 @@ class Collector:
         env = self._envs[0][0]
         space, actions = env.observation_space, env.action_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise CorerlError(f"{env.unwrapped} has observations of {space}: vectors are needed.")
+            raise CorerlError(
+                f"{env.unwrapped} has observations of {space}: this algorithm needs vectors."
+            )
         self.observation_dim = space.shape[0]
         self.discrete = isinstance(actions, spaces.Discrete)
         """Tells whether actions are discrete."""
         vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
         require(
             vectors or (self.discrete and actions.start == 0),
-            f"{env.unwrapped} has actions of {actions}: vectors, or numbers from 0, are needed",
+            f"{env.unwrapped} has actions of {actions}: this algorithm needs vectors, or numbers from 0",
         )
         self.action_dim = int(actions.n) if self.discrete else actions.shape[0]
         """The number of actions, or of features of one."""

@@ -26,8 +26,8 @@ def tensors(parts: Parts) -> list[Tensor]:
     for name, part in parts.items():
         require(
             hasattr(part, "state_dict") and hasattr(part, "load_state_dict"),
-            f"run.steps cannot keep {name}, a {type(part).__name__}: it has no state_dict and "
-            "load_state_dict. Let the agent hold it as an attribute where it derives from Stateful",
+            f"run.steps cannot save {name}, a {type(part).__name__}: it has no state_dict and "
+            "load_state_dict. Make it an attribute of the agent, a class that derives from Stateful",
         )
     state = {name: part.state_dict() for name, part in parts.items()}
     return list(checkpoint.tensors_of(state).values())

@@ -42,9 +42,9 @@ class Starts(Settings):
     prefix: ClassVar[str] = "algo.start."
 
     snapshots: str | None = None  # file of `corerl data snapshots` (null: the task's own starts)
-    until: int = positive(100_000)  # steps per seed, after which episodes are the task's
+    until: int = positive(100_000)  # steps per seed, after which episodes start as usual
     length: int = positive(100)  # steps of an episode that begins in a snapshot
-    classes: int = positive(4)  # clusters of the teacher's values, drawn evenly
+    classes: int = positive(4)  # clusters of the teacher's values, drawn equally often
 
 
 class Snapshots(NamedTuple):

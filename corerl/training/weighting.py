@@ -61,8 +61,8 @@ def probabilities(dataset: Dataset, data: Any, rows: np.ndarray) -> np.ndarray |
         )
     weights = weights / weights.sum()
     print(
-        f"corerl: algo.data.weighting={data.weighting} draws from {1 / np.square(weights).sum():,.0f} of "
-        f"{len(rows):,} rows, effectively",
+        f"corerl: algo.data.weighting={data.weighting} has an effective sample size of "
+        f"{1 / np.square(weights).sum():,.0f} of {len(rows):,} rows",
         file=sys.stderr,
     )
     return weights

@@ -124,8 +124,8 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
     if task.env is None:
         text = (
-            "no env=gym/module:Id is given: you can train on the file, but only off-policy "
-            "evaluation is possible."
+            "no env=gym/module:Id is given: you can train on the file, but judge the policy only "
+            "by off-policy evaluation."
         )
         return [*found, Finding(False, "environment", text)]
     env = task.make_env()
@@ -142,7 +142,7 @@ def _of_names(contents: Contents, task: Task) -> list[Finding]:
         also = [name for name in contents.others if name.lower() in NAMES[field]]
         if also and getattr(task.data.columns, field) is None:
             text = (
-                f"{labels[0]} is read, but {', '.join(also)} is not. To choose, set "
+                f"column {labels[0]} is read and {', '.join(also)} is ignored. To choose, set "
                 f"data.columns.{field}=NAME."
             )
             found.append(Finding(False, field, text))
@@ -155,13 +155,19 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if done and not {"truncated", "episode"} & arrays.keys():
         text = f"{done} is read as a true end (terminated). If it also marks "
         found.append(
-            Finding(False, "terminated", text + "time limits, tell them apart (truncated).")
+            Finding(
+                False,
+                "terminated",
+                text + "time limits, put those in a column of their own (truncated).",
+            )
         )
     if own_files.done_may_be_cut(contents, task.data):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
-            text = f"{both:,} rows of {done} are truncated too. corerl reads them as truncated. If they are "
-            text += f"true ends, set data.columns.terminated={done}."
+            text = (
+                f"{both:,} rows of {done} are also truncated, and corerl reads them as truncated. "
+            )
+            text += f"If they are true ends, set data.columns.terminated={done}."
             found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
         text = (
@@ -191,8 +197,8 @@ def _of_returning(contents: Contents) -> list[Finding]:
     back[[row for row in begins if first.setdefault(tuple(names[row]), row) != row]] = True
     if not back.any():
         return []
-    text = f"the number of an earlier episode comes back{such(back)} and is read as a new episode: rows are "
-    text += "out of order, or the numbers of episodes start over."
+    text = f"the number of an earlier episode comes back{such(back)} and starts a new episode. Either rows "
+    text += "are out of order, or the numbers of episodes start over."
     return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
@@ -202,9 +208,9 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         jumps = leaps(data)
         if jumps.size:
             where = f"{contents.row(int(jumps[0]))}, next_observations"
-            text = f"in {jumps.size:,} rows inside an episode it differs from the next row's observation: "
-            text += "rows are out of order, or ends of episodes are missing. Sequence models and ReBRAC "
-            text += "need rows in order."
+            text = f"in {jumps.size:,} rows inside an episode it differs from the next row's observation. "
+            text += "Either rows are out of order, or ends of episodes are missing. Sequence models and "
+            text += "ReBRAC need rows in order."
             found.append(Finding(False, where, text))
     if data.observations.ndim != 2:
         shape = "x".join(map(str, data.observations.shape[1:]))
@@ -222,7 +228,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         labels = contents.labels["observations"]
         large = np.flatnonzero(np.abs(mean) > LARGE)
         lost = {i: text for i in large if (text := _of_precision(contents, i, mean[i]))}
-        advice = "on average: train with algo.data.normalize_states=true."
+        advice = "on average, which is large: train with algo.data.normalize_states=true."
         texts = [(i, f"it is {mean[i]:g} in every row.") for i in np.flatnonzero(constant)]
         texts += [(i, f"it is {mean[i]:g} {advice}") for i in large]
         for i, text in [*((i, text) for i, text in texts if i not in lost), *lost.items()]:
@@ -264,7 +270,7 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
         found.append(Finding(False, "actions", text))
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:
-        text = f"they use {100 * largest:.0f} % of their bounds"
+        text = f"they fill only {100 * largest:.0f} % of the range between their bounds"
         if task.env and task.data.action_low is None and not contents.scaled:
             text += (
                 f" ({task.env}'s). If they are scaled to [-1, 1] already, set data.action_low=-1 "
