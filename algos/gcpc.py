@@ -18,11 +18,12 @@ hides a random share more (`mae_rc`). Of `steps`, the first `encoder_steps` are 
 Ours is the authors' code (brown-palm/GCPC at c75e65d) with goals that are states.
 
     item            authors                                       ours                      switch
- 1  shares          of the batch, one draw                        of each window            -
- 2  their rounding  10 states of which 0.8 are missing are 1, not 2, as Python rounds. So   -
-                    histories have 1, 4, 6, 8 or 10 states. Acting meets all lengths
- 3  frozen encoder  `eval()` is undone by their trainer, so that  the same                  encoder_dropout
-                    it drops units while the policy learns
+ 1  hidden shares   one draw for a batch                          one for each window       -
+ 2  rounding        10, 8, 6, 4 or 1 of 10 states are seen, for   the same                  -
+                    10 (1 - 0.8) is below 2 in Python. Acting
+                    meets all lengths
+ 3  frozen encoder  drops units while the policy learns, for      the same                  encoder_dropout
+                    their trainer undoes `eval()`
  4  dropout         also inside MLPs, not of tokens               of tokens                 -
  5  first weights   equal in layers that are alike                each its own              -
  6  loss            of the features that are goals: x and y       the same                  goals.columns
