@@ -102,8 +102,7 @@ class Transformer(transformer.Trunk):
         lead, width = (len(rngs),), cfg.width
         small = networks.normal(0.02)
         outside = small if cfg.init == "corl" else networks.torch_init
-        # torch's attention module, which CORL uses, draws query, key and value as one Xavier matrix.
-        inside = networks.uniform((6 / (4 * width)) ** 0.5, bias=0.0)
+        inside = transformer.joint_xavier(width)
         self.rate = cfg.dropout
         self.embed_return = networks.Linear(conditions or 1, width, lead, rngs, outside)
         self.embed_state = networks.Linear(observation_dim, width, lead, rngs, outside)

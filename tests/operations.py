@@ -29,7 +29,7 @@ COLUMNS = ("algorithm", "update", "eager", "compiled")
 KERNEL = re.compile(
     r"^\s+(?:cpp_fused\w*\(|extern_kernels\.|torch\.ops\.|buf\d+ = torch\.ops\.)", re.M
 )
-SIZES = {"utd": 1, "repeats": 1, "vae_steps": 12}
+SIZES = {"utd": 1, "repeats": 1, "vae_steps": 12, "encoder_steps": 12}
 """One round of updates in a call, and enough of a first phase to record it."""
 
 

@@ -83,6 +83,10 @@ SIZES = {
     "latent_dim": 8,
     "rep_dim": 4,
     "subgoal_steps": 3,
+    "encoder_steps": 6,
+    "history": 3,
+    "future": 4,
+    "slots": 2,
 }
 """Values of settings by their names, at any depth of a `Config`."""
 PRETRAIN = 20
@@ -136,7 +140,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 }
 OTHERWISE |= {
     name: {"task": "corerl/goal-maze"}
-    for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "cfgrl_goals", "goat")
+    for name in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "cfgrl_goals", "goat", "gcpc")
 }
 """Algorithms that do not learn from `OFFLINE` in 60 steps with `SIZES` alone."""
 EXACT = {

@@ -29,10 +29,17 @@ from corerl.data.dataset import Dataset
 
 
 @dataclass
-class Goals(Settings):
-    """Shares of goals in a batch: the row itself, random rows, and for the rest later rows of its episode."""
+class GoalColumns(Settings):
+    """What of a state is a goal."""
 
     prefix: ClassVar[str] = "algo.goals."
+
+    columns: Any = None  # observation features that form a goal, as in [0, 1] (null: all)
+
+
+@dataclass
+class Goals(GoalColumns):
+    """Shares of goals in a batch: the row itself, random rows, and for the rest later rows of its episode."""
 
     value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals: the row itself
     value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals: random rows
@@ -46,7 +53,6 @@ class Goals(Settings):
     success: str = one_of(  # goal reached at: index: its own row | state: an equal state
         "index", "state"
     )
-    columns: Any = None  # observation features that form a goal, as in [0, 1] (null: all)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,14 +91,12 @@ class SubgoalBatch(NamedTuple):
     high_targets: Tensor  # (S, B, G): on the way to them, at most `subgoal_steps` later
 
 
-class GoalBuffer(PackedRows):
-    """A dataset whose batches have goals.
+class GoalRows(PackedRows):
+    """A dataset's transitions on a device, whose states can be goals.
 
     Args:
         dataset: with vector observations and continuous actions; rewards and ends do not count.
-        seeds: the S seeds; each has its own streams of rows and goals.
-        batch_size: B.
-        goals: which goals are drawn. discount: of the geometric law.
+        columns: of an observation that are its goal; None for all of them.
         device: where the rows live.
 
     Raises:
@@ -106,6 +110,58 @@ class GoalBuffer(PackedRows):
     """
 
     def __init__(
+        self, dataset: Dataset, columns: Sequence[int] | None, device: torch.device | str = "cpu"
+    ):
+        rows = np.flatnonzero(dataset.has_next)
+        parts = (dataset.observations, dataset.actions, dataset.next_observations)
+        super().__init__(parts, device, only=rows)
+        self._last = torch.from_numpy(last_rows(dataset)).to(device)
+        width = self.state_dim = self._sizes[0]
+        chosen = list(range(width)) if columns is None else list(columns)
+        require(
+            all(type(c) is int and 0 <= c < width for c in chosen) and bool(chosen),
+            f"algo.goals.columns={columns} must be columns of {dataset.id}, from 0 to {width - 1}",
+        )
+        self.goal_dim, self.columns = len(chosen), None if columns is None else chosen
+        self._columns = torch.tensor(chosen, device=device)
+
+    @property
+    def observation_dim(self) -> int:
+        return self.state_dim + self.goal_dim
+
+    def _state(self, rows: Tensor) -> Tensor:
+        """Returns the states at `rows` as goals, `(S, B, G)`."""
+        return self._as_goals(self._take(rows))
+
+    def _as_goals(self, packed: Tensor) -> Tensor:
+        return packed[..., : self.state_dim].index_select(-1, self._columns)
+
+    def _take(self, rows: Tensor) -> Tensor:
+        return self._rows.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+    def state_dict(self) -> dict:
+        """Returns the positions in the streams. The data is not part of a checkpoint."""
+        return {name: stream.state_dict() for name, stream in self._streams().items()}
+
+    def load_state_dict(self, state: dict) -> None:
+        for name, stream in self._streams().items():
+            stream.load_state_dict(state[name])
+
+    def _streams(self) -> dict[str, seeding.Stream]:
+        """Returns the streams that batches are drawn by."""
+        raise NotImplementedError
+
+
+class GoalBuffer(GoalRows):
+    """A dataset whose batches have goals. Arguments and attributes besides these are those of `GoalRows`.
+
+    Args:
+        seeds: the S seeds; each has its own streams of rows and goals.
+        batch_size: B.
+        goals: which goals are drawn. discount: of the geometric law.
+    """
+
+    def __init__(
         self,
         dataset: Dataset,
         seeds: Sequence[int],
@@ -114,34 +170,18 @@ class GoalBuffer(PackedRows):
         discount: float,
         device: torch.device | str = "cpu",
     ):
-        rows = np.flatnonzero(dataset.has_next)
-        parts = (dataset.observations, dataset.actions, dataset.next_observations)
-        super().__init__(parts, device, only=rows)
-        self._last = torch.from_numpy(last_rows(dataset)).to(device)
+        super().__init__(dataset, goals.columns, device)
         self._goals, self._discount = goals, discount
-        width = self.state_dim = self._sizes[0]
-        columns = list(range(width)) if goals.columns is None else list(goals.columns)
-        require(
-            all(type(c) is int and 0 <= c < width for c in columns) and bool(columns),
-            f"algo.goals.columns={goals.columns} must number observation columns of {dataset.id}: "
-            f"0 to {width - 1}",
-        )
-        self.goal_dim, self.columns = len(columns), None if goals.columns is None else columns
-        self._columns = torch.tensor(columns, device=device)
         size = len(self._rows)
         self._indices = seeding.indices(seeds, size, batch_size, device)
         self._others = seeding.indices(seeds, size, 2 * batch_size, device, purpose="goals")
         self._draws = seeding.uniform(seeds, "goal draws", (4, batch_size), device)
         self._crossings = self._crossing_draws = None
         if goals.augment:
-            states = dataset.observations[rows][:, columns]
+            states = dataset.observations[dataset.has_next][:, self._columns.cpu().numpy()]
             self._crossings = Crossings(states, self._last, goals.clusters)
             shape = (4, batch_size)
             self._crossing_draws = seeding.uniform(seeds, "crossings", shape, device)
-
-    @property
-    def observation_dim(self) -> int:
-        return self.state_dim + self.goal_dim
 
     def sample(self) -> GoalBatch:
         """Samples the next batch of every seed."""
@@ -201,21 +241,6 @@ class GoalBuffer(PackedRows):
             reached = (state == self._state(rows)).all(-1)
         reached = reached.to(state.dtype)
         return state, reached - float(self._goals.gc_negative), reached
-
-    def _state(self, rows: Tensor) -> Tensor:
-        """Returns the states at `rows` as goals, `(S, B, G)`."""
-        return self._take(rows)[..., : self.state_dim].index_select(-1, self._columns)
-
-    def _take(self, rows: Tensor) -> Tensor:
-        return self._rows.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-
-    def state_dict(self) -> dict:
-        """Returns the positions in the streams. The data is not part of a checkpoint."""
-        return {name: stream.state_dict() for name, stream in self._streams().items()}
-
-    def load_state_dict(self, state: dict) -> None:
-        for name, stream in self._streams().items():
-            stream.load_state_dict(state[name])
 
     def _streams(self) -> dict[str, seeding.Stream]:
         streams = {"rows": self._indices, "others": self._others, "draws": self._draws}

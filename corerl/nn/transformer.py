@@ -142,6 +142,11 @@ class Trunk(nn.Module):
         return each(self.norm, x)
 
 
+def joint_xavier(width: int) -> networks.Init:
+    """Initialises query, key and value as torch's attention module: as one Xavier matrix, zero bias."""
+    return networks.uniform((6 / (4 * width)) ** 0.5, bias=0.0)
+
+
 def each(layer: nn.Module, x: Tensor) -> Tensor:
     """Applies a layer of `corerl.nn.networks` to every token of `(S, B, T, features)`."""
     return layer(x.flatten(1, 2)).unflatten(1, x.shape[1:3])

@@ -34,7 +34,7 @@ MAY_BE_ZERO = {
     *("noise", "policy_noise", "noise_clip", "dropout", "leak", "epsilon", "eval_epsilon", "skip"),
     *("return_noise", "target_noise", "target_clip", "priority_power", "smallest_priority"),
     *("equal", "explore", "soft", "v_std", "v_std_final", "min_bc_share", "offline_ratio"),
-    *("min_weight_share", "exploration", "hindsight", "state_noise"),
+    *("min_weight_share", "exploration", "hindsight", "state_noise", "whole"),
     *("discount", "online_discount", "polyak", "ema", "trace", "v_rate", "alpha", "beta", "kappa"),
     *("base_polyak", "spread", "high_alpha", "low_alpha", "eps"),
     # Shares of goals.
@@ -42,7 +42,7 @@ MAY_BE_ZERO = {
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
-    *("explore_steps", "reset_updates", "random_actions", "logit_weight"),
+    *("explore_steps", "reset_updates", "random_actions", "logit_weight", "future"),
 }
 
 
