@@ -120,7 +120,7 @@ class GoalRows(PackedRows):
         chosen = list(range(width)) if columns is None else list(columns)
         require(
             all(type(c) is int and 0 <= c < width for c in chosen) and bool(chosen),
-            f"algo.goals.columns={columns} must be columns of {dataset.id}, from 0 to {width - 1}",
+            f"algo.goals.columns={columns} must number observation columns of {dataset.id}: 0 to {width - 1}",
         )
         self.goal_dim, self.columns = len(chosen), None if columns is None else chosen
         self._columns = torch.tensor(chosen, device=device)
