@@ -47,7 +47,7 @@ def test_matrices_and_starts_that_are_no_laws_are_refused():
     transitions[1, 0, 1] = 0.4
     with refused("1 action 0 0.9"):
         FiniteMDP.from_matrices(transitions, np.zeros((2, 2)), horizon=1)
-    with refused("fit"):
+    with refused("rewards (2, 3) (2,) (2, 2)"):
         FiniteMDP.from_matrices(np.full((2, 2, 2), 0.5), np.zeros((2, 3)), horizon=1)
     with refused("start"):
         FiniteMDP.from_matrices(
