@@ -60,10 +60,10 @@ class Config(transformer.TransformerSettings):
     label: str = "GCPC"
 
     encoder_steps: int = positive(52_000)  # updates of encoder and decoder, before the policy's
-    history: int = positive(10)  # C, most states that the encoder sees
+    history: int = positive(10)  # C, states that the encoder sees at most
     future: int = at_least(0, 70)  # F, states after them that the decoder predicts
-    mask: str = one_of("mae_rc", "mae_f")  # phase 1 hides the future and some history | future
-    whole: float = within(0.8, "[0, 1]")  # share of windows with all of the history
+    mask: str = one_of("mae_rc", "mae_f")  # phase 1 hides the future (mae_rc: and random history)
+    whole: float = within(0.8, "[0, 1]")  # share of windows that keep all of the history
 
     slots: int = positive(4)
     layers: int = positive(2)  # blocks of the encoder
@@ -72,11 +72,11 @@ class Config(transformer.TransformerSettings):
     width: int = positive(256)  # size of a token
     dropout: float = within(0.1, "[0, 1)")  # dropout of tokens, attention and block outputs
     encoder_dropout: bool = True  # dropout in the frozen encoder while the policy learns
-    hidden_width: int = positive(1024)  # of the policy
+    hidden_width: int = positive(1024)  # width of the policy's hidden layers
 
     encoder_lr: float = positive(1e-4)
-    lr: float = positive(1e-3)  # of the policy
-    max_grad_norm: float = positive(1.0)  # clip of a seed's gradient norm, in both phases
+    lr: float = positive(1e-3)  # learning rate of the policy
+    max_grad_norm: float = positive(1.0)  # largest gradient norm of a seed, in both phases
     batch_size: int = positive(1024)
     goals: GoalColumns = group(GoalColumns)
 

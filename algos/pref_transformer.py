@@ -69,7 +69,9 @@ class Reward(Fitting):
     keep: str = one_of("best", "last")  # best: weights of the smallest loss (authors) | last
     window: int = positive(100)  # steps of context when relabelling (at most a segment's length)
     members: int = added(positive(1))  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(one_of("mean", "worst", "uncertainty"))  # or worst member | uncertainty
+    ensemble: str = added(  # reward of the members: mean | worst: the lowest | uncertainty
+        one_of("mean", "worst", "uncertainty")
+    )
     penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
 

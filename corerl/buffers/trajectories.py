@@ -51,7 +51,7 @@ class TrajectoryBuffer(GoalRows):
         self._starts = rows[self._last - rows >= history]
         require(
             len(self._starts) > 0,
-            f"No episode of {dataset.id} is longer than algo.history={history} steps. Make it smaller",
+            f"No episode of {dataset.id} is longer than algo.history={history} steps. Lower algo.history",
         )
         self._history, self._steps = history, torch.arange(history + future, device=device)
         self._indices = seeding.indices(seeds, len(self._starts), batch_size, device)

@@ -37,7 +37,7 @@ class Markov(Settings):
 
     steps: int = positive(1_600)  # first updates, which fit the reward (50 epochs of 32 batches)
     members: int = positive(3)  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(  # reward of the models: mean | worst: the lowest | uncertainty
+    ensemble: str = added(  # reward of the members: mean | worst: the lowest | uncertainty
         one_of("mean", "worst", "uncertainty")
     )
     penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
