@@ -79,8 +79,12 @@ def make(name: str, seed: int = 0) -> Dataset:
     """Makes the dataset and writes its file to the cache folder. Only warns where it cannot write."""
     if name in PACKAGED:
         raise CorerlError(
-            f"corerl/{name} is a part of the package, and no command makes it"
-            + ("." if find(name) else ". Its file is missing: reinstall corerl.")
+            f"corerl/{name} comes with the package, so there is nothing to make. "
+            + (
+                f"Train with task=corerl/{name}."
+                if find(name)
+                else "Its file is missing: reinstall corerl."
+            )
         )
     if name not in RECIPES:
         known = [*RECIPES, *dict.fromkeys(suite.partition("/")[0] for suite in suites.names())]

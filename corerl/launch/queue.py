@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run:
             return _train(listed, args)
         with TemporaryDirectory() as root:
-            print(f"{tiny_cells.UPDATES} updates of each cell, on the CPU:")
+            print(f"Trying each cell with {tiny_cells.UPDATES} updates on the CPU:")
             return _train([tiny_cells.shrunk(cfg, root) for cfg in listed], args)
 
 

@@ -150,7 +150,7 @@ SIZES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def _only(holds: bool, problem: str) -> None:
     if not holds:
-        raise CorerlError(f"{problem}: nothing was run.")
+        raise CorerlError(f"{problem}. Nothing in it was run. Download the file again.")
 
 
 def _asked(module: Any, name: Any) -> _Global:
@@ -162,7 +162,7 @@ def _asked(module: Any, name: Any) -> _Global:
 
 def _call(called: Any, arguments: Any) -> Any:
     made = ADMITTED[called.name] if type(called) is _Global else None
-    _only(made is not None and type(arguments) is tuple, "it calls an object that it must not call")
+    _only(made is not None and type(arguments) is tuple, "it calls a function that no array needs")
     return made(*arguments)
 
 

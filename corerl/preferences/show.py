@@ -29,8 +29,9 @@ TEACHERS = {
 }
 """B-Pref's six (Lee et al. 2021, table 1), and two that judge by regret (`teachers`), as `Preferences`."""
 
-HELP = """B-Pref's six, by the return. regret: return + V(end) - V(start), V fitted to the data (about a
-minute). advantage: the sum of r + 0.99 V(s') - V(s)"""
+HELP = """\
+B-Pref's six teachers, named first, judge by the return. Two others judge by values. regret: return +
+V(end) - V(start). V is fitted to the data (about a minute). advantage: the sum of r + 0.99 V(s') - V(s)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -223,5 +223,8 @@ def read_settings(cell: Path) -> dict[str, Any]:
             raise ValueError("settings in it have wrong types")
     except (*NOT_READ, CorerlError) as e:
         reason = " ".join(str(e).split()) or type(e).__name__
-        raise CorerlError(f"{path} does not hold the settings of a run ({reason[:200]}).") from e
+        raise CorerlError(
+            f"{path} does not hold the settings of a run ({reason[:200]}). "
+            "Restore the file, or move the run's folder away and train again."
+        ) from e
     return renamed(values)
