@@ -44,7 +44,7 @@ from torch.nn import functional as F
 from corerl.buffers.goals import GoalColumns
 from corerl.buffers.trajectories import Trajectories, TrajectoryBuffer
 from corerl.config import at_least, group, one_of, positive, within
-from corerl.nn import compile, networks, optim, transformer
+from corerl.nn import compile, embeddings, networks, optim, transformer
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import goals, preprocessing
 from corerl.training.run import Run
@@ -99,15 +99,8 @@ class Coder(transformer.Trunk):
 
     def forward(self, x: Tensor, valid: Tensor, wanted: slice, keys: Tensor | None) -> Tensor:
         """`valid` `(S, B, T)` bool are the tokens to look at. `keys` `(S, places)` drop units."""
-        x = x + sines(*x.shape[2:], x.device).to(x.dtype)
+        x = x + embeddings.sines(*x.shape[2:], x.device).to(x.dtype)
         return self.through_blocks(x, transformer.both_ways(valid), wanted, keys)
-
-
-def sines(length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Returns the positions of tokens as sines and cosines, `(length, width)` (Vaswani et al. 2017)."""
-    rates = 10_000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angles = torch.arange(length, device=device)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width]
 
 
 class TrajNet(nn.Module):
@@ -116,7 +109,7 @@ class TrajNet(nn.Module):
     def __init__(self, cfg: Config, sizes: goals.Sizes, rngs: Sequence[torch.Generator]):
         super().__init__()
         lead, width = (len(rngs),), cfg.width
-        self.slots = networks.Table(cfg.slots, width, lead, rngs, std=1.0)
+        self.slots = embeddings.Table(cfg.slots, width, lead, rngs, std=1.0)
         self.embed_goal = networks.Linear(sizes.goal, width, lead, rngs)
         self.embed_state = networks.Linear(sizes.state, width, lead, rngs)
         self.encoder = Coder(cfg, cfg.layers, rngs)

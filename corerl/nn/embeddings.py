@@ -1,4 +1,4 @@
-"""Embeddings of numbers: their cosines (IQN), and a learned vector for each."""
+"""Embeddings of numbers: cosines (IQN), sines of positions, and a learned vector for each."""
 
 import math
 from collections.abc import Sequence
@@ -42,3 +42,10 @@ class Table(nn.Module):
         first = torch.arange(0, seeds * size, size, device=numbers.device)
         rows = numbers + first.view(-1, *[1] * (numbers.ndim - 1))
         return F.embedding(rows, self.weight.flatten(0, 1))
+
+
+def sines(length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Returns the positions of tokens as sines and cosines, `(length, width)` (Vaswani et al. 2017)."""
+    rates = 10_000.0 ** (-torch.arange(0, width, 2, device=device) / width)
+    angles = torch.arange(length, device=device)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width]
