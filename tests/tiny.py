@@ -83,7 +83,7 @@ SIZES = {
     "latent_dim": 8,
     "rep_dim": 4,
     "subgoal_steps": 3,
-    "encoder_steps": 6,
+    "encoder_steps": 12,
     "history": 3,
     "future": 4,
     "slots": 2,

@@ -30,7 +30,7 @@ def test_the_text_of_a_discounted_solution_by_hand():
         *(f"{values[k]:.6g} {mass[k]:.6g}" for k in range(4)),
         "... and 2 more",
         "",
-        "policy, where it leads",
+        "policy, in the states that it reaches",
         "t state collected stock probability action",
         *(
             f"{t} alive {gained[t]:.6g} {(c - gained[t]) / 0.95**t:.6g} {0.9**t:.6g} go on"
