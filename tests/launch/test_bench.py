@@ -8,11 +8,12 @@ import torch
 from small import OFFLINE
 from wording import refused, says
 
-from corerl.algos import bc, rlpd, sac
-from corerl.bench import bench, stopwatch
+from corerl.algos import bc, iql, rlpd, sac
+from corerl.bench import bench, measure_rates, stopwatch
 from corerl.bench.stopwatch import Case, Measured
 from corerl.cli import main
 from corerl.config import Config
+from corerl.errors import CorerlError
 
 TINY = {"hidden_width": 8, "batch_size": 8}
 
@@ -38,6 +39,22 @@ def test_every_algorithm_can_be_measured(quick, algo):
 @pytest.mark.parametrize("algo", ["bc_neorl2", "orpo_sac", "qcs", "reload_sac"])
 def test_what_an_algorithm_needs_on_the_synthetic_data_is_there(quick, algo):
     stopwatch.measure(Case(algo, {"batch_size": 8}, size=1000), iter(()))
+
+
+def test_rates_of_the_sweeps_go_on_after_what_cannot_be_measured(monkeypatch, capsys):
+    def measured(processes, case, windows):
+        if case.algo == "iql":
+            raise CorerlError("no")
+        return Measured([3.0], "compile", 0.0, 0)
+
+    jobs = [Config(algo=iql.Config()), Config(algo=bc.Config(batch_size=8))]
+    monkeypatch.setattr(measure_rates, "sweeps", lambda: ["one"])
+    monkeypatch.setattr(measure_rates, "cells", lambda arguments: jobs)
+    monkeypatch.setattr(measure_rates, "measure_processes", measured)
+    measure_rates.measure("cpu")
+    found = capsys.readouterr()
+    assert [line.split(",")[0] for line in found.out.splitlines()] == ["algo", "bc"]
+    says(found.err, "iql")
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
