@@ -240,7 +240,7 @@ def early(monkeypatch):
     """What comes before an algorithm's own updates ends early, so that those are compared too."""
     for name in ("PRETRAIN", "FITTED"):
         monkeypatch.setattr(tiny, name, UPDATES // 2)
-    for name in ("bc_steps", "vae_steps"):
+    for name in ("bc_steps", "vae_steps", "encoder_steps"):
         monkeypatch.setitem(tiny.SIZES, name, UPDATES // 2)
 
 
