@@ -14,25 +14,26 @@ from corerl.errors import CorerlError, nearest
 USAGE = """usage: corerl COMMAND ...
 
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
-                       train. Settings follow Hydra's grammar. -m and commas
-                       make a sweep, and sweep=NAME is a paper's sweep.
+                       train. Settings follow Hydra's grammar. -m with commas
+                       runs a sweep, and sweep=NAME runs a paper's sweep.
                        --dry-run prints what would run and for how long.
-  corerl queue FILE    train a list of cells, several at a time, for so long
-                       (--minutes 50 --at-once 4)
-  corerl evaluate RUN  play a run's policies in a simulator, or judge them from
-                       data alone (--method fqe)
+  corerl queue FILE    train a list of runs, several at a time, within a time
+                       limit (--minutes 50 --at-once 4)
+  corerl evaluate RUN  play a run's policies in a simulator, or estimate their
+                       returns from data alone (--method fqe)
   corerl play RUN      show a policy in a window
   corerl record RUN    film a policy (--out film.mp4)
-  corerl export RUN    a policy as ONNX or torch.export, to use without corerl
+  corerl export RUN    save a policy as ONNX or torch.export, to use it without
+                       corerl
   corerl data ...      list, describe, check, download, make, export datasets
   corerl label TASK    compare segments by eye, in a browser, to learn from
-  corerl report RUNS   tables, figures and one HTML page
-  corerl tuning RUNS   what choosing settings costs in episodes: a figure
-  corerl status WHAT   which runs of a sweep or below a folder are done,
-                       running, failed, missing
-  corerl bench         updates per second on this machine
+  corerl report RUNS   make tables, figures and one HTML page
+  corerl tuning RUNS   draw how many episodes it costs to choose settings
+  corerl status WHAT   list which runs of a sweep or below a folder are done,
+                       running, failed or missing
+  corerl bench         measure updates per second on this machine
 
-corerl COMMAND --help says more."""
+corerl COMMAND --help shows the options of a command."""
 
 COMMANDS = {
     "queue": "corerl.launch.queue",

@@ -166,16 +166,16 @@ def _demand(interval: str) -> str:
 class Eval(Settings):
     prefix: ClassVar[str] = "eval."
 
-    every: int = positive(5_000)  # updates between evaluations (the last update also has one)
-    episodes: int = at_least(0, 10)  # per seed and evaluation (0 trains without evaluating)
-    later: bool = added(False)  # saves policies for `corerl evaluate RUN --pending` instead
+    every: int = positive(5_000)  # updates between evaluations (and one after the last update)
+    episodes: int = at_least(0, 10)  # episodes per seed and evaluation (0: no evaluation)
+    later: bool = added(False)  # saves policies to play later: corerl evaluate RUN --pending
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
             self.episodes > 0 or not self.later,
-            "eval.later=true keeps policies to evaluate later, but eval.episodes=0 plays no "
-            "episode. Leave one of them out",
+            "eval.later=true saves policies to evaluate later, but eval.episodes=0 plays no "
+            "episode. Set eval.later=false or eval.episodes=10",
         )
 
 
@@ -198,11 +198,11 @@ class Columns(Settings):
     actions: Any = None  # column of actions, or several
     rewards: Any = None  # column of rewards
     next_observations: Any = None  # column of next observations, or several
-    terminated: Any = None  # flag of a true end, after which nothing is earned
-    truncated: Any = None  # flag of an end by a time limit or by the recording
-    has_next: Any = None  # flag of a real next observation (null: wherever there is one)
-    behaviour_log_prob: Any = None  # log-density of the recorded action, for importance sampling
-    durations: Any = added(None)  # duration of each step in whole units of time, 1 or more
+    terminated: Any = None  # column: 1 where a true end (no time limit) ends an episode
+    truncated: Any = None  # column: 1 where a time limit or the recording ends an episode
+    has_next: Any = None  # column: 1 where the next observation is real (null: wherever one exists)
+    behaviour_log_prob: Any = None  # column of log-densities of actions, for importance sampling
+    durations: Any = added(None)  # column of step durations, in whole units of time from 1
     episode: Any = None  # column of numbers or names that change where an episode begins
 
 
@@ -213,9 +213,9 @@ class Data(Settings):
     prefix: ClassVar[str] = "data."
 
     columns: Columns = group(Columns)
-    action_low: Any = None  # action that becomes -1, number or list (null: environment's lowest)
-    action_high: Any = None  # action that becomes 1, number or list (null: environment's highest)
-    sha256: str | None = None  # checksum of the file, which corerl computes for the run's name
+    action_low: Any = None  # action scaled to -1: number or list (null: the environment's lowest)
+    action_high: Any = None  # action scaled to 1: number or list (null: the environment's highest)
+    sha256: str | None = None  # SHA-256 of the file, which corerl computes for the run's name
 
     def __post_init__(self):
         super().__post_init__()
@@ -229,28 +229,28 @@ class Config(Settings):
     prefix: ClassVar[str] = ""
 
     algo: Any = MISSING  # name of the algorithm: algo=iql
-    task: str = MISSING  # name of data and environment: d4rl/hopper-medium-v2
+    task: str = MISSING  # name of the task (data and environment): d4rl/hopper-medium-v2
     env: str | None = added(None)  # environment to evaluate task=file/PATH in, as gym/module:Id
     data: Data = added(group(Data))
     history: int = added(within(1, "[1, 1000]"))  # latest observations stacked as one input
-    action_range: Any = added(None)  # the policy acts in this [low, high] of [-1, 1] (null: all)
+    action_range: Any = added(None)  # limits actions to [low, high] within [-1, 1] (null: no limit)
     table: str | None = None  # per-task settings: configs/<table>.yaml (null: the algorithm's own)
-    label: str | None = None  # the algorithm's name in tables (null: the algorithm's own)
+    label: str | None = None  # the algorithm's name in tables (null: its own label)
     seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
     steps: int = positive(1_000_000)  # gradient updates (offline) or environment steps (online)
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
-    save_minutes: float = at_least(0, 0.0)  # fewest minutes from one checkpoint to the next
+    save_minutes: float = at_least(0, 0.0)  # fewest minutes between two checkpoints
     root: str = "runs"  # folder in which run directories are made
     trust: bool = False  # runs the code of the environment that a Minari dataset names
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile: torch.compile | graph: CUDA graph of an update
     kernel: str = one_of(*KERNELS)  # CPU library for matmul: auto | mkl | onednn (all float32)
-    precision: str = added(  # of matmul: highest: float32 | high: TF32 | medium: bf16
+    precision: str = added(  # matmul in: highest: float32 | high: TF32 | medium: bf16
         one_of("highest", "high", "medium")
     )
-    processes: int | None = positive(None)  # of this run (null: one per CPU core, or one on a GPU)
+    processes: int | None = positive(None)  # processes (null: one per CPU core, or one on a GPU)
     wandb: Wandb = field(default_factory=Wandb)
     tensorboard: bool = added(False)  # writes event files for tensorboard --logdir runs
 
@@ -266,7 +266,8 @@ class Config(Settings):
         spent, setting = self.algo.first_phase()
         require(
             self.steps > spent,
-            f"{setting}={spent} leaves none of steps={self.steps}: lower {setting}",
+            f"{setting}={spent} must be less than steps={self.steps}, because the policy learns only "
+            "after these first steps",
         )
         return self.steps - spent
 

@@ -196,12 +196,12 @@ def numbers(
 def _check(probabilities: np.ndarray, size: int) -> None:
     require(
         np.shape(probabilities) == (size,),
-        f"Probabilities {np.shape(probabilities)} must be ({size},), one for each row",
+        f"The probabilities have shape {np.shape(probabilities)}, but need ({size},): one for each row",
     )
     bad = ~((np.asarray(probabilities) >= 0) & np.isfinite(probabilities))
     require(
         not bad.any(),
-        f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}. It must be finite "
-        "and not negative",
+        f"The probability of row {bad.argmax()} is {probabilities[bad.argmax()]}. Probabilities must be "
+        "finite and not negative",
     )
     require(np.any(probabilities), "All probabilities are 0. At least one must be above 0")

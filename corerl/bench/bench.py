@@ -1,10 +1,11 @@
 """Updates per second of each algorithm on this machine: its own training loop on synthetic data.
 
-One update is one critic (or policy, where there is no critic) update of one seed; `total` counts all
-seeds. Data: Gaussian transitions of HalfCheetah's size (17 observations, 6 actions). Every row is the
-median of windows of about a second, after warming up; no window evaluates or saves. An online algorithm
-acts in HalfCheetah-v4 (with discrete actions in a maze or a table), and its update is an environment step
-with all that belongs to it. An algorithm of two phases is timed in its first.
+One update is one critic update of one seed (a policy update where there is no critic). `updates/s of
+all` counts all seeds. The data are Gaussian transitions of HalfCheetah's size (17 observations, 6
+actions). Every row is the median of windows of about a second, after warming up. No window evaluates or
+saves. An online algorithm acts in HalfCheetah-v4, or with discrete actions in a maze or a table. Its
+update is an environment step with all the learning that follows it. An algorithm of two phases is timed
+in its first phase.
 """
 
 import argparse
@@ -36,24 +37,46 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--algo", nargs="+", default=["bc", "td3_bc", "iql", "rebrac", "sac"])
     parser.add_argument(
-        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="as in algo.KEY=VALUE"
+        "--algo",
+        nargs="+",
+        default=["bc", "td3_bc", "iql", "rebrac", "sac"],
+        help="algorithms to time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of the algorithms: --set KEY=VALUE sets algo.KEY",
     )
     parser.add_argument("--compile", nargs="+", default=["off", "compile"], metavar="MODE")
     parser.add_argument(
-        "--kernel", nargs="+", default=["auto"], help=f"on a CPU: {', '.join(KERNELS)}"
+        "--kernel",
+        nargs="+",
+        default=["auto"],
+        help=f"matmul library on a CPU: {', '.join(KERNELS)}",
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="seeds in one process")
-    parser.add_argument("--processes", nargs="+", type=int, default=[1], help="processes at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each process")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[1], help="seeds trained in one process"
+    )
+    parser.add_argument(
+        "--processes",
+        nargs="+",
+        type=int,
+        default=[1],
+        help="processes that train at the same time",
+    )
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each process")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--size", type=int, default=1_000_000, help="transitions in the buffer")
+    parser.add_argument(
+        "--size", type=int, default=1_000_000, help="transitions in the replay buffer or dataset"
+    )
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="measure one window for each line of standard input, to alternate with another program",
+        help="measure one window for each line read from standard input, in turn with another program",
     )
 
 
@@ -61,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints the table, or serves windows."""
     for name in args.algo:
         if name not in algos.names():
-            raise CorerlError(f"There is no algorithm {name!r}.{nearest(name, algos.names())}")
+            raise CorerlError(
+                f"There is no algorithm {name!r}.{nearest(name, algos.names())} "
+                "corerl train --help lists all."
+            )
     for name in ("seeds", "processes"):
         for count in getattr(args, name):
             require(0 < count <= MOST_SEEDS, f"--{name} {count} must be from 1 to {MOST_SEEDS:,}")

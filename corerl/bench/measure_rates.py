@@ -31,7 +31,8 @@ def measure(device: str) -> None:
             found = measure_processes(1, case, 5)  # a process each: compiled code adds up
         except CorerlError:  # an exact algorithm needs a task of its own
             print(
-                f"corerl: {name} {settings} could not be measured and has no row", file=sys.stderr
+                f"corerl: left out {name} {settings}, whose speed could not be measured",
+                file=sys.stderr,
             )
             continue
         kind = "cpu" if device == "cpu" else "gpu"

@@ -212,6 +212,6 @@ def _collect(workers: list, results) -> list[Measured]:
                 for worker in workers:
                     worker.terminate()
                 raise CorerlError(
-                    "A measuring process failed. Its error is printed above."
+                    "A benchmark process failed. Its error is printed above."
                 ) from None
     return found

@@ -84,7 +84,8 @@ class FrameReplay:
     ):
         require(
             capacity > n_step + stack + 2,
-            f"A replay of {capacity} steps is too small for {n_step}-step returns of {stack} frames",
+            f"A replay of {n_step}-step returns of {stack} stacked frames needs a capacity of at least "
+            f"{n_step + stack + 3} steps. Raise algo.data.capacity={capacity}",
         )
         self._frame = (shape[0] // stack, *shape[1:])
         self._capacity, self._stack = capacity, stack

@@ -34,24 +34,26 @@ class GoalColumns(Settings):
 
     prefix: ClassVar[str] = "algo.goals."
 
-    columns: Any = None  # observation features that form a goal, as in [0, 1] (null: all)
+    columns: Any = None  # observation columns that form a goal, as in [0, 1] (null: all)
 
 
 @dataclass
 class Goals(GoalColumns):
     """Shares of goals in a batch: the row itself, random rows, and for the rest later rows of its episode."""
 
-    value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals: the row itself
-    value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals: random rows
-    value_geom_sample: bool = True  # later goals drawn geometrically, by discount (false: uniform)
-    actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals: the row itself
-    actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals: random rows
-    actor_geom_sample: bool = False  # later policy goals drawn geometrically (false: uniform)
+    value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals at the row's own state
+    value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals from random rows
+    value_geom_sample: bool = True  # draws later goals geometrically by discount (false: uniform)
+    actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals at the row's own state
+    actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals from random rows
+    actor_geom_sample: bool = False  # draws later policy goals geometrically (false: uniformly)
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
-    augment: float = within(0.0, "[0, 1]")  # share of policy goals taken from crossing episodes
-    clusters: int = positive(40)  # augment: number of k-means clusters in which episodes cross
-    success: str = one_of(  # goal reached at: index: its own row | state: an equal state
-        "index", "state"
+    augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes in one cluster
+    clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0
+    success: str = (
+        one_of(  # goal counts as reached: index: at its own row | state: at an equal state
+            "index", "state"
+        )
     )
 
     def __post_init__(self) -> None:
@@ -60,8 +62,8 @@ class Goals(GoalColumns):
             current, random = (getattr(self, f"{of}_p_{kind}goal") for kind in ("cur", "random"))
             require(
                 current + random <= 1 + 1e-9,
-                f"algo.goals.{of}_p_curgoal={current} and {of}_p_randomgoal={random} must not be more "
-                "than 1 together",
+                f"algo.goals.{of}_p_curgoal={current} and {of}_p_randomgoal={random} must sum to "
+                "at most 1",
             )
 
 
@@ -120,7 +122,8 @@ class GoalRows(PackedRows):
         chosen = list(range(width)) if columns is None else list(columns)
         require(
             all(type(c) is int and 0 <= c < width for c in chosen) and bool(chosen),
-            f"algo.goals.columns={columns} must number observation columns of {dataset.id}: 0 to {width - 1}",
+            f"algo.goals.columns={columns} must be a list of observation columns of {dataset.id}, from 0 to "
+            f"{width - 1}",
         )
         self.goal_dim, self.columns = len(chosen), None if columns is None else chosen
         self._columns = torch.tensor(chosen, device=device)
@@ -260,8 +263,8 @@ def last_rows(dataset: Dataset) -> np.ndarray:
     cut = np.flatnonzero(inside & ~dataset.has_next)
     require(
         not len(cut),
-        f"{dataset.id} has no next observation at row {cut[0] if len(cut) else 0}, inside an episode. "
-        "Goals are drawn from whole episodes: put the steps in order and mark where episodes end",
+        f"Row {cut[0] if len(cut) else 0} of {dataset.id} is inside an episode but has no next observation. "
+        "Goals come from whole episodes: put the steps in order and mark where episodes end",
     )
     kept = np.diff(np.cumsum(dataset.has_next)[ends], prepend=0)  # rows of each episode
     return np.repeat(np.cumsum(kept) - 1, kept)

@@ -55,8 +55,8 @@ class HindsightReplay(EpisodeReplay):
         """
         require(
             self._ended.min() > 0,
-            "Hindsight learns from ended episodes, but no episode has ended yet. Make "
-            "algo.random_steps longer than an episode",
+            "algo.hindsight learns from ended episodes, but no episode has ended yet. Make "
+            "algo.random_steps larger than the length of an episode",
         )
         rows = self._numbers.next()[:, :count] % self._known + self._starts
         chance, place = self._draws.next()[:, :, :count].unbind(1)
@@ -99,9 +99,9 @@ def goal_columns(env: gymnasium.Env) -> tuple[slice, slice, Callable]:
     parts = {} if flat is None else flat.parts
     require(
         {"achieved_goal", "desired_goal"} <= set(parts) and reward is not None,
-        "algo.hindsight needs observations with achieved_goal and desired_goal, and a method "
-        f"compute_reward. {env.unwrapped} lacks them. Leave algo.hindsight out, or choose "
-        "task=gym/gymnasium_robotics:FetchReach-v4",
+        "algo.hindsight needs an environment with compute_reward, and with achieved_goal and "
+        f"desired_goal in its observations. {env.unwrapped} lacks one of these. Set algo.hindsight=0, "
+        "or choose a task such as gym/gymnasium_robotics:FetchReach-v4",
     )
     widths = {name: spaces.flatdim(space) for name, space in parts.items()}
     ends = dict(zip(widths, np.cumsum(list(widths.values())).tolist(), strict=True))

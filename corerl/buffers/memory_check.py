@@ -39,8 +39,8 @@ def take(
     )
     require(
         free is None or size <= free,
-        f"{needs}, but only {(free or 0) / GB:,.1f} GB are free: choose a smaller {setting}, "
-        "fewer seeds, or on a CPU fewer processes",
+        f"{needs}, but only {(free or 0) / GB:,.1f} GB are free. Choose a smaller {setting} "
+        "or fewer seeds, or on a CPU fewer processes",
     )
     if size >= WORTH_SAYING:
         print(f"corerl: {needs}.", file=sys.stderr)

@@ -104,8 +104,8 @@ class EpisodeReplay(ReplayBuffer):
         """
         if self._added == self._rows.shape[1]:
             raise IndexError(
-                "the EpisodeReplay is full, and it never overwrites a step. Make it with a "
-                "larger capacity, for all steps that you add"
+                "the EpisodeReplay is full, and it never overwrites a step. Choose a capacity "
+                "of at least the number of steps that you add"
             )
         super().add(step)
         rewards, _, terminated, truncated = step[2:]
@@ -124,7 +124,7 @@ class EpisodeReplay(ReplayBuffer):
         require(
             labels.shape == rewards.shape,
             f"The label function returned shape {labels.shape} for rewards of shape "
-            f"{rewards.shape}. It must return one number for each step of the episode",
+            f"{rewards.shape}. Return one number for each step of the episode",
         )
         self._labels[i, episode].copy_(torch.from_numpy(np.ascontiguousarray(labels)))
         self._ended[i] = self._known[i] = self._added

@@ -95,9 +95,8 @@ class PrioritizedReplay(ReplayBuffer):
         """Raises CorerlError where a seed has no step that can be drawn yet. Waits for the device."""
         require(
             bool((self._sums.sum(1) > 0).all()),
-            f"No episode of {task} reached {self.horizon + 1} steps or a terminal state in the "
-            "first algo.random_steps: lower algo.horizon and algo.n_step, or raise "
-            "algo.random_steps",
+            f"In the first algo.random_steps, no episode of {task} reached {self.horizon + 1} steps or "
+            "a terminal state. Raise algo.random_steps, or lower algo.horizon and algo.n_step",
         )
 
     def sample_pieces(self, length: int) -> tuple[Pieces, Tensor]:

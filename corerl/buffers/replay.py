@@ -70,7 +70,7 @@ class OfflineBuffer(PackedRows):
         for name, part in parts.items():
             require(
                 part is None or part.shape[:1] == (size,),
-                f"{name} of shape {np.shape(part)} must have one row for each of the {size} "
+                f"{name} has shape {np.shape(part)}, but needs one row for each of the {size} "
                 "transitions",
             )
         nothing = np.empty((size, 0))

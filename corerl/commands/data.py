@@ -1,4 +1,4 @@
-"""`corerl data`: what there is, what is in a dataset, fetch one, make one of our own."""
+"""Lists, describes, checks, downloads, makes and exports datasets."""
 
 from __future__ import annotations
 
@@ -24,26 +24,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands list, info, download, make, check, export, snapshots and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser(
-        "list", help="list tasks with a dataset, and where each dataset is"
+        "list", help="list the tasks that have a dataset, and whether it is on this machine"
     )
-    listing.add_argument("filter", nargs="?", default="", help="only ids that contain this")
-    info = commands.add_parser("info", help="size, episodes, returns and checksum of a dataset")
-    info.add_argument("task", help="such as d4rl/hopper-medium-v2, or file/PATH")
+    listing.add_argument(
+        "filter", nargs="?", default="", help="list only tasks whose name contains this text"
+    )
+    info = commands.add_parser(
+        "info", help="show size, episodes, returns and checksum of a dataset"
+    )
+    info.add_argument("task", help="a task, such as d4rl/hopper-medium-v2 or file/PATH")
     info.add_argument(
-        "settings", nargs="*", help=f"settings for your own file: {task_arguments.SETTINGS}"
+        "settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}"
     )
     fetch = commands.add_parser("download", help="download datasets to this machine")
     fetch.add_argument("task", nargs="+")
     make = commands.add_parser("make", help="make one of corerl's own datasets")
     make.add_argument(
         "suite",
-        help="corerl/cartpole, corerl/pendulum (also with -logged or -random-good-05), corerl/mujoco (or a "
-        "part: corerl/mujoco/hopper, corerl/mujoco/hopper-medium), corerl/pointmaze, "
-        "corerl/metaworld",
+        help="one of corerl/cartpole, corerl/pendulum (both also with -logged or -random-good-05), "
+        "corerl/mujoco (or a part of it: corerl/mujoco/hopper, corerl/mujoco/hopper-medium), "
+        "corerl/pointmaze, corerl/metaworld",
     )
     make.add_argument("--seed", type=int, default=0)
-    make.add_argument("--size", type=int, help="steps of each dataset of a suite")
-    make.add_argument("--steps", type=int, help="mujoco: environment steps of the SAC run")
+    make.add_argument(
+        "--size", type=int, help="steps in each dataset of mujoco, pointmaze or metaworld"
+    )
+    make.add_argument(
+        "--steps",
+        type=int,
+        help="for mujoco: environment steps of the SAC run that records the data",
+    )
     data_check.add_arguments(commands.add_parser("check", help="check your own file for mistakes"))
     data_export.add_arguments(
         commands.add_parser(
@@ -52,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     snapshots.add_arguments(
         commands.add_parser(
-            "snapshots", help="save states that a run visits, to start other runs from"
+            "snapshots",
+            help="save states that a run visits, so that other runs can start from them",
         )
     )
     preferences = commands.add_parser(
@@ -60,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_arguments(preferences)
     preferences.add_argument(
-        "settings", nargs="*", help=f"settings for your own file: {task_arguments.SETTINGS}"
+        "settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}"
     )
 
 
@@ -185,8 +196,8 @@ def _list(console: Console, wanted: str) -> None:
             table.add_row(id, present, *ends)
     _print_whole(console, table)
     console.print(
-        f"here: the dataset is on this machine, in {download.data_dir()} (CORERL_DATA changes that "
-        f"folder) or {minari.root()} (Minari). made: corerl makes it when a run first reads it.",
+        f"`here`: the dataset is on this machine, in {download.data_dir()} (CORERL_DATA changes that "
+        f"folder) or {minari.root()} (Minari). `made`: corerl makes the dataset when a run first reads it.",
         soft_wrap=True,
     )
 

@@ -21,7 +21,7 @@ SHOWN = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data check` takes."""
     parser.add_argument("path", help="an npz, HDF5, CSV or Parquet file")
-    parser.add_argument("settings", nargs="*", help=SETTINGS)
+    parser.add_argument("settings", nargs="*", help=f"settings for the file, {SETTINGS}")
 
 
 def run(console: Console, args: argparse.Namespace) -> int:
@@ -45,11 +45,15 @@ def run(console: Console, args: argparse.Namespace) -> int:
         if len(kind) > SHOWN:
             console.print(f"... and {len(kind) - SHOWN} more {name}s")
     if faults:
-        console.print(f"{args.path} cannot be trained on yet.", soft_wrap=True, markup=False)
+        console.print(
+            f"corerl cannot train on {args.path} yet: mend the faults above.",
+            soft_wrap=True,
+            markup=False,
+        )
         return 2
     algo = "iql" if dataset.observations.ndim == 2 else "my_algo.py"
     console.print(
-        f"It can be trained on: corerl train algo={algo} {in_shell(task, args.settings)}",
+        f"Train on it: corerl train algo={algo} {in_shell(task, args.settings)}",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -68,6 +72,6 @@ def _id(path: str) -> str:
             return path
         require(
             path not in tasks.known_tasks(),
-            f"{path} is a task, not your own file. See its data with: corerl data info {path}",
+            f"{path} is a task, not your own file. Show its data with: corerl data info {path}",
         )
     return f"file/{path}"

@@ -26,13 +26,18 @@ from corerl.policies.simulation import simulate
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data export` takes."""
     parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
-    parser.add_argument("out", help="FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0")
     parser.add_argument(
-        "settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}"
+        "out", help="output: FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0"
     )
-    parser.add_argument("--seed", type=int, help="one of the run's seeds (default: all)")
     parser.add_argument(
-        "--episodes", type=int, default=100, help="episodes that a run plays with each seed"
+        "settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}"
+    )
+    parser.add_argument("--seed", type=int, help="for a run: one of its seeds (default: all)")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=100,
+        help="for a run: episodes to play with each seed (default: 100)",
     )
 
 
@@ -41,13 +46,13 @@ def run(args: argparse.Namespace) -> int:
     minari = args.out.startswith("minari/")
     require(
         minari or args.out.endswith((".hdf5", ".h5")),
-        f"{args.out} is neither FILE.hdf5 nor minari/NAMESPACE/NAME-v0",
+        f"The output {args.out} must be FILE.hdf5 or minari/NAMESPACE/NAME-v0",
     )
     if Path(args.what).is_dir():
         require(
             not args.settings,
-            f"settings such as env= are for file/PATH, but {args.what} is a run and has its own "
-            "settings",
+            f"{args.what} is a run, which has its own settings. Leave out {' '.join(args.settings)}: such "
+            "settings are for file/PATH only",
         )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)
@@ -73,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"{args.out}: {made}")
         if left_out:
-            print(
-                f"  left out: the last steps of {left_out:,} episodes, whose next observation is unknown"
-            )
+            print(f"  left out: the last steps of {left_out:,} episodes (no next observation)")
     else:
         facts = {"source": made, "corerl": corerl.__version__}
         export.to_hdf5(dataset, Path(args.out), facts)
@@ -111,7 +114,10 @@ def rollouts(agent: Loaded, episodes: int) -> tuple[Dataset, list[int]]:
         np.asarray(following),
         id=f"{agent.task.id} by {agent.label}",
     )
-    require(len(dataset) > 0, "the policy played no step, so there is nothing to export")
+    require(
+        len(dataset) > 0,
+        "No seed played a whole episode, so there is nothing to export. Choose another run or --seed",
+    )
     return dataset, [seed for seed, kept in zip(agent.seeds, whole, strict=True) if kept]
 
 

@@ -36,34 +36,38 @@ CROP = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("task", metavar="TASK", help="such as corerl/pendulum, or file/PATH")
-    add("settings", nargs="*", help=f"settings of a file: {task_arguments.SETTINGS}")
-    add("--pairs", type=int, default=200)
+    add("task", metavar="TASK", help="a task, such as corerl/pendulum or file/PATH")
+    add("settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}")
+    add("--pairs", type=int, default=200, help="number of questions (default: 200)")
     add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments in each question")
     add("--length", type=int, default=64, help="steps in each segment")
     add(
         "--seed",
         type=int,
         default=0,
-        help="seed that draws the pairs (two labellers need the same)",
+        help="seed that draws the pairs (labellers whose answers you compare need the same seed)",
     )
-    add("--out", type=Path, help="the file (default: labels/TASK.npz)")
-    add("--labeller", default="", help="name of the labeller, for tables")
+    add("--out", type=Path, help="file for the answers (default: labels/TASK.npz)")
+    add("--labeller", default="", help="name of the labeller, shown in tables")
     add("--port", type=int, default=0, help="port of the page (default: a free one)")
-    add("--no-browser", action="store_true", help="print the page's address, open no browser")
+    add(
+        "--no-browser",
+        action="store_true",
+        help="print the page's address instead of opening a browser",
+    )
     add(
         "--agreement",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="compare the files of labellers with each other and with the true rewards",
+        help="compare the answers in these files with each other and with the true rewards",
     )
     add(
         "--groups",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="group labellers who prefer alike, one file for each labeller",
+        help="group labellers with similar answers (one file for each labeller)",
     )
 
 
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     dataset = vectors(task.load())
     out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
     require(out.suffix == ".npz", f"--out {out} must end in .npz")
-    busy = f"Another corerl label is asking for {out}: end it with Ctrl-C, or choose another --out."
+    busy = f"Another `corerl label` is writing {out}: end it with Ctrl-C, or choose another --out."
     with files.held(out.with_name(f".{out.name}.lock"), busy):
         asked = args.pairs, args.length, args.seed, args.labeller, args.ranked
         session = Session(dataset, out, *asked)
@@ -123,8 +127,8 @@ def _read(task: Task, paths: list[Path]) -> tuple[dict[str, dict], Dataset]:
     for name, file in labellers.items():
         require(
             label_session.is_of(str(file["sha256"]), dataset),
-            f"{name} has labels of another version of {task.id} than the one on this machine. Get "
-            "the version that was labelled, or leave this file out",
+            f"{name} has labels of another version of {task.id} than this machine's. Get the version "
+            f"that was labelled, or leave {name} out",
         )
     return labellers, dataset
 

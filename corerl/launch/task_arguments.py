@@ -15,9 +15,7 @@ from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.launch.hydra_errors import sentence
 
-SETTINGS = (
-    "as corerl train takes them: env=gym/module:Id, data.columns.rewards=r, data.action_low=-2"
-)
+SETTINGS = "as for corerl train: env=gym/module:Id data.columns.rewards=r data.action_low=-2"
 
 
 def in_shell(task: tasks.Task, settings: list[str]) -> str:
