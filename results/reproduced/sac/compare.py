@@ -91,9 +91,12 @@ def _beside(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> list[str]:
 
 
 def figure(ours: pd.DataFrame, theirs: pd.DataFrame) -> bytes:
-    """Returns the curves of the tasks that ours have as PNG, ours of the seeds that went to the end."""
-    last = ours.groupby(["task", "algorithm", "seed"])["step"].transform("max")
-    rows = pd.concat([ours[last == last.max()], theirs[theirs["task"].isin(ours["task"])]])
+    """Returns the curves of the tasks that ours have as PNG, ours of the seeds that went furthest."""
+    last, furthest = (
+        ours.groupby(keys)["step"].transform("max")
+        for keys in (["task", "algorithm", "seed"], "task")
+    )
+    rows = pd.concat([ours[last == furthest], theirs[theirs["task"].isin(ours["task"])]])
     rows = rows.rename(columns={"return": "score"})
     return render(partial(tasks, rows, looks(rows["algorithm"]), "return"), "sac")[0]
 
