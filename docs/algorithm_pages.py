@@ -24,6 +24,12 @@ ROOT = Path(__file__).parents[1]
 RATES = ROOT / "corerl" / "launch" / "rates.csv"
 EXAMPLES = re.compile(r"\n\n(?: {4}(?:python|corerl) .*(?:\n|$)(?: {8}.*(?:\n|$))*)+")
 """A docstring's first commands; before them stands what the algorithm is."""
+SYMBOLS = (
+    "*Symbols: (s, a, r, s') is a transition, d is 1 if the episode terminates with it, and a' is an action "
+    "in s'. γ is the discount. A bar marks a target network, and a tilde an action that the policy samples. "
+    "E is a mean, over the dataset if it has the index D. 1(...) is 1 if the condition holds, else 0.*"
+)
+"""What the equations of all pages share. Each page explains its other symbols."""
 SOURCE = re.compile(r"^    (\w+): (?:[^#\n]|\n {8})*?(?:# *(.*))?$", re.MULTILINE)
 
 
@@ -130,6 +136,7 @@ def notes(name: str) -> str:
     """When to choose the algorithm, its equations in the order of the code, and a picture."""
     path = ROOT / "docs" / "methods" / f"{name}.md"
     text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    text = text.replace("## Equations\n", f"## Equations\n\n{SYMBOLS}\n", 1)
     return drawn(text.replace("](../../results/reproduced/", "](../results/"))
 
 
