@@ -18,7 +18,6 @@ from corerl import algos
 from corerl.launch.arguments import sweeps
 from corerl.launch.settings_tables import rows_of, variants
 from corerl.report.tables import short
-from corerl.training.spaces import ACTIONS
 
 ROOT = Path(__file__).parents[1]
 RATES = ROOT / "corerl" / "launch" / "rates.csv"
@@ -48,13 +47,13 @@ def page(name: str) -> str:
         "## Details and differences" * (opening != text),
         described(text[len(opening) :].strip("\n")),
         commands(name),
-        f"Takes {ACTIONS[config.actions]}; observations are vectors{' or images' * config.images}.",
+        f"Actions are {actions_of(config)}. Observations are vectors{' or images' * config.images}.",
         numbers(labels) if name == main_of(config.label) else elsewhere(config.label),
         cost(name),
         stumbles(name),
         "## Settings\n\n"
-        "These are the file's defaults. What a task changes stands below. corerl checks ranges before a run "
-        "begins.",
+        "These are the default settings. Settings that depend on the task are listed below them. corerl "
+        "checks that values are in the allowed range before a run begins.",
         *settings_of(config),
         *(per_task(table) for table in [name, *variants_of(name)]),
     ]
@@ -66,17 +65,22 @@ def index() -> str:
     lines = [
         "# Algorithms",
         "",
-        "Each algorithm is one file of `algos/`. Its page here is made from that file.",
+        "Each algorithm is one file in `algos/`. The pages below are generated from these files.",
         "",
     ]
-    lines += ["| `algo=` | | actions | also |", "| --- | --- | --- | --- |"]
+    lines += ["| `algo=` | algorithm | actions | variants |", "| --- | --- | --- | --- |"]
     for name in algos.names():
         module = importlib.import_module(f"corerl.algos.{name}")
         first = described((inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " "))
         also = ", ".join(f"`{variant}`" for variant in variants_of(name))
-        actions = module.Config.actions.replace("any", "both")
+        actions = actions_of(module.Config)
         lines.append(f"| [`{name}`]({name}.md) | {_cell(first)} | {actions} | {also} |")
     return "\n".join(lines)
+
+
+def actions_of(config: Any) -> str:
+    """Returns the kinds of actions that an algorithm takes."""
+    return config.actions.replace("any", "continuous or discrete")
 
 
 def described(text: str) -> str:
@@ -150,8 +154,8 @@ def main_of(label: str) -> str:
 def elsewhere(label: str) -> str:
     """Says where the numbers are of a file whose label is another's too."""
     return (
-        f"## Numbers\n\nTables name its runs {label}, as those of `{main_of(label)}`. "
-        f"[That page]({main_of(label)}.md) has the numbers of both."
+        f"## Numbers\n\nIn tables, its runs have the name {label}, like those of `{main_of(label)}`. "
+        f"The page of [`{main_of(label)}`]({main_of(label)}.md) has the numbers of both."
     )
 
 
@@ -189,7 +193,7 @@ def settings_of(settings: Any, prefix: str = "algo.") -> Iterator[str]:
     values = {name: getattr(settings, name) for name in declared if name not in ("name", "label")}
     plain = {name: value for name, value in values.items() if not is_dataclass(value)}
     comments = _comments(type(settings))
-    rows = ["| setting | default | allowed | |", "| --- | --- | --- | --- |"]
+    rows = ["| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
     for name, value in plain.items():
         rows.append(
             f"| `{prefix}{name}` | `{_shown(value)}` | {_allowed(declared[name])} "
@@ -239,7 +243,7 @@ def per_task(table: str) -> str:
     text = "\n".join(
         f"    {line}".rstrip() for line in path.read_text(encoding="utf-8").splitlines()
     )
-    return f'??? note "configs/{table}.yaml: what changes with the task"\n\n    ```yaml\n{text}\n    ```'
+    return f'??? note "configs/{table}.yaml: settings that depend on the task"\n\n    ```yaml\n{text}\n    ```'
 
 
 def numbers(labels: set[str]) -> str:
@@ -248,7 +252,10 @@ def numbers(labels: set[str]) -> str:
     ours = ours[ours.algorithm.isin(labels)]
     theirs = _published()
     theirs = theirs[theirs.algorithm.isin(labels)]
-    parts = ["## Numbers", _our_table(ours, theirs) or "No runs of ours are published here."]
+    parts = [
+        "## Numbers",
+        _our_table(ours, theirs) or "There is no table of results of this algorithm in `results/`.",
+    ]
     for table, rows in theirs.groupby("table"):
         parts.append(_their_table(str(table), rows))
     return "\n\n".join(parts)
@@ -258,7 +265,7 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     if not len(ours):
         return ""
     lines = [
-        "| task | ours | runs | steps | published | |",
+        "| task | ours | seeds | steps | published | runs |",
         "| --- | ---: | ---: | ---: | --- | --- |",
     ]
     for (folder, algorithm, task, cell, unit), rows in ours.groupby(
@@ -275,8 +282,9 @@ def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
             f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
         )
     reported = (
-        "Mean and standard deviation over seeds of the last evaluation. The last column links to the runs "
-        "and their settings. Do not compare with a published number of more steps or another protocol."
+        "The table shows the mean and standard deviation over seeds of the last evaluation. The last column "
+        "links to the runs and their settings. Do not compare our numbers with published ones that have "
+        "more steps or another protocol."
     )
     return "\n".join([reported, "", *lines])
 
@@ -291,7 +299,7 @@ def _published_number(row: Any) -> str:
 def _their_table(table: str, rows: pd.DataFrame) -> str:
     lines = [f'??? note "{len(rows)} published numbers: corerl report ... --published {table}"', ""]
     lines += [
-        "    | task | | seeds | steps | | source |",
+        "    | task | mean | seeds | steps | unit, protocol | source |",
         "    | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for row in rows.itertuples():
@@ -315,8 +323,13 @@ def cost(name: str) -> str:
     ]
     if not rows:
         return ""
-    head = ["| settings | device | updates/s | hours of a million |", "| --- | --- | ---: | ---: |"]
-    reported = "One seed, without evaluation. For other sizes, `--dry-run` prints an estimate."
+    head = [
+        "| settings | device | updates/s | hours per million updates |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    reported = (
+        "Speed of training one seed, without evaluation. `--dry-run` estimates it for other sizes."
+    )
     return "\n".join(["## Cost", "", reported, "", *head, *rows])
 
 
