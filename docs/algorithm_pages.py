@@ -243,7 +243,8 @@ def per_task(table: str) -> str:
     text = "\n".join(
         f"    {line}".rstrip() for line in path.read_text(encoding="utf-8").splitlines()
     )
-    return f'??? note "configs/{table}.yaml: settings that depend on the task"\n\n    ```yaml\n{text}\n    ```'
+    title = f"configs/{table}.yaml: settings that depend on the task"
+    return f'??? note "{title}"\n\n    ```yaml\n{text}\n    ```'
 
 
 def numbers(labels: set[str]) -> str:
